@@ -202,9 +202,9 @@ impl<P, W: Scheme> Engine<P, W> {
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
         let (guard, held, earlier) = self.admit_locked(payload, 0, timing)?;
         let address = held.address();
-        // INVARIANT: a mark is left by threads that drive the timer or shut down, after they had the lock that this thread
-        // still has, or that have heard of the address. So the thread that starts a payload never ends it: it may have
-        // locks of the user's.
+        // INVARIANT: no other thread can leave a mark: drivers and the shutdown would need the shard's lock, which this
+        // thread has, and all others the address, which nobody has been told. So the thread that starts a payload never
+        // ends it: it may have locks of the user's.
         if held.release(false).is_err() {
             unreachable!("a mark on a payload that no other thread has heard of");
         }
@@ -260,8 +260,9 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Takes hold of the payload at `address`, or leaves `mark` for the thread that holds it.
     #[inline(always)]
-    pub(crate) fn claim(&self, address: Address, mark: Mark) -> Option<Held<'_, P>> {
-        self.shard(address.shard()).slab.claim(address, mark)
+    pub(crate) fn claim_or_mark(&self, address: Address, mark: Mark) -> Option<Held<'_, P>> {
+        let slab = &self.shard(address.shard()).slab;
+        slab.claim_or_mark(address, mark)
     }
 
     #[inline]
@@ -388,8 +389,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// The time until the deadline, zero if that has passed.
     pub(crate) fn remaining(&self, address: Address) -> Option<Duration> {
-        let deadline = self.deadline(address)?;
-        Some(deadline.saturating_since(self.clock.now()))
+        Some(self.deadline(address)?.saturating_since(self.clock.now()))
     }
 
     /// Takes no payload from now on.

@@ -29,7 +29,7 @@ pub(crate) struct Observer {
 /// The data of one operation that the report of its end needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
-    /// The reading of the clock when it was parked.
+    /// Its arrival by the clock.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     since: Option<Timestamp>,
     #[cfg(feature = "tracing")]

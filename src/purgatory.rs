@@ -45,7 +45,7 @@ use crate::operation::DelayedOperation;
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, UserValues};
-use deferred::Deferred;
+use deferred::CheckTarget;
 use inner::{Inner, Own};
 use std::hash::Hash;
 use std::io;
@@ -237,7 +237,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`] says. Deferred checks of one key are merged until one is made.
+    /// [`Builder::dispatch`] says. CheckTarget checks of one key are merged until one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -246,7 +246,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later call
     /// starts it, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
-        self.shared.inner.defer(Deferred::key(key), Bound::all());
+        self.shared.inner.defer(CheckTarget::key(key), Bound::all());
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
@@ -291,7 +291,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     pub(crate) fn offer(&self, key: &Op::Key) {
         let (inner, bound) = (&self.shared.inner, Bound::at_most(1));
         match Examining::current() {
-            Some(_) => inner.defer(Deferred::key(key.clone()), bound),
+            Some(_) => inner.defer(CheckTarget::key(key.clone()), bound),
             None => _ = inner.check_key(key, &bound),
         }
     }

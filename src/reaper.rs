@@ -10,7 +10,7 @@ use crate::time::WakeFn;
 use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The rest after a call of [`Driven::drive`] that panics (because of the user's clock, say).
 const AFTER_PANIC: Option<Duration> = Some(Duration::from_millis(100));
@@ -75,7 +75,7 @@ impl ReaperThread {
     }
 }
 
-/// The thread itself.
+/// The owner's end of the thread, whose life is [`Shared::run`].
 pub(crate) struct Sleeper {
     pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
@@ -157,8 +157,11 @@ impl Shared {
         // The list is locked for one element at a time: driving runs user code.
         let at = |place: usize| self.driven.lock().get(place).cloned();
         while let Some(driven) = at(place) {
-            let driven = driven.upgrade();
-            match driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC)) {
+            let (driven, begun) = (driven.upgrade(), Instant::now());
+            let time = driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC));
+            // Those that were driven before it have rested meanwhile.
+            rest = rest.saturating_sub(begun.elapsed());
+            match time {
                 Some(time) => {
                     rest = rest.min(time);
                     place += 1;
@@ -167,5 +170,36 @@ impl Shared {
             }
         }
         rest
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Works for a time when it is driven, and then may rest for another.
+    struct Busy(Duration, Duration);
+
+    impl Driven for Busy {
+        fn drive(self: Arc<Self>) -> Option<Duration> {
+            thread::sleep(self.0);
+            Some(self.1)
+        }
+    }
+
+    /// The next deadline of one purgatory comes nearer while the thread is at work for another.
+    #[test]
+    fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
+        let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));
+        let sleeper = Sleeper::new();
+        let all = [(Duration::ZERO, rest), (work, Duration::MAX)].map(|(work, rest)| {
+            let driven: Arc<dyn Driven> = Arc::new(Busy(work, rest));
+            sleeper.adopt(Arc::downgrade(&driven));
+            driven
+        });
+        assert!(sleeper.shared.round() <= rest - work);
+        drop(all);
+        assert!(sleeper.shared.round() > rest, "it drives none");
     }
 }

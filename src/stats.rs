@@ -4,7 +4,7 @@
 // the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both), and one
 // by all other threads, by atomic addition. Readers add up all of them.
 
-use crate::sync::{AtomicU64, CachePadded, Ordering};
+use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;
 
 /// How an operation ended.
@@ -192,6 +192,9 @@ impl Stats {
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Event::Unwatched), sum(Event::Delivered));
+        // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: of a completion that was delivered, the
+        // handing over is seen as well, so none is taken for another one that is still to run.
+        fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
         let longest = all.map(|(_, it)| it.lateness_max.read()).max();
@@ -266,5 +269,16 @@ mod tests {
         let stats = Stats::of(shards.iter().map(|(counts, counters)| (counts, counters)));
         let [total, max] = [10, 7].map(Duration::from_nanos);
         assert_eq!((stats.lateness_total, stats.lateness_max), (total, max));
+    }
+
+    /// Each shard for itself, and not before 584 years.
+    #[test]
+    fn g16_the_lateness_of_all_shards_saturates() {
+        let shards: [(Counts, Counters); 2] = Default::default();
+        for (_, counters) in &shards {
+            (0..2).for_each(|_| counters.lateness_total.add_saturating(u64::MAX - 1));
+        }
+        let stats = Stats::of(shards.iter().map(|(counts, counters)| (counts, counters)));
+        assert_eq!(stats.lateness_total, 2 * Duration::from_nanos(u64::MAX));
     }
 }

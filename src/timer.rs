@@ -114,8 +114,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// The deadline on the timer's clock, rounded up to the tick. `None` if the timer has fired or was stopped, or
     /// never fires. Takes the lock of a timer shard.
     pub fn deadline(&self, id: TimerId) -> Option<Timestamp> {
-        let address = self.address_of(id)?;
-        self.shared.inner.engine.deadline(address)
+        self.shared.inner.engine.deadline(self.address_of(id)?)
     }
 
     /// Ends the timer: it refuses every start from now on. The first call returns the payloads that had not expired.

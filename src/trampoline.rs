@@ -31,7 +31,7 @@ pub(crate) struct Examinee {
 pub(crate) enum Why {
     /// It is being parked, or this thread checks it.
     Check = 0,
-    /// Another thread has asked for it, which found the operation held by this one.
+    /// It was asked for while the operation was held.
     Mark = 1 << 32,
     /// Its deadline has passed.
     Deadline = 1 << 33,

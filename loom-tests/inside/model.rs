@@ -8,8 +8,8 @@ use crate::operation::DelayedOperation;
 use crate::purgatory::Purgatory;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
-use crate::stats::Ending;
-use crate::sync::{Arc, set_timer_shards};
+use crate::stats::{Counters, Counts, Ending, Event, Stats};
+use crate::sync::{Arc, Ordering, fence, set_timer_shards};
 use crate::time::{Timestamp, ticks::NEVER};
 use crate::watch::bound::{Bound, Ticket, Turn};
 use crate::watch::resolved::{self, Resolved};
@@ -48,8 +48,8 @@ impl<P: Send> Shard<P> {
         (held.address(), held)
     }
 
-    pub fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
-        self.0.slab.claim(at, mark)
+    pub fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
+        self.0.slab.claim_or_mark(at, mark)
     }
 
     pub fn is_parked(&self, at: Address) -> bool {
@@ -244,6 +244,27 @@ impl Watchers {
 
 fn watcher(id: u32) -> Address {
     Address::new(0, id, 0)
+}
+
+/// The counts of completions that are handed to other threads.
+#[derive(Default)]
+pub struct Completions(Counts, Counters);
+
+impl Completions {
+    pub fn hand_over(&self) {
+        self.1.count(false, |it| it.of(Event::HandedOver), 1);
+    }
+
+    /// As [the job of an executor](crate::engine::deliver) does.
+    pub fn deliver(&self) {
+        // ORDERING: Release, see `Stats::of`.
+        fence(Ordering::Release);
+        self.1.count(false, |it| it.of(Event::Delivered), 1);
+    }
+
+    pub fn pending(&self) -> usize {
+        Stats::of(std::iter::once((&self.0, &self.1))).completions_pending
+    }
 }
 
 /// A reaper whose loop is run by a thread of the model.

@@ -52,13 +52,13 @@ impl World {
     }
 
     fn check(&self, at: Address) {
-        if let Some(held) = self.shard.claim(at, Mark::Recheck) {
+        if let Some(held) = self.shard.claim_or_mark(at, Mark::Recheck) {
             self.hold(held);
         }
     }
 
     fn end_having_seen_both(&self, at: Address) {
-        let held = self.shard.claim(at, Mark::Recheck);
+        let held = self.shard.claim_or_mark(at, Mark::Recheck);
         let mut held = held.expect("no other thread ended it");
         assert_eq!(held.with(|seen| *seen), [true; 2]);
         self.end(held);
@@ -116,7 +116,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
         let enders = [Mark::Expire, Mark::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
-                if let Some(held) = world.shard.claim(at, order) {
+                if let Some(held) = world.shard.claim_or_mark(at, order) {
                     world.end(held);
                 }
             })
@@ -139,7 +139,7 @@ fn g05_an_ending_mark_left_during_the_park_is_obeyed() {
         let other = {
             let world = world.clone();
             thread::spawn(move || {
-                if let Some(held) = world.shard.claim(at, Mark::Expire) {
+                if let Some(held) = world.shard.claim_or_mark(at, Mark::Expire) {
                     world.end(held);
                 }
             })
@@ -163,7 +163,7 @@ fn g05_an_ending_mark_beside_a_recheck_is_obeyed() {
         let ender = {
             let world = world.clone();
             thread::spawn(move || {
-                if let Some(held) = world.shard.claim(at, Mark::Expire) {
+                if let Some(held) = world.shard.claim_or_mark(at, Mark::Expire) {
                     world.end(held);
                 }
             })
@@ -185,20 +185,20 @@ fn g18_a_stale_reference_never_meets_a_later_occupant() {
         let stale = {
             let shard = shard.clone();
             thread::spawn(move || {
-                if let Some(mut held) = shard.claim(at, Mark::Cancel) {
+                if let Some(mut held) = shard.claim_or_mark(at, Mark::Cancel) {
                     assert_eq!(held.with(|occupant| *occupant), 0);
                     shard.end(held, FreedBy::SameShard);
                 }
             })
         };
-        if let Some(held) = shard.claim(at, Mark::Cancel) {
+        if let Some(held) = shard.claim_or_mark(at, Mark::Cancel) {
             shard.end(held, FreedBy::SameShard);
         }
         for occupant in 1..4 {
             let (next, held) = shard.insert(occupant);
             assert!(held.release(true).is_ok());
             let mut held = shard
-                .claim(next, Mark::Cancel)
+                .claim_or_mark(next, Mark::Cancel)
                 .expect("no other thread knows it");
             assert_eq!(held.with(|occupant| *occupant), occupant);
             shard.end(held, FreedBy::SameShard);
@@ -219,7 +219,9 @@ fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
             at
         });
         let end = |shard: &Shard<u32>, at| {
-            let held = shard.claim(at, Mark::Cancel).expect("no other thread does");
+            let held = shard
+                .claim_or_mark(at, Mark::Cancel)
+                .expect("no other thread does");
             shard.end(held, FreedBy::SameShard);
         };
         let enders = [parked[0], parked[1]].map(|at| {
@@ -256,7 +258,7 @@ fn comes_back_by_the_second_try(freed_by: FreedBy) {
         let ender = {
             let shard = shard.clone();
             thread::spawn(move || {
-                let held = shard.claim(at, Mark::Cancel);
+                let held = shard.claim_or_mark(at, Mark::Cancel);
                 shard.end(held.expect("no other thread does"), freed_by);
             })
         };

@@ -4,7 +4,7 @@
 
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, driven_by_others};
-use request_purgatory::model::{ReaperLoop, use_timer_shards, wait_until_over};
+use request_purgatory::model::{Completions, ReaperLoop, use_timer_shards, wait_until_over};
 use request_purgatory::{
     Handle, Purgatory, purgatory::RejectReason, threads::Dispatch, time::ManualClock,
 };
@@ -87,6 +87,24 @@ fn g15_a_drain_races_an_executor() {
         drain.join().unwrap();
         join(&jobs);
         assert_empty(&purgatory);
+    });
+}
+
+/// One completion is handed over and not run yet, while another one comes and goes. Catches: the delivery of the second
+/// is counted and its handing over not yet, so the two seem to be over.
+#[test]
+fn g15_a_completion_that_is_over_hides_none_that_is_pending() {
+    bounded(|| {
+        let completions = loom::sync::Arc::new(Completions::default());
+        completions.hand_over();
+        let other = completions.clone();
+        let other = thread::spawn(move || {
+            other.hand_over();
+            other.deliver();
+        });
+        assert_ne!(completions.pending(), 0);
+        other.join().unwrap();
+        assert_eq!(completions.pending(), 1);
     });
 }
 

@@ -37,8 +37,8 @@ use std::sync::atomic::AtomicU32 as Link;
 pub(crate) struct Fields {
     /// The tick at which the operation is due.
     pub(crate) deadline: u64,
-    /// The tick at which it was parked.
-    pub(crate) parked_at: u64,
+    /// The tick at which it arrived.
+    pub(crate) arrived_at: u64,
     /// Where the wheel filed it.
     pub(crate) position: u32,
 }
@@ -106,10 +106,10 @@ impl<P, G> Slab<P, G> {
     /// Takes hold of the operation at `at`. `None` if it has ended, or if another thread holds it: that one has `mark`
     /// now, and will act on it.
     #[inline(always)]
-    pub(crate) fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
+    pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
         let hold = || Held { slot, at };
-        (slot.state.claim(at.generation(), mark) == Claimed::Held).then(hold)
+        (slot.state.claim_or_mark(at.generation(), mark) == Claimed::Held).then(hold)
     }
 
     /// Whether the operation that `at` names has not ended.
@@ -176,7 +176,7 @@ impl<P, G> Slab<P, G> {
 impl<P, G> Drop for Slab<P, G> {
     fn drop(&mut self) {
         for at in self.occupants() {
-            if let Some(held) = self.claim(at, Mark::ShutDown) {
+            if let Some(held) = self.claim_or_mark(at, Mark::ShutDown) {
                 drop(held.end());
             }
         }
@@ -336,7 +336,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             // Field by field, each from its register: one wide copy would load what narrower stores have just written, and
             // wait until they have reached the cache.
             place.deadline = fields.deadline;
-            place.parked_at = fields.parked_at;
+            place.arrived_at = fields.arrived_at;
             place.position = fields.position;
         });
         slot.payload.with_mut(|place| {

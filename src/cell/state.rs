@@ -40,7 +40,7 @@
 //! | the word has | the holder | the word then |
 //! |---|---|---|
 //! | `RECHECK`, and the holder has not yet examined it `MAX_EXAMINATIONS` times in a row | examines it again | held, without `RECHECK` |
-//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it so, with `RECHECK` after one more examination | held, until the end |
+//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it so; where `RECHECK` is set too, after one more examination | held, until the end |
 //! | `RECHECK` | defers a check of this operation | parked |
 //! | no mark | is done | parked |
 //!
@@ -52,7 +52,8 @@
 //! INVARIANT: a check is consumed only by an examination that begins after it, or by a mark that forces one. A thread
 //! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
 //! call, see `trampoline`), so only other threads leave a `RECHECK`. (The holder's own `try_complete` may leave an
-//! ending mark: it may cancel its operation.)
+//! ending mark: it may cancel its operation. While it is being parked, the destructor of a key that it repeats may check
+//! a key of it: that is one examination more.)
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
@@ -85,7 +86,7 @@ impl Mark {
     const ENDING: [Self; 4] = [Self::Force, Self::Cancel, Self::Expire, Self::ShutDown];
 }
 
-/// Answer of [`State::claim`].
+/// Answer of [`State::claim_or_mark`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
     /// The caller is the holder now.
@@ -196,7 +197,7 @@ impl State {
 
     /// parked -> held, or held -> held with `mark`: the holder will act on that.
     #[inline(always)]
-    pub fn claim(&self, generation: u32, mark: Mark) -> Claimed {
+    pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claimed {
         // Most are parked and not held. A load before would bring the line from another processor first to be read, and
         // then once more to be written.
         let parked = Snapshot::of(generation, PARKED);

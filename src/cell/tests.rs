@@ -19,7 +19,7 @@ fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<Address> {
 }
 
 fn hold(cells: &Cells, at: Address) -> Option<Held<'_, Arc<u32>>> {
-    cells.claim(at, Mark::Cancel)
+    cells.claim_or_mark(at, Mark::Cancel)
 }
 
 fn end(cells: &Cells, at: Address) -> Option<Arc<u32>> {
@@ -114,6 +114,14 @@ fn a_dropped_slab_drops_what_is_parked() {
             .iter()
             .all(|payload| Arc::strong_count(payload) == 1)
     );
+}
+
+/// Also where that is more than a cache line.
+#[test]
+fn g12_a_slot_is_aligned_as_its_payload_has_to_be() {
+    type Payload = crate::sync::CachePadded<u64>;
+    let align = Slab::<Payload, ()>::layout().align();
+    assert!(align >= align_of::<Payload>(), "{align}");
 }
 
 #[test]

@@ -200,8 +200,7 @@ fn job<H: Handler>(
     mut ended: Vec<EndedPayload<H::Left>>,
     by_executor: bool,
 ) -> Job {
-    let engine = handler.engine();
-    engine.count(Event::HandedOver, ended.len());
+    handler.engine().count(Event::HandedOver, ended.len());
     ended.iter_mut().for_each(|ended| ended.pass = None);
     let delivery = Delivery {
         handler: handler.clone(),
@@ -228,7 +227,7 @@ impl<H: Handler> Drop for Delivery<H> {
         let engine = self.handler.engine();
         for ended in ended {
             complete(&*self.handler, ended);
-            // ORDERING: Release, see `completions_have_run`.
+            // ORDERING: Release, see `Stats::of`.
             fence(Ordering::Release);
             engine.count(Event::Delivered, 1);
         }

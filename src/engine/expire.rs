@@ -88,7 +88,7 @@ fn expire_in<H: Handler>(
             }
             for (at, deadline) in fired.drain(..) {
                 // A payload that another thread holds is ended by that thread.
-                if let Some(held) = engine.claim(at, Mark::Expire) {
+                if let Some(held) = engine.claim_or_mark(at, Mark::Expire) {
                     let (ended, stale) = handler.expire(held);
                     if ended.ending == Ending::Expired {
                         deadlines.push(deadline);

@@ -128,7 +128,7 @@ impl<P, W: Scheme> Shard<P, W> {
             Ok((position, earliest)) => {
                 let fields = Fields {
                     deadline: timing.deadline,
-                    parked_at: timing.start,
+                    arrived_at: timing.start,
                     position: position.number(),
                 };
                 let held = guard.fill(vacant, payload, fields);
@@ -317,7 +317,7 @@ impl<P, W: Scheme> Shard<P, W> {
         let (_, fields) = guard.split();
         (self.slab.occupant(at.index()) == Some(at)).then(|| {
             let fields = fields.read(at.index());
-            (fields.parked_at, fields.deadline)
+            (fields.arrived_at, fields.deadline)
         })
     }
 

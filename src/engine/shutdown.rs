@@ -8,7 +8,7 @@ use super::phase::{CLOSED, CLOSED_IN_BACKGROUND};
 use crate::cell::state::Mark;
 use crate::error::{RejectReason, ShutdownError};
 use crate::promise::Promise;
-use crate::sync::{self, Arc, Ordering, fence};
+use crate::sync::{self, Arc};
 use crate::trampoline::Trampoline;
 use crate::worker::{GRACE, Worker};
 use std::future::{Future, poll_fn};
@@ -135,7 +135,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
         shard.refuse(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
-            let held = engine.claim(at, Mark::ShutDown);
+            let held = engine.claim_or_mark(at, Mark::ShutDown);
             if let Some(ended) = held.and_then(|held| handler.on_shutdown(held)) {
                 endings.push(ended);
             }
@@ -168,11 +168,8 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
 /// those that do not run in the call that ended the payload.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    let have_run = engine.passes.are_over() && engine.stats().completions_pending == 0;
-    // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: what the completions did is seen that were
-    // found to be delivered.
-    fence(Ordering::Acquire);
-    have_run
+    // ORDERING: by the Acquire fence of `Stats::of` this thread sees what the completions did that it finds delivered.
+    engine.passes.are_over() && engine.stats().completions_pending == 0
 }
 
 /// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is

@@ -57,7 +57,7 @@ instruments! {
         "purgatory_missed_checks_total",
         "events that no check announced, found at a deadline or by a recheck"
     );
-    park_time: Histogram = histogram("purgatory_park_time_seconds", "from the parking of an operation to its end");
+    park_time: Histogram = histogram("purgatory_park_time_seconds", "from the arrival of a parked operation to its end");
     lateness: Histogram = histogram(
         "purgatory_lateness_seconds",
         "from the deadline of an expired operation to its expiry"

@@ -16,7 +16,7 @@
 //! without end.)
 
 use super::checked_key::{ByKey, ByNumber, Checked};
-use super::deferred::Deferred;
+use super::deferred::CheckTarget;
 use super::inner::Inner;
 use crate::address::Address;
 use crate::engine::deliver::{Outbox, RunOn, deliver};
@@ -78,8 +78,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
     fn drop(&mut self) {
         if self.in_vain > 0 {
-            let engine = &self.inner.engine;
-            engine.count(Event::VainCheck, self.in_vain);
+            self.inner.engine.count(Event::VainCheck, self.in_vain);
         }
     }
 }
@@ -122,19 +121,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Makes a check that has waited; `pause` is called between slices. Not to be called inside a `try_complete`.
     pub(crate) fn check_waiting(
         self: &Arc<Self>,
-        what: &Deferred<Op::Key>,
+        what: &CheckTarget<Op::Key>,
         bound: &Bound,
         run_on: RunOn,
         pause: impl FnMut(),
     ) {
         match what {
-            Deferred::Key(key) => {
+            CheckTarget::Key(key) => {
                 let mut copied = Copied::default();
                 if let Some(found) = self.watch.find(&**key, &mut copied) {
                     self.check_found(&**key, (found, &copied), bound, run_on, pause);
                 }
             }
-            Deferred::Operation(address) => {
+            CheckTarget::Operation(address) => {
                 self.check_by(*bound, run_on, |check| _ = check.examine(*address, None));
             }
         }
@@ -147,7 +146,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     {
         // A key that is not in the map is watched by no operation.
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.check_nested(Deferred::key(key), *bound, cause);
+            self.check_nested(CheckTarget::key(key), *bound, cause);
         }
         0
     }
@@ -199,7 +198,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         bound: &Bound,
     ) -> usize {
         if let Some(cause) = Examining::current() {
-            self.check_nested(Deferred::key(checked.key.clone()), *bound, cause);
+            self.check_nested(CheckTarget::key(checked.key.clone()), *bound, cause);
             return 0;
         }
         self.check_by(*bound, RunOn::Caller, |check| {
@@ -216,8 +215,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ///
     /// ORDERING: a parker that adds its watch after this check has looked at the list must see the event, so the look
     /// has to be a read-modify-write of the list's word, or come after one. If this thread ends `only`, taking it off
-    /// the list was one (or took the list's lock): after that a load is enough to find the watchers that came before
-    /// it. Otherwise the second look publishes.
+    /// the list was one (or took the list's lock): after that a load is enough to find that none came before it.
+    /// Otherwise, as where `only` is still there because a key has panicked, the second look publishes.
     #[inline(never)]
     pub(crate) fn check_only(
         self: &Arc<Self>,
@@ -233,11 +232,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if let Some(ended) = self.examine(only, Some(&checked), in_vain) {
             let satisfied = usize::from(ended.ending == Ending::Satisfied);
             // Before `on_complete`, which may park others: they are not for this check.
-            let others = list.peek();
-            if others.is_empty() {
+            if list.peek().is_empty() {
                 deliver(self, &trampoline, ended, RunOn::Caller);
                 return satisfied;
             }
+            let others = list.peek_published();
             let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
             endings.push(ended);
             return satisfied + self.check_resolved(checked, list, others, &Bound::all());
@@ -275,7 +274,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         match Examining::current() {
             Some(cause) => {
-                self.check_nested(Deferred::Operation(address), Bound::all(), cause);
+                self.check_nested(CheckTarget::Operation(address), Bound::all(), cause);
                 false
             }
             None => {
@@ -289,7 +288,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 /// What is known of the nested checks of one purgatory on one thread.
 struct Nested<Op: DelayedOperation, S: KeyHasher> {
     inner: Arc<Inner<Op, S>>,
-    checks: RefCell<HashMap<Deferred<Op::Key>, NestedCheck, S>>,
+    checks: RefCell<HashMap<CheckTarget<Op::Key>, NestedCheck, S>>,
 }
 
 #[derive(Default)]
@@ -312,7 +311,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(never)]
     pub(crate) fn check_nested(
         self: &Arc<Self>,
-        what: Deferred<Op::Key>,
+        what: CheckTarget<Op::Key>,
         bound: Bound,
         cause: Examination,
     ) {

@@ -1,7 +1,7 @@
 //! Examining an operation, and ending it: because it is satisfied, forced or cancelled.
 
 use super::checked_key::Checked;
-use super::deferred::Deferred;
+use super::deferred::CheckTarget;
 use super::inner::{ForceChange, Inner, Parked, Stale};
 use super::keys::Keys;
 #[cfg(debug_assertions)]
@@ -79,7 +79,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         checked: Option<&dyn Checked<Op::Key>>,
         in_vain: impl FnOnce(),
     ) -> Option<EndedPayload<Op>> {
-        let mut held = self.engine.claim(address, Mark::Recheck)?;
+        let mut held = self.engine.claim_or_mark(address, Mark::Recheck)?;
         let inside = self.enter_try_complete(held.examinee(), Why::Check);
         let try_complete = |parked: &mut Parked<Op>| {
             let Parked { op, keys, .. } = parked;
@@ -152,7 +152,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Ok(unexamined) => {
                     if unexamined {
-                        self.defer(Deferred::Operation(address), Bound::all());
+                        self.defer(CheckTarget::Operation(address), Bound::all());
                     }
                     return Examined::Parked(address);
                 }
@@ -166,16 +166,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     if matches!(mark, Mark::Expire | Mark::ShutDown) {
                         pass = Some(self.engine.passes.begin());
                     }
-                    if mark == Mark::Force {
-                        self.apply_change(&mut held);
-                    }
                     // The event may have been reported before the ending.
                     let ask = || self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
-                    break match unexamined.then(ask) {
+                    let ending = match unexamined.then(ask) {
                         Some(Ok(true)) => Ending::Satisfied,
                         Some(Err(UserPanic)) => Ending::Aborted,
                         Some(Ok(false)) | None => mark.into(),
                     };
+                    if ending == Ending::Forced {
+                        self.apply_change(&mut held);
+                    }
+                    break ending;
                 }
             }
         };
@@ -205,8 +206,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// THE one ending of a parked operation, whatever the reason: from here on no thread finds it, under any key or
-    /// handle or in the timer.
+    /// THE one ending of a parked operation, whatever the reason: from here on every address of it is stale.
     ///
     /// The order matters. First the operation moves out and its references go stale, so that no other thread can end
     /// it. Then it leaves the watch lists, so that a thread that finds its ending counted finds no watch of it. Last the
@@ -284,7 +284,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Gives an ended operation to the caller: no user code runs for it.
-    pub(crate) fn withdrawn(&self, ended: EndedPayload<Op>) -> Op {
+    pub(crate) fn give_back(&self, ended: EndedPayload<Op>) -> Op {
         self.engine.free_place();
         ended.left
     }
@@ -292,7 +292,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Completes one operation whether it can or not. Returns whether this call did it.
     pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
         let trampoline = Trampoline::enter();
-        let Some(held) = self.engine.claim(address, Mark::Force) else {
+        let Some(held) = self.engine.claim_or_mark(address, Mark::Force) else {
             return false;
         };
         let ended = self.end_and_reclaim(held, Ending::Forced);
@@ -312,7 +312,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if let Some(change) = &change {
                 self.changes.add(watcher, change);
             }
-            if let Some(mut held) = self.engine.claim(watcher, Mark::Force) {
+            if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
                 self.apply_change(&mut held);
                 endings.push(self.end_and_reclaim(held, Ending::Forced));
                 forced += 1;
@@ -337,9 +337,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Takes one operation back without a completion.
     pub(crate) fn cancel_one(self: &Arc<Self>, address: Address) -> Option<Op> {
         let trampoline = Trampoline::enter();
-        let held = self.engine.claim(address, Mark::Cancel)?;
+        let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
         let ended = self.end_and_reclaim(held, Ending::Cancelled);
-        let op = self.withdrawn(ended);
+        let op = self.give_back(ended);
         self.engine.leave(trampoline);
         Some(op)
     }
@@ -352,12 +352,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let trampoline = Trampoline::enter();
         let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
         self.watch.visit_all(key, |watcher| {
-            if let Some(held) = self.engine.claim(watcher, Mark::Cancel) {
+            if let Some(held) = self.engine.claim_or_mark(watcher, Mark::Cancel) {
                 endings.push(self.end_and_reclaim(held, Ending::Cancelled));
             }
         });
         let cancelled = endings.into_all();
-        let cancelled = cancelled.map(|ended| self.withdrawn(ended)).collect();
+        let cancelled = cancelled.map(|ended| self.give_back(ended)).collect();
         self.engine.leave(trampoline);
         cancelled
     }

@@ -7,19 +7,19 @@ use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 
-/// The key or the operation that a check is of which waits: a deferred one, or a nested one.
+/// What a check is of that waits, because it is deferred or nested.
 ///
 /// A key is shared by the entries of a queue and of a map. So a map in which `Hash` panics never drops it, under the
 /// lock: destructors of keys are the user's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Deferred<K> {
+pub(crate) enum CheckTarget<K> {
     /// All operations on a key.
     Key(Arc<K>),
-    /// One operation, whose holder was asked to examine it again too often.
+    /// One operation: it was checked by its handle, or its holder has left it another examination.
     Operation(Address),
 }
 
-impl<K> Deferred<K> {
+impl<K> CheckTarget<K> {
     pub(crate) fn key(key: K) -> Self {
         Self::Key(Arc::new(key))
     }
@@ -29,12 +29,12 @@ impl<K> Deferred<K> {
 pub(crate) struct DeferredChecks<K, S>(Mutex<Waiting<K, S>>);
 
 struct Waiting<K, S> {
-    order: VecDeque<Deferred<K>>,
+    order: VecDeque<CheckTarget<K>>,
     /// The number of the first in `order`.
     first: u64,
     /// How far each goes, and its number. An entry whose number has passed is dead: `Hash` or `Eq` of its key panicked
     /// when it was to be removed.
-    bounds: HashMap<Deferred<K>, (Bound, u64), S>,
+    bounds: HashMap<CheckTarget<K>, (Bound, u64), S>,
     /// After the shutdown no check waits.
     closed: bool,
 }
@@ -50,7 +50,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
-    pub(crate) fn add(&self, check: Deferred<K>, bound: Bound) -> bool {
+    pub(crate) fn add(&self, check: CheckTarget<K>, bound: Bound) -> bool {
         // Dropped after the lock is released: the destructor of a key is the user's.
         let mut spare = None;
         let mut guard = self.0.lock();
@@ -79,7 +79,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     /// The check that has waited longest.
-    pub(crate) fn next(&self) -> Option<(Deferred<K>, Bound)> {
+    pub(crate) fn next(&self) -> Option<(CheckTarget<K>, Bound)> {
         // Dropped after the lock is released, also if `Hash` or `Eq` of the key panics here.
         let check;
         let mut waiting = self.0.lock();
@@ -94,7 +94,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     /// Takes no more checks, and gives back those that wait.
-    pub(crate) fn close(&self) -> impl Iterator<Item = Deferred<K>> {
+    pub(crate) fn close(&self) -> impl Iterator<Item = CheckTarget<K>> {
         let mut waiting = self.0.lock();
         waiting.closed = true;
         // A dead entry is not in the order any more, and holds the last reference to its key.
@@ -114,18 +114,18 @@ mod tests {
     #[test]
     fn checks_of_one_key_are_merged_and_go_as_far_as_both() {
         let checks = DeferredChecks::new(RandomState::new());
-        assert!(checks.add(Deferred::key(1), Bound::at_most(1).up_to(9)));
-        assert!(checks.add(Deferred::key(2), Bound::all()));
-        assert!(checks.add(Deferred::key(1), Bound::at_most(2).up_to(5)));
+        assert!(checks.add(CheckTarget::key(1), Bound::at_most(1).up_to(9)));
+        assert!(checks.add(CheckTarget::key(2), Bound::all()));
+        assert!(checks.add(CheckTarget::key(1), Bound::at_most(2).up_to(5)));
         let until_refused = Bound::all().until_refused();
         for key in [2, 3, 3] {
-            assert!(checks.add(Deferred::key(key), until_refused));
+            assert!(checks.add(CheckTarget::key(key), until_refused));
         }
         assert_eq!(checks.len(), 3);
         let both = Bound::at_most(3).up_to(9);
-        assert_eq!(checks.next(), Some((Deferred::key(1), both)));
-        assert_eq!(checks.next(), Some((Deferred::key(2), Bound::all())));
-        assert_eq!(checks.next(), Some((Deferred::key(3), until_refused)));
+        assert_eq!(checks.next(), Some((CheckTarget::key(1), both)));
+        assert_eq!(checks.next(), Some((CheckTarget::key(2), Bound::all())));
+        assert_eq!(checks.next(), Some((CheckTarget::key(3), until_refused)));
         assert_eq!(checks.next(), None);
     }
 
@@ -133,15 +133,15 @@ mod tests {
     fn g01_a_check_that_waits_keeps_its_bound_though_others_were_made() {
         let checks = DeferredChecks::new(RandomState::new());
         for key in [1, 2, 3] {
-            assert!(checks.add(Deferred::key(key), Bound::all()));
+            assert!(checks.add(CheckTarget::key(key), Bound::all()));
         }
-        assert_eq!(checks.next(), Some((Deferred::key(1), Bound::all())));
+        assert_eq!(checks.next(), Some((CheckTarget::key(1), Bound::all())));
         for key in [3, 2, 1] {
-            assert!(checks.add(Deferred::key(key), Bound::at_most(1)));
+            assert!(checks.add(CheckTarget::key(key), Bound::at_most(1)));
         }
-        let left = [2, 3].map(|key| Some((Deferred::key(key), Bound::all())));
+        let left = [2, 3].map(|key| Some((CheckTarget::key(key), Bound::all())));
         assert_eq!([checks.next(), checks.next()], left);
-        let again = Some((Deferred::key(1), Bound::at_most(1)));
+        let again = Some((CheckTarget::key(1), Bound::at_most(1)));
         assert_eq!([checks.next(), checks.next()], [again, None]);
     }
 }

@@ -1,6 +1,6 @@
-//! The state that all handles of one purgatory share.
+//! The state that all clones of one purgatory share.
 
-use super::deferred::{Deferred, DeferredChecks};
+use super::deferred::{CheckTarget, DeferredChecks};
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
@@ -41,7 +41,7 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// For handles. Keeps this from being dropped until the shutdown cuts it.
+    /// By which handles find this. Keeps it from being dropped until the shutdown cuts it.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// Checks that wait until the timer is driven.
@@ -76,7 +76,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Leaves a check to the thread that drives the timer.
-    pub(crate) fn defer(&self, check: Deferred<Op::Key>, bound: Bound) {
+    pub(crate) fn defer(&self, check: CheckTarget<Op::Key>, bound: Bound) {
         if self.deferred.add(check, bound) {
             // Tick 0 has passed: the thread makes the check as soon as it wakes.
             self.engine.announce_work(0);

@@ -201,12 +201,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Marks that other threads have left for it are void: it was never parked. What was not added to a list is not
             // found there.
             let ended = self.end_and_reclaim(held, ending);
-            return Err(Rejected::new(reason, self.withdrawn(ended)));
+            return Err(Rejected::new(reason, self.give_back(ended)));
         }
         match self.release_or_end(held, answer) {
             // It panicked when it was examined once more, for a check that came meanwhile.
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
-                let op = self.withdrawn(ended);
+                let op = self.give_back(ended);
                 Err(Rejected::new(RejectReason::Panicked, op))
             }
             examined => Ok(examined),

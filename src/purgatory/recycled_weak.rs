@@ -90,4 +90,20 @@ mod tests {
         });
         assert!(places.collect::<HashSet<_>>().len() < 500);
     }
+
+    /// It is emptied before another purgatory can have it, which would go with the one before.
+    #[test]
+    fn g18_a_place_keeps_what_its_next_purgatory_puts_there() {
+        let come_and_go = || {
+            for number in 0..10_000 {
+                let places = [(); 8].map(|()| RecycledWeak::take());
+                places.iter().for_each(|place| place.fill(Arc::new(number)));
+                for place in places {
+                    assert_eq!(place.with(|found: &Arc<i32>| **found), Some(number));
+                    place.cut();
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(come_and_go))));
+    }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct ParkedOperation<K> {
     /// The keys that it watches, in no particular order.
     pub keys: Vec<K>,
-    /// How long it has been parked, in whole ticks.
+    /// The time since it was parked, or since its [arrival](crate::DelayedOperation::arrival), in whole ticks.
     pub age: Duration,
     /// The time until its deadline, in whole ticks; zero if that has passed, `None` if there is none.
     pub remaining: Option<Duration>,
@@ -43,14 +43,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         panics.catch(|| drop(all));
         let mut parked = Vec::with_capacity(keys.len());
         for (watcher, keys) in keys {
-            let Some((parked_at, deadline)) = self.engine.shard(watcher.shard()).times(watcher)
+            let Some((arrived_at, deadline)) = self.engine.shard(watcher.shard()).times(watcher)
             else {
                 panics.catch(|| drop(UserValues(keys)));
                 continue;
             };
             parked.push(ParkedOperation {
                 keys,
-                age: self.engine.scale.duration(now.saturating_sub(parked_at)),
+                age: self.engine.scale.duration(now.saturating_sub(arrived_at)),
                 remaining: (deadline != NEVER)
                     .then(|| self.engine.scale.duration(deadline.saturating_sub(now))),
             });

@@ -85,7 +85,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
 
     /// Ends a timer. `None` if it has ended, or is expiring.
     pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
-        let held = self.engine.claim(address, Mark::Cancel)?;
+        let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
         let payload = self.engine.withdraw(held, ending);
         Some(self.extra.leave(address, payload))
     }

@@ -215,7 +215,8 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         });
         let mut replaced = None;
         if let Some(occupant) = occupant {
-            match self.timers.claim(occupant.place.address, Mark::Cancel) {
+            let held = (self.timers).claim_or_mark(occupant.place.address, Mark::Cancel);
+            match held {
                 Some(held) => {
                     let old = fresh.take().map(|fresh| std::mem::replace(occupant, fresh));
                     replaced = old.map(|old| (held, old.value.into_inner()));
@@ -266,7 +267,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         let mut held = None;
         let entry = self.entries.map.take_where(hash, |key, entry| {
             if is_it(key, entry.place.token) {
-                held = self.timers.claim(entry.place.address, Mark::Cancel);
+                held = self.timers.claim_or_mark(entry.place.address, Mark::Cancel);
                 return held.is_some();
             }
             false

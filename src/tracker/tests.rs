@@ -23,7 +23,7 @@ fn claim(tracker: &Tracker<u32, u32>) -> Held<'_, u64> {
     let place = tracker.values().find(&KEY).expect("it is tracked");
     let engine = &tracker.shared.inner.engine;
     engine
-        .claim(place.address, Mark::Expire)
+        .claim_or_mark(place.address, Mark::Expire)
         .expect("no other thread holds it")
 }
 

@@ -171,7 +171,7 @@ impl<K> Resolved<K> {
         // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would be the same program, so no model kills it:
         // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that
         // lock later and sees the event. An address whose slot this thread does not see yet is stale to
-        // `State::claim`.)
+        // `State::claim_or_mark`.)
         Seen(self.word.load(Ordering::Acquire))
     }
 

@@ -372,7 +372,7 @@ fn g22_a_bounded_check_passes_over_what_another_thread_examines() {
 struct Request {
     error: Option<&'static str>,
     answer: mpsc::Sender<Option<&'static str>>,
-    examined: Box<dyn FnMut() + Send>,
+    examined: Box<dyn FnMut() -> bool + Send>,
 }
 
 impl DelayedOperation for Request {
@@ -383,8 +383,7 @@ impl DelayedOperation for Request {
     }
 
     fn try_complete(&mut self) -> bool {
-        (self.examined)();
-        false
+        (self.examined)()
     }
 
     fn on_complete(self, _: Completion) {
@@ -409,12 +408,13 @@ fn g05_a_forced_operation_that_another_thread_holds_gets_the_cause() {
                     entered.send(()).expect("the test waits for it");
                     wait.recv().expect("the test lets it go on");
                 }
+                false
             }),
         };
         let free = Request {
             error: None,
             answer,
-            examined: Box::new(|| {}),
+            examined: Box::new(|| false),
         };
         assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
         assert!(purgatory.try_complete_else_watch(free, [1]).is_ok());
@@ -430,6 +430,46 @@ fn g05_a_forced_operation_that_another_thread_holds_gets_the_cause() {
         go_on.send(()).expect("the holder waits");
         holder.join().expect("the holder");
         assert_eq!(answers.recv(), Ok(Some("not the leader")));
+    });
+}
+
+/// Its event is reported in the last examination that its holder makes in a row, before it is forced to end. The
+/// examination that is due finds it satisfied: what it then holds, no change makes an error of.
+#[test]
+fn g05_what_is_found_satisfied_is_not_changed() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual_of::<Request>();
+        let (answer, answers) = mpsc::channel();
+        let (watched, mut examinations) = (purgatory.clone(), 0);
+        let examined = move || {
+            examinations += 1;
+            // The first two are those of the park, and the holder makes up to 16.
+            let last = 2 + 16;
+            let by_another = || {
+                watched.check_and_complete(&1);
+                if examinations == last {
+                    let cause = |request: &mut Request| request.error = Some("not the leader");
+                    assert_eq!(
+                        watched.force_complete_for_key_with(&1, cause),
+                        0,
+                        "it is held"
+                    );
+                }
+            };
+            if (3..=last).contains(&examinations) {
+                thread::scope(|scope| _ = scope.spawn(by_another));
+            }
+            examinations > last
+        };
+        let request = Request {
+            error: None,
+            answer,
+            examined: Box::new(examined),
+        };
+        assert!(purgatory.try_complete_else_watch(request, [1]).is_ok());
+        purgatory.check_and_complete(&1);
+        assert_eq!(answers.try_recv(), Ok(None));
+        assert_eq!(purgatory.stats().completed, 1);
     });
 }
 

@@ -1,12 +1,13 @@
 //! G15 for a drain: it refuses parks, waits for what is parked and for its completions, and ends whatever happens.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, busy, eventually, manual};
+use crate::support::keys::{Act, Acting};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, busy, eventually, lock, manual};
 use crate::support::{threads_named, within};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::{Completion, Purgatory, purgatory::RejectReason, time::WakeFn};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -199,6 +200,37 @@ fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check() {
         end.send(()).expect("the completion waits");
         assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
         assert_eq!(check.join().expect("no panic"), 0);
+    });
+}
+
+/// A deferred check ends the last one, whose key takes its time to be dropped before the completion is handed over.
+#[test]
+fn g15_a_drain_waits_for_the_completions_of_a_deferred_check() {
+    within(PATIENCE, || {
+        for dispatch in [Dispatch::Inline, Dispatch::OwnThread] {
+            let builder = Purgatory::<Op<Acting>>::builder("g15-drain8").dispatch(dispatch);
+            let purgatory = builder.build().expect("threads are to be had");
+            let ((begun, has_begun), (go_on, told)) = (channel(), channel::<()>());
+            let told = Mutex::new(told);
+            let act: Act = Arc::new(move || {
+                begun.send(()).expect("the test waits");
+                lock(&told).recv().expect("the test says so");
+            });
+            let probe = Probe::new();
+            let op = probe.op(NEVER_IN_A_TEST);
+            let parked = purgatory.try_complete_else_watch(op, [Acting(1, Some(act))]);
+            assert!(parked.is_ok_and(|parked| parked.is_parked()));
+            probe.satisfy();
+            purgatory.check_later(Acting(1, None));
+            has_begun.recv().expect("the key is dropped");
+            assert_eq!((purgatory.stats().parked, probe.ending()), (0, None));
+            let begun = Instant::now();
+            assert_eq!(purgatory.drain(4 * SOON), 0);
+            assert!(begun.elapsed() >= 4 * SOON, "its completion has not run");
+            go_on.send(()).expect("the destructor waits");
+            assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
+            assert_eq!(probe.ending(), Some(Completion::Satisfied));
+        }
     });
 }
 

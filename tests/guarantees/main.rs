@@ -30,6 +30,8 @@ mod order;
 mod panics;
 mod ranked;
 mod resolved;
+mod shutdown;
+mod siblings;
 mod stalls;
 mod storms;
 mod threads;

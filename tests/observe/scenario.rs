@@ -77,13 +77,13 @@ impl Scenario {
         self.clock.advance(STAY);
         probe.satisfy();
         assert_eq!(self.purgatory.check_and_complete(&2), 1);
-        self.clock.advance(UP_TO_THE_TICK);
     }
 
-    /// One that is forced at once.
+    /// One that comes between two ticks, and is forced at once.
     pub(crate) fn force(&self) {
         self.park(&Probe::new(), &[1]);
         assert_eq!(self.purgatory.force_complete_for_key(&1), 1);
+        self.clock.advance(UP_TO_THE_TICK);
     }
 
     /// One that expires, late.

@@ -1,6 +1,6 @@
 //! G5, G12, G17: how a value ends, one at a time, and what the callback may do.
 
-use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, within};
+use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, refusal, within};
 use request_purgatory::threads::Dispatch;
 use request_purgatory::{
     Tracker, purgatory::BuildError, purgatory::RandomState, purgatory::RejectReason,
@@ -10,7 +10,9 @@ use request_purgatory::{
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
@@ -113,6 +115,68 @@ fn g17_the_bound_is_exact() {
         }
         assert!(tracker.is_empty());
     }
+}
+
+/// The bound counts what waits for its callback, and so it bounds memory.
+#[test]
+fn g17_a_value_that_has_expired_keeps_its_place_until_its_callback_has_run() {
+    let (clock, jobs) = (ManualClock::new(), Arc::<Mutex<Vec<Job>>>::default());
+    let queue = jobs.clone();
+    let executor = Arc::new(move |job| lock(&queue).push(job));
+    let tracker = Tracker::<u32, u32>::builder("g17")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Executor(executor))
+        .max_parked(1)
+        .build(|_, _, _| ())
+        .expect("no threads to refuse");
+    let track = || refusal(&tracker.track(1, 1, TICK));
+    assert_eq!(track(), None);
+    clock.advance(TICK);
+    assert_eq!((tracker.advance(), tracker.stats().parked), (1, 0));
+    assert_eq!(track(), Some(RejectReason::Full));
+    let job = lock(&jobs).pop();
+    job.expect("the callback")();
+    assert_eq!(track(), None);
+}
+
+/// A value was picked, and another takes its place while the rest is still being picked. Its owner is not to lose it.
+#[test]
+fn g05_a_value_that_replaces_a_picked_one_stays() {
+    const KEYS: u32 = 100;
+    within(PATIENCE, || {
+        let builder = Tracker::builder("g05").reaper(Reaper::Manual);
+        let tracker = builder.build(|_: u32, _: u32, _| ());
+        let tracker = tracker.expect("no threads to refuse");
+        for key in 0..KEYS {
+            tracker.track(key, 1, Duration::MAX).expect("room");
+        }
+        let ((picks, picked), (replaces, replaced)) = (channel(), channel());
+        let other = tracker.clone();
+        let replacing = thread::spawn(move || {
+            let key = picked.recv().expect("the first one");
+            let token = other.token(&key).expect("it is kept");
+            let old = other.replace_if(key, token, 2, Duration::MAX);
+            replaces.send(old.is_ok()).expect("the last one waits");
+        });
+        let mut asked = 0;
+        let mut withdrawn = tracker.withdraw_where(|key, _| {
+            asked += 1;
+            match asked {
+                1 => picks.send(*key).expect("the other thread waits"),
+                // All in one shard of the map, these keys would stand in each other's way.
+                KEYS => assert_eq!(replaced.recv(), Ok(true)),
+                _ => {}
+            }
+            true
+        });
+        replacing.join().expect("no panic");
+        withdrawn.extend(tracker.shutdown());
+        let values = withdrawn.into_iter().map(|(_, value)| value);
+        let mut expected = vec![1; KEYS as usize - 1];
+        expected.push(2);
+        assert_eq!(values.collect::<Vec<_>>(), expected);
+    });
 }
 
 /// A callback that tracks its key again, completes another, and drives the tracker.

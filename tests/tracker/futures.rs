@@ -8,6 +8,7 @@ use futures::future::join_all;
 use request_purgatory::{Requests, WaitError, threads::Reaper, tracker::ResponseFuture};
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
@@ -199,4 +200,27 @@ fn g12_a_waker_that_panics_when_cloned_loses_no_answer() {
     assert!(polled.is_err());
     assert!(delivered(calls.respond(&1, 7)));
     assert_eq!(poll(request.as_mut(), Waker::noop()), Poll::Ready(Ok(7)));
+}
+
+/// G1: the last task that polled is woken, though neither its waker nor the one before has data.
+#[test]
+fn g01_a_waker_without_data_is_not_taken_for_another() {
+    static WOKEN: AtomicUsize = AtomicUsize::new(0);
+    static TABLE: RawWakerVTable = RawWakerVTable::new(|_| raw(), wake, wake, |_| ());
+    fn raw() -> RawWaker {
+        RawWaker::new(std::ptr::null(), &TABLE)
+    }
+    fn wake(_: *const ()) {
+        WOKEN.fetch_add(1, Ordering::SeqCst);
+    }
+    // SAFETY: the functions of the table use no data, and are safe on any thread.
+    let last = unsafe { Waker::from_raw(raw()) };
+    let calls = manual();
+    let mut request = pin!(calls.request(1, LONG).expect("room"));
+    for waker in [Waker::noop(), &last] {
+        assert!(poll(request.as_mut(), waker).is_pending());
+    }
+    assert!(delivered(calls.respond(&1, 7)));
+    assert_eq!(WOKEN.load(Ordering::SeqCst), 1);
+    assert_eq!(poll(request.as_mut(), &last), Poll::Ready(Ok(7)));
 }

@@ -34,6 +34,8 @@ pub struct Script {
     pub watched: BTreeSet<u64>,
     /// Reads of keys fail: all of them, or this number.
     pub failing: u64,
+    /// Reads fail, of the history alone as well.
+    pub is_down: bool,
     /// Reads return no versions.
     pub short: bool,
     /// Reads of keys return when the test [says](Engine::answer) so.
@@ -127,6 +129,9 @@ impl Source<u64> for Engine {
         }
         let mut script = self.0.lock().unwrap();
         script.under_way -= is_of_keys;
+        if script.is_down {
+            return Err("the disk is gone".into());
+        }
         if !keys.is_empty() {
             script.reads.push(Instant::now());
             script.keys_read += keys.len();

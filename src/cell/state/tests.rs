@@ -80,7 +80,7 @@ proptest! {
                     table.held |= expected == Claimed::Held;
                     table.marks[mark] |= expected == Claimed::Marked;
                     let generation = table.generation.wrapping_sub(back);
-                    prop_assert_eq!(word.claim(generation, MARKS[mark]), expected);
+                    prop_assert_eq!(word.claim_or_mark(generation, MARKS[mark]), expected);
                 }
                 Step::Release(examine_again) if table.held => {
                     let expected = table.release(examine_again);

@@ -1,0 +1,84 @@
+//! The end of a node and of its waits: by a shutdown, a panic, the end of its runtime, an event.
+
+use crate::engine::Engine;
+use crate::{LONG, until};
+use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, InterestError, WaitError};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Nor in a key that is watched still: no version of it would come.
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_that_was_shut_down_takes_no_interest() {
+    let node = Engine::default().node();
+    let _interest = node.interest([7]).unwrap();
+    node.shutdown();
+    for key in [7, 8] {
+        let refused = node.interest([key]).err();
+        assert_eq!(refused, Some(InterestError::ShutDown), "in {key}");
+    }
+}
+
+/// A key whose copy panics as often as this says.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Fragile(u64);
+
+static PANICS: AtomicU32 = AtomicU32::new(0);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        let left = PANICS.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        assert!(left.is_err(), "the copy panics");
+        Self(self.0)
+    }
+}
+
+/// The driver's own copy of a key panics: what waits is told, and nobody waits in vain from then on.
+#[tokio::test(start_paused = true)]
+async fn g24_a_driver_that_panics_ends_its_waits() {
+    let engine = MemoryEngine::<Fragile>::new();
+    let node = Cluster::start(engine.clone(), engine, Config::default()).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(Fragile(7), 0, Duration::MAX);
+    // (Nothing of the driver has run yet.)
+    PANICS.store(1, SeqCst);
+    assert_eq!(timeout(LONG, wait).await, Ok(Err(WaitError::ShutDown)));
+    assert!(node.is_shut_down());
+    let later = waits.wait_past(Fragile(7), 0, Duration::MAX);
+    assert_eq!(later.await, Err(WaitError::ShutDown));
+}
+
+/// So is what waits when the runtime of the node ends.
+#[test]
+fn g24_a_runtime_that_ends_ends_its_waits() {
+    let engine = Engine::default();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_time().build().unwrap();
+    let waits = runtime.block_on(async {
+        let waits = ClusterWaits::new(&engine.node()).unwrap();
+        until(waits.cluster(), |it| it.lag.is_zero()).await;
+        waits
+    });
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    drop(runtime);
+    let other = tokio::runtime::Builder::new_current_thread();
+    let other = { other }.enable_time().build().unwrap();
+    let told = other.block_on(async { timeout(LONG, wait).await });
+    assert_eq!(told, Ok(Err(WaitError::ShutDown)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_an_event_ends_the_waits_of_every_purgatory_of_the_node() {
+    let engine = MemoryEngine::new();
+    let node = Cluster::start(engine.clone(), engine.clone(), Config::default()).unwrap();
+    let places = [(); 3].map(|()| ClusterWaits::new(&node).unwrap());
+    let waits = places.each_ref();
+    let waits = waits.map(|it| it.wait_past(7, 0, Duration::MAX));
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.commit(7);
+    for wait in waits {
+        assert_eq!(timeout(LONG, wait).await, Ok(Ok(1)));
+    }
+}

@@ -1,0 +1,132 @@
+//! A store that lost its data: what was read of the history that has ended counts no more.
+
+use crate::engine::{Engine, FIRST};
+use crate::{ANEW, LONG, until};
+use request_purgatory_cluster::{ClusterWaits, Config, Epoch, Position, WaitError};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// A read of one key shows that the store lost its data. There is no session, and no audit within the test, to have the
+/// others read.
+#[tokio::test(start_paused = true)]
+async fn g24_a_store_that_lost_its_data_has_all_keys_read_again() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.version) = (true, 5));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7, 8]).unwrap();
+    until(&node, |_| {
+        [7, 8].iter().all(|key| interest.version(key) == 5)
+    })
+    .await;
+    // More often than there are reads at once.
+    for lost in 1..=2 * Config::default().concurrent_reads as u64 {
+        engine.set(|it| it.lost = lost);
+        node.read_again(&7);
+        until(&node, |it| it.resets == lost).await;
+        sleep(FIRST).await;
+        assert_eq!([7, 8].map(|key| interest.version(&key)), [5, 5]);
+        let anew = Position {
+            epoch: Epoch(1 + lost),
+            version: 0,
+        };
+        let wait = waits.wait_past_position(8, anew, LONG);
+        assert_eq!(wait.await, Ok(Position { version: 5, ..anew }));
+    }
+}
+
+/// While a session opens, its read of the history is overtaken by a read of a key, which finds the next one: the session
+/// does not bring back the one that is over.
+#[tokio::test(start_paused = true)]
+async fn g24_a_session_that_begins_in_a_history_that_has_ended_is_given_up() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    let seen = Position {
+        epoch: Epoch(1),
+        version: 5,
+    };
+    let wait = waits.wait_past_position(7, seen, LONG);
+    engine.set(|it| it.slow = Duration::from_millis(50));
+    engine.cut();
+    until(&node, |_| engine.0.lock().unwrap().openings == 2).await;
+    engine.set(|it| it.lost = 1);
+    node.read_again(&7);
+    assert_eq!(wait.await, Err(WaitError::Reset(ANEW)));
+    let stats = until(&node, |it| it.lag.is_zero()).await;
+    assert_eq!((stats.resets, stats.sessions, stats.gaps), (1, 3, 2));
+    assert_eq!(node.epoch(), Some(ANEW.epoch));
+    let found = waits.wait_past_position(7, ANEW, LONG).await;
+    assert_eq!(found, Ok(Position { version: 5, ..ANEW }));
+}
+
+/// When a session has read the history, and before it begins, a read of a key shows that this history has ended: no
+/// session is there yet that the read could end. (On threads, and so not on the paused clock.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g24_a_session_whose_history_ends_before_it_begins_is_given_up() {
+    let engine = Engine::default();
+    engine.set(|it| (it.version, it.stalls) = (5, true));
+    let node = engine.node_with(LONG * 100);
+    let interest = node.interest([7]).unwrap();
+    until(&node, |_| {
+        engine.0.lock().unwrap().is_stalled && interest.version(&7) == 5
+    })
+    .await;
+    engine.set(|it| it.lost = 1);
+    node.read_again(&7);
+    // By the read that follows the one which ends the history: that one is done with.
+    let read = Some(Position { version: 5, ..ANEW });
+    until(&node, |_| interest.position(&7) == read).await;
+    engine.set(|it| it.stalls = false);
+    let stats = until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
+    assert_eq!((stats.resets, stats.gaps), (1, 1));
+    assert_eq!(node.epoch(), Some(ANEW.epoch));
+}
+
+/// A session ends, and in the same moment a read shows that the store lost its data, which would have ended it. The next
+/// session goes on.
+#[tokio::test(start_paused = true)]
+async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    engine.set(|it| (it.gated, it.lost) = (true, 1));
+    node.read_again(&7);
+    sleep(FIRST).await;
+    engine.set(|it| it.gated = false);
+    engine.cut();
+    engine.answer();
+    until(&node, |it| it.resets == 1).await;
+    sleep(LONG).await;
+    let stats = node.stats();
+    assert_eq!(
+        (stats.sessions, stats.gaps, stats.lag),
+        (2, 1, Duration::ZERO)
+    );
+    assert_eq!(node.epoch(), Some(ANEW.epoch));
+}
+
+/// While a slice of an audit is on its way, another read shows that the history is over. There is no session that would
+/// begin another audit.
+#[tokio::test(start_paused = true)]
+async fn g24_an_audit_that_is_overtaken_by_a_loss_goes_on() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.version) = (true, 5));
+    let node = engine.node();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |_| interest.version(&7) == 5).await;
+    engine.set(|it| it.gated = true);
+    until(&node, |_| engine.0.lock().unwrap().under_way == 1).await;
+    engine.set(|it| (it.gated, it.lost) = (false, 1));
+    node.read_again(&7);
+    until(&node, |it| it.resets == 1).await;
+    engine.answer();
+    sleep(FIRST).await;
+    engine.set(|it| it.version = 6);
+    until(&node, |_| interest.version(&7) == 6).await;
+}

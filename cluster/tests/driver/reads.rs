@@ -1,0 +1,232 @@
+//! When keys are read, and what happens when reads fail.
+
+use crate::engine::{AUDIT, Engine, FIRST, LONGEST};
+use crate::{LONG, assert_paused, until};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+#[tokio::test(start_paused = true)]
+async fn g24_a_store_that_answers_for_too_few_keys_is_not_believed() {
+    let engine = Engine::default();
+    engine.set(|it| (it.short, it.version) = (true, 1));
+    let node = engine.node();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    let stats = until(&node, |it| it.store_trouble.is_some()).await;
+    let trouble = stats.store_trouble.expect("as seen");
+    assert!(trouble.cause.contains("another number of versions"));
+    assert_eq!((trouble.word, stats.sessions), ("unread", 1));
+    engine.set(|it| it.short = false);
+    assert_eq!(wait.await, Ok(1));
+    assert_eq!(node.stats().store_trouble, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_reads_that_fail_pause_and_an_outage_is_forgotten() {
+    let engine = Engine::default();
+    engine.set(|it| (it.failing, it.version) = (u64::MAX, 1));
+    let node = engine.node();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    sleep(Duration::from_secs(10)).await;
+    assert_paused(engine.reads().len() as u64);
+    let trouble = node.stats().store_trouble.expect("it fails");
+    assert_eq!(&*trouble.cause, "the disk is on fire");
+    assert_eq!(trouble.times, engine.reads().len() as u64);
+    // An alert stands on it: a node that watches keys, and reads nothing.
+    assert_eq!(node.stats().reads, 0);
+    engine.set(|it| it.failing = 0);
+    assert_eq!(wait.await, Ok(1));
+    let stats = node.stats();
+    assert!(stats.reads > 0 && stats.store_trouble.is_none());
+    // The next failure is the first of its kind, and does not wait for the longest pause. (An audit of one key reads twice
+    // in its period.)
+    engine.set(|it| it.failing = 1);
+    let before = engine.reads().len();
+    while engine.reads().len() < before + 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let reads = engine.reads();
+    let pause = reads[before + 1] - reads[before];
+    assert!(pause <= AUDIT / 2 + 2 * FIRST, "{pause:?}");
+}
+
+/// While the store cannot be read, keys come and go. What is read afterwards is what is watched then.
+#[tokio::test(start_paused = true)]
+async fn g24_after_an_outage_no_key_is_read_that_is_watched_no_more() {
+    const KEYS: u64 = 100_000;
+    let engine = Engine::default();
+    engine.set(|it| (it.failing, it.version) = (u64::MAX, 1));
+    let config = Config {
+        audit: LONG * 100,
+        linger: FIRST,
+        backoff: (FIRST, LONGEST),
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    for first in (0..KEYS).step_by(1_000) {
+        drop(node.interest(first..first + 1_000).unwrap());
+        until(&node, |it| it.watched_keys == 0).await;
+    }
+    let wait = waits.wait_past(KEYS, 0, Duration::MAX);
+    sleep(FIRST).await;
+    engine.set(|it| (it.failing, it.keys_read) = (0, 0));
+    assert_eq!(wait.await, Ok(1));
+    let read = engine.0.lock().unwrap().keys_read;
+    // (Those that were on their way are read again, if they are watched still.)
+    assert!(read < 10, "{read} keys were read");
+}
+
+/// The key that could not be read is forgotten, and nothing else is to be read for a long time: one more read, of the
+/// history alone, shows when the store is there again. Beside other keys, and without.
+#[tokio::test(start_paused = true)]
+async fn g24_an_outage_is_over_though_what_could_not_be_read_is_forgotten() {
+    for (audit, others) in [(LONG * 100, 0), (LONG * 100, 3), (Duration::MAX, 3)] {
+        let engine = Engine::default();
+        let config = Config {
+            audit,
+            linger: FIRST,
+            backoff: (FIRST, LONGEST),
+            ..Config::default()
+        };
+        let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+        let _others = node.interest(1..=others).unwrap();
+        until(&node, |it| it.sessions == 1).await;
+        sleep(FIRST).await;
+        assert_eq!(node.stats().lag, Duration::ZERO);
+        engine.set(|it| it.is_down = true);
+        let interest = node.interest([7]).unwrap();
+        until(&node, |it| it.store_trouble.is_some()).await;
+        drop(interest);
+        until(&node, |it| it.watched_keys as u64 == others).await;
+        sleep(Duration::from_secs(10)).await;
+        let stats = node.stats();
+        let trouble = stats.store_trouble.expect("it is down still");
+        assert_paused(trouble.times);
+        assert!(stats.lag >= Duration::from_secs(10));
+        engine.set(|it| it.is_down = false);
+        let stats = until(&node, |it| it.store_trouble.is_none()).await;
+        assert_eq!((stats.lag, stats.sessions), (Duration::ZERO, 1));
+        // And no more is read than that.
+        let reads = stats.reads;
+        sleep(LONG).await;
+        assert_eq!(node.stats().reads, reads);
+    }
+}
+
+/// In a session, the read of a new key follows its watch at once, whenever the driver would have looked next.
+#[tokio::test(start_paused = true)]
+async fn g24_a_key_is_read_as_soon_as_it_is_watched() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    until(&node, |it| it.lag.is_zero()).await;
+    for key in 1..=3 {
+        let begun = Instant::now();
+        let interest = node.interest([key]).unwrap();
+        until(&node, |_| interest.version(&key) == 5).await;
+        assert!(begun.elapsed() <= FIRST, "{:?}", begun.elapsed());
+    }
+}
+
+/// While no session can be opened after one has ended, new keys are read at once, and the node is not in step.
+#[tokio::test(start_paused = true)]
+async fn g24_after_the_end_of_a_session_new_keys_are_read_at_once() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    until(&node, |it| it.sessions == 1 && it.lag.is_zero()).await;
+    engine.set(|it| it.refuses = true);
+    engine.cut();
+    until(&node, |it| it.gaps == 1).await;
+    sleep(FIRST).await;
+    assert!(node.stats().lag >= FIRST);
+    assert_eq!(waits.wait_past(7, 0, FIRST).await, Ok(5));
+}
+
+/// The session is live, and the store cannot be read.
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_that_cannot_read_is_out_of_step() {
+    let engine = Engine::default();
+    let node = engine.node();
+    let _interest = node.interest([7]).unwrap();
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.set(|it| it.failing = u64::MAX);
+    let stats = until(&node, |it| !it.lag.is_zero()).await;
+    assert_eq!((stats.sessions, stats.gaps), (1, 0));
+    // Until it can: that its history alone can be read does not count.
+    sleep(LONG).await;
+    assert!(node.stats().lag >= LONG, "{:?}", node.stats());
+    engine.set(|it| it.failing = 0);
+    until(&node, |it| it.lag.is_zero()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_no_more_reads_are_under_way_than_the_setting_says() {
+    let engine = Engine::default();
+    let config = Config {
+        audit: LONG * 100,
+        read_batch: 1,
+        concurrent_reads: 2,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    until(&node, |it| it.sessions == 1 && it.lag.is_zero()).await;
+    engine.set(|it| (it.gated, it.version) = (true, 5));
+    let interest = node.interest(1..=6).unwrap();
+    for under_way in [2, 2, 2, 2, 2, 1, 0] {
+        sleep(FIRST).await;
+        assert_eq!(engine.0.lock().unwrap().under_way, under_way);
+        engine.answer();
+    }
+    let versions = interest.keys().map(|key| interest.version(key));
+    assert_eq!(versions.collect::<Vec<_>>(), [5; 6]);
+}
+
+/// Where watches are not exact, what was committed while they spread is found by one more read, also of the keys that a
+/// session has taken over. No audit comes, and the feed tells nothing.
+#[tokio::test(start_paused = true)]
+async fn g24_keys_that_a_session_takes_over_are_read_once_more() {
+    let engine = Engine::default();
+    engine.set(|it| it.is_late = true);
+    let node = engine.node_with(LONG * 100);
+    let interest = node.interest([7]).unwrap();
+    for session in 1..=3 {
+        until(&node, |it| it.sessions == session && it.lag.is_zero()).await;
+        engine.set(|it| it.version = session);
+        let begun = Instant::now();
+        until(&node, |_| interest.version(&7) == session).await;
+        let found = begun.elapsed();
+        assert!(found <= Config::default().settle + FIRST, "{found:?}");
+        engine.cut();
+    }
+}
+
+/// Another node has just told the client of version 6. A read that began before that commit was on its way already: it
+/// shows nothing of what the client can have seen.
+#[tokio::test(start_paused = true)]
+async fn g24_a_read_that_began_before_a_claim_does_not_refuse_it() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    engine.set(|it| it.gated = true);
+    node.read_again(&7);
+    sleep(FIRST).await;
+    engine.set(|it| it.version = 6);
+    let mut wait = waits.wait_past(7, 6, Duration::MAX);
+    for known in [5, 6] {
+        engine.answer();
+        let told = timeout(FIRST, &mut wait).await;
+        assert!(told.is_err(), "{told:?}");
+        assert_eq!(interest.version(&7), known);
+    }
+    engine.set(|it| (it.gated, it.version) = (false, 7));
+    node.read_again(&7);
+    assert_eq!(timeout(LONG, wait).await, Ok(Ok(7)));
+}
