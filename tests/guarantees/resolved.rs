@@ -115,20 +115,6 @@ fn g22_a_check_examines_nothing_that_its_completion_parks() {
     }
 }
 
-/// Those that watch resolved keys alone expire together.
-#[test]
-fn g06_keys_are_forgotten_when_those_that_watch_them_expire_together() {
-    let census = Census::default();
-    let (purgatory, clock) = manual::<Counted>(|builder| builder);
-    for number in [1, 1, 2, 3] {
-        let key = purgatory.resolve(census.key(number));
-        park(&purgatory, &Probe::new(), [key.watch()]);
-    }
-    clock.advance(NEVER_IN_A_TEST);
-    assert_eq!(purgatory.advance(), 4);
-    assert_eq!((purgatory.watched_keys(), census.count()), (0, 0));
-}
-
 /// A key that is watched stays when its resolutions go, and one that is resolved when its watchers go.
 #[test]
 fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
