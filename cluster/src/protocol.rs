@@ -22,20 +22,19 @@
 
 mod audit;
 mod doubt;
-mod queue;
 mod ticket;
 
 use crate::config::Config;
 use crate::feed::Change;
 use crate::key::Key;
 use crate::position::Epoch;
+use crate::queue::Queue;
 use crate::rules::Rule;
 use crate::sync::Arc;
 use crate::table::entry::Learned;
 use crate::table::{Order, Table, Time};
 use audit::{Audit, Wish};
 pub use doubt::Doubt;
-use queue::Queue;
 use std::fmt;
 use std::time::Duration;
 pub use ticket::{Applied, Ticket};
@@ -333,7 +332,11 @@ impl<K: Key> Protocol<K> {
         {
             batch.push(key);
         }
-        if !batch.is_empty() {
+        // Every key whose read failed was forgotten meanwhile: the history alone shows when the store is there again.
+        let is_left_in_doubt = self.failed > 0
+            && self.reads_in_flight == 0
+            && self.audit.as_ref().is_none_or(Audit::is_over);
+        if !batch.is_empty() || is_left_in_doubt {
             return Ok(Next::Do(self.ticket(batch, false)));
         }
         let settles = self.to_settle.first().copied();

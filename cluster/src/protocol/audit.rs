@@ -76,6 +76,11 @@ impl<K: Key> Audit<K> {
         self.sound >= 2
     }
 
+    /// Whether no round is under way.
+    pub(super) fn is_over(&self) -> bool {
+        self.round.is_none()
+    }
+
     /// What was not heard in an earlier session, or without one, is no fault of the next one.
     pub(super) fn forget(&mut self) {
         self.faults = 0;

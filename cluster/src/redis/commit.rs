@@ -99,7 +99,8 @@ impl RedisEngine {
             command.arg(names.version(key)).arg(names.log(key));
             command.arg(&names.epoch);
             command.arg(format!("{:x}", fastrand::u64(..)));
-            command.arg(inner.config.kept).arg(body).arg(&channel);
+            command.arg(count(inner.config.kept));
+            command.arg(body).arg(&channel);
         };
         let commit = async |connection: Connection| {
             let answer = connection.script(&COMMIT_SCRIPT, COMMIT, rest).await;
@@ -129,7 +130,7 @@ impl RedisEngine {
         let rest = |command: &mut Cmd| {
             command.arg(3);
             command.arg(names.version(key)).arg(names.log(key));
-            command.arg(&names.epoch).arg(seen).arg(limit);
+            command.arg(&names.epoch).arg(seen).arg(count(limit));
         };
         let events = async |connection: Connection| {
             let answer = connection.script(&EVENTS_SCRIPT, EVENTS, rest).await;
@@ -163,6 +164,11 @@ impl RedisEngine {
         let run = async |connection: Connection| parse(connection.run(command).await);
         self.inner.addresses.call(run).await
     }
+}
+
+/// Redis counts with 63 bits, and takes no number beyond that. More there never is.
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn parse<T: FromRedisValue>(answer: Result<Value, RedisError>) -> Result<T, EngineError> {

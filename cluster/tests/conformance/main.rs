@@ -389,6 +389,7 @@ macro_rules! events {
             let [first, second, third] = [0, 2, 4].map(|at| positions[at].version);
             for (seen, limit, expected) in [
                 (0, 10, &[(first, 0), (second, 2), (third, 4)][..]),
+                (0, usize::MAX, &[(first, 0), (second, 2), (third, 4)]),
                 (first, 10, &[(second, 2), (third, 4)]),
                 (first, 1, &[(second, 2)]),
                 (third, 10, &[]),
@@ -417,7 +418,7 @@ events!(nats_tells_recent_events: NatsRig);
 async fn redis_keeps_about_as_many_bodies_as_the_setting_says() {
     const COMMITS: u64 = 500;
     let rig = RedisTracking::start(CAPACITY).await;
-    for (kept, bound) in [(0, 0..=0), (10, 10..=250)] {
+    for (kept, bound) in [(0, 0..=0), (10, 10..=250), (usize::MAX, 500..=500)] {
         let name = format!("kept {kept}").into_bytes();
         let engine = RedisEngine::new(RedisConfig {
             kept,
@@ -433,6 +434,8 @@ async fn redis_keeps_about_as_many_bodies_as_the_setting_says() {
             panic!("no number");
         };
         assert!(bound.contains(&length), "{length} of {kept}");
+        let all = engine.events(&name, 0, usize::MAX).await;
+        assert_eq!(all.expect("it reads").len() as i64, length);
         let last = engine.events(&name, COMMITS - 1, 10).await;
         let last = last.expect("it reads").len();
         assert_eq!(last, usize::from(kept > 0));

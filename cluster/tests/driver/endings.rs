@@ -4,8 +4,11 @@ use crate::engine::Engine;
 use crate::{LONG, until};
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config, InterestError, WaitError};
+use std::pin::Pin;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -81,4 +84,38 @@ async fn g24_an_event_ends_the_waits_of_every_purgatory_of_the_node() {
     for wait in waits {
         assert_eq!(timeout(LONG, wait).await, Ok(Ok(1)));
     }
+}
+
+/// Makes a purgatory when the wait ends: while the check is under way that ends it.
+struct Comes(Cluster<u64>, Mutex<Option<ClusterWaits<u64>>>);
+
+impl Wake for Comes {
+    fn wake(self: Arc<Self>) {
+        let comes = ClusterWaits::new(&self.0).unwrap();
+        *self.1.lock().unwrap() = Some(comes);
+    }
+}
+
+/// The same check finds that another purgatory has gone.
+#[tokio::test(start_paused = true)]
+async fn g24_a_purgatory_that_comes_as_another_goes_is_checked_and_shut_down() {
+    let engine = MemoryEngine::new();
+    let node = Cluster::start(engine.clone(), engine.clone(), Config::default()).unwrap();
+    let [stays, goes] = [(); 2].map(|()| ClusterWaits::new(&node).unwrap());
+    let mut first = stays.wait_past(7, 0, Duration::MAX);
+    let comes = Arc::new(Comes(node.clone(), Mutex::default()));
+    let waker = Waker::from(comes.clone());
+    let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    drop(goes);
+    engine.commit(7);
+    until(&node, |_| comes.1.lock().unwrap().is_some()).await;
+    let late = comes.1.lock().unwrap().take().expect("as seen");
+    let wait = late.wait_past(7, 1, Duration::MAX);
+    engine.commit(7);
+    assert_eq!(timeout(LONG, wait).await, Ok(Ok(2)));
+    let wait = late.wait_past(7, 2, Duration::MAX);
+    node.shutdown();
+    assert_eq!(timeout(LONG, wait).await, Ok(Err(WaitError::ShutDown)));
 }

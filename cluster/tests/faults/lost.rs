@@ -278,6 +278,61 @@ async fn f3_nats_a_purged_key_is_a_reset_on_a_node_that_begins_later() {
     print_row("F3 purged", "NATS", 1, 0, worst, since(start));
 }
 
+/// A stream with limits holds nothing any more: that is no news for who has seen all of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f3_nats_a_stream_that_is_empty_again_is_no_new_one() {
+    let rig = NatsRig::start(10_000).await;
+    limit(&rig, 30).await;
+    let waits = node(&rig.engine());
+    let seen = rig.commit(&key("a")).await.expect("it commits");
+    let wait = waits.wait_past(key("a"), seen, LONG);
+    live(&waits).await;
+    let stream = rig.context().await.get_stream("PURGATORY").await;
+    let purged = stream.expect("it is there").purge().await;
+    assert_eq!(purged.expect("it purges").purged, 1);
+    // (The first of them may have begun before.)
+    let reads = waits.cluster().stats().reads + 5;
+    eventually("the stream is read", async || {
+        waits.cluster().read_again(&key("a"));
+        (waits.cluster().stats().reads >= reads).then_some(())
+    })
+    .await;
+    let next = rig.commit(&key("a")).await.expect("it commits");
+    assert_eq!(wait.await, Ok(next));
+    assert_eq!(waits.cluster().stats().resets, 0);
+}
+
+/// Each event discards the one before, also while it is read. Of a key that is not found, a reading says from where on
+/// there was none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f3_nats_a_read_does_not_deny_what_was_discarded_meanwhile() {
+    let rig = NatsRig::start(10_000).await;
+    limit(&rig, 1).await;
+    // The events of the first have even versions, those of the second one odd ones.
+    let keys = [key("even"), key("odd")];
+    let commits = async {
+        for version in 1..=500 {
+            let committed = rig.commit(&keys[version as usize % 2]).await;
+            assert_eq!(committed.expect("it commits"), version);
+        }
+    };
+    let reads = async {
+        loop {
+            let reading = rig.engine().versions(&keys).await.expect("it reads");
+            let floor = reading.floor.unwrap_or(0);
+            let head = reading.head.expect("of one sequence");
+            for (odd, version) in (0..).zip(&reading.versions) {
+                let is_denied = version.is_none() && (floor + 1..=head).any(|it| it % 2 == odd);
+                assert!(!is_denied, "{reading:?}");
+            }
+        }
+    };
+    tokio::select! {
+        () = commits => {}
+        () = reads => {}
+    }
+}
+
 /// The counter is gone, and the log is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_redis_a_lost_counter_is_one_answer() {

@@ -204,10 +204,9 @@ impl State {
     /// A consumer may ask for any record that is kept, and for the one that will come next.
     fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
-        if (self.log.start_offset()..=self.log.end_offset()).contains(&offset) {
-            Ok(())
-        } else {
-            Err(ResponseError::OffsetOutOfRange)
+        match (self.log.start_offset()..=self.log.end_offset()).contains(&offset) {
+            true => Ok(()),
+            false => Err(ResponseError::OffsetOutOfRange),
         }
     }
 }

@@ -25,6 +25,9 @@ impl Coordinator {
     ) -> OffsetCommitResponse {
         let group = Id::from(&**asked.group_id);
         let (mut changes, mut charges) = (Vec::new(), Vec::new());
+        // Held from the look for the topics until the changes are both in the journal and in memory: they have the same
+        // order in both, and what is committed for a topic that is deleted meanwhile is forgotten afterwards.
+        let journal = self.journal.lock();
         let mut check = |topic: &str, asked_for: &OffsetCommitRequestPartition| {
             let (index, metadata) = (asked_for.partition_index, &asked_for.committed_metadata);
             if !is_partition(topic, index) {
@@ -54,7 +57,7 @@ impl Coordinator {
                 .with_partitions(partitions.collect())
         });
         let mut answer = OffsetCommitResponse::default().with_topics(topics.collect());
-        if let Err(error) = self.commit_all(asked, changes, charges) {
+        if let Err(error) = self.commit_all(journal, asked, changes, charges) {
             let topics = answer.topics.iter_mut();
             for partition in topics.flat_map(|topic| &mut topic.partitions) {
                 partition.error_code = error.code();
@@ -66,6 +69,7 @@ impl Coordinator {
     /// Commits `changes`, if the group lets their sender.
     fn commit_all(
         &self,
+        mut journal: parking_lot::MutexGuard<'_, Journal>,
         asked: &OffsetCommitRequest,
         changes: Vec<Change>,
         charges: Vec<Charge>,
@@ -79,8 +83,6 @@ impl Coordinator {
             None if changes.is_empty() => return Ok(()),
             None => self.group_or_new(&asked.group_id)?,
         };
-        // Held until the changes are both in the journal and in memory: they have the same order in both.
-        let mut journal = self.journal.lock();
         let mut state = group.lock();
         state.check_commit(asked)?;
         note(&mut journal, &changes)?;

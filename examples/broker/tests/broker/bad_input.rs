@@ -12,7 +12,7 @@ use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{MetadataRequest, ProduceRequest, TopicName};
 use std::io::{ErrorKind, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,8 +68,7 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
         }
         stranger.send_raw(&bytes);
         // A frame of an absurd length may be waited for, until its sender is gone.
-        let ended = stranger.socket.shutdown(std::net::Shutdown::Write);
-        ended.expect("end");
+        stranger.socket.shutdown(Shutdown::Write).expect("end");
         stranger.assert_closed();
         let lines = number + 2;
         eventually("line", || (broker.log().len() == lines).then_some(()));
@@ -216,10 +215,8 @@ fn requests_that_never_come() {
     broker.wait_for_log("took too long to arrive");
     broker.wait_for_log("no request within 10 s");
     long.send_raw(&request[100..]);
-    assert_eq!(
-        produced(long.receive::<ProduceRequest>(PRODUCE, 1)),
-        [(0, 0)]
-    );
+    let answer = long.receive::<ProduceRequest>(PRODUCE, 1);
+    assert_eq!(produced(answer), [(0, 0)]);
     produce(&mut idle, "t", b"value");
     broker.assert_tidy((idle, long));
 }

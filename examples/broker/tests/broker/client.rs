@@ -17,8 +17,7 @@ impl Client {
     pub(crate) fn open(broker: SocketAddr) -> Self {
         let socket = TcpStream::connect(broker).expect("connect");
         socket.set_nodelay(true).expect("set nodelay");
-        let timeout = socket.set_read_timeout(Some(PATIENCE));
-        timeout.expect("not zero");
+        socket.set_read_timeout(Some(PATIENCE)).expect("not zero");
         Self {
             socket,
             next_correlation: 1,

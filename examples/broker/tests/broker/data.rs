@@ -211,10 +211,6 @@ fn a_deleted_topic_does_not_come_back() {
     assert_eq!(names, ["+lock", "+offsets", "u"]);
 }
 
-fn group() -> GroupId {
-    GroupId(text("g"))
-}
-
 /// Commits an offset as a client without a group does; returns the error.
 fn commit(client: &mut Client, topic: &str, partition: i32, offset: i64) -> i16 {
     let partition = OffsetCommitRequestPartition::default()
@@ -225,7 +221,7 @@ fn commit(client: &mut Client, topic: &str, partition: i32, offset: i64) -> i16 
         .with_name(topic_name(topic))
         .with_partitions(vec![partition]);
     let request = OffsetCommitRequest::default()
-        .with_group_id(group())
+        .with_group_id(GroupId(text("g")))
         .with_generation_id_or_member_epoch(-1)
         .with_topics(vec![topic]);
     client.request(8, &request).topics[0].partitions[0].error_code
@@ -234,7 +230,7 @@ fn commit(client: &mut Client, topic: &str, partition: i32, offset: i64) -> i16 
 /// Partition and offset of all that was committed.
 fn committed(client: &mut Client) -> Vec<(i32, i64)> {
     let request = OffsetFetchRequest::default();
-    let request = request.with_group_id(group()).with_topics(None);
+    let request = request.with_group_id(GroupId(text("g"))).with_topics(None);
     let topics = client.request(7, &request).topics.into_iter();
     let partitions = topics.flat_map(|topic| topic.partitions);
     let offsets = partitions.map(|found| (found.partition_index, found.committed_offset));
@@ -288,8 +284,6 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     let again = killed.elapsed();
     assert_eq!(broker.log(), [""; 0]);
     // Commits and batches that were acknowledged.
-    let acknowledged = kept + 1 + 2;
-    println!(
-        "| F9 full disk, then kill -9 | broker | {acknowledged} | 0 | {again:.1?} | {again:.1?} |"
-    );
+    let kept = kept + 1 + 2;
+    println!("| F9 full disk, then kill -9 | broker | {kept} | 0 | {again:.1?} | {again:.1?} |");
 }

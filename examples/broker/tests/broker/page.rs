@@ -67,12 +67,8 @@ fn another_host_reads_nothing() {
             ("", false),
         ] {
             let answer = ask(&broker, path, host);
-            let expected = if is_here {
-                "HTTP/1.1 200"
-            } else {
-                "HTTP/1.1 4"
-            };
-            let is_right = answer.starts_with(expected);
+            let status = if is_here { "200" } else { "4" };
+            let is_right = answer.starts_with(&format!("HTTP/1.1 {status}"));
             let tells = !is_here && answer.contains("purgatory_");
             assert!(is_right && !tells, "{path}, {host:?}: {answer}");
         }

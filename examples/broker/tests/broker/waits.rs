@@ -180,12 +180,8 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     create_topic(&mut broker.client(), "t", 10);
     let produce = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     let fetch = fetch("t", 10, 60_000);
-    let produces = |client: &mut Client| {
-        client.send(PRODUCE, &produce);
-    };
-    let fetches = |client: &mut Client| {
-        client.send(FETCH, &fetch);
-    };
+    let produces = |client: &mut Client| _ = client.send(PRODUCE, &produce);
+    let fetches = |client: &mut Client| _ = client.send(FETCH, &fetch);
     let small = self::fetch("t", 1, 60_000);
     let more_than_is_taken_up = |client: &mut Client| {
         for _ in 0..600 {

@@ -120,11 +120,8 @@ fn journal(kept: &Scratch) -> PathBuf {
 /// What a coordinator that is started now finds in a folder. The one before was about to write the journal anew.
 fn start(kept: &Scratch) -> World {
     let unfinished = r#"["g","t",999,{"offset":1,"leader_epoch":-1,"metadata":"1"}]"#;
-    let (path, line) = (
-        journal(kept).with_extension("new"),
-        format!("{unfinished}\n"),
-    );
-    fs::write(path, line).expect("a file");
+    let path = journal(kept).with_extension("new");
+    fs::write(path, format!("{unfinished}\n")).expect("a file");
     World::with(|settings| settings.offsets = Some(journal(kept)))
 }
 
@@ -149,6 +146,30 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     assert_eq!(found(&world), [vec![], vec![]]);
     assert_eq!(found(&start(&kept)), [vec![], vec![]]);
     assert_eq!(commit(&world, "i"), 0, "there is room again");
+}
+
+/// A topic is deleted when a commit has found it there: that is over before the offset is kept, or forgets it.
+#[test]
+fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
+    let world = World::new();
+    let (coordinator, journal) = (&world.coordinator, &world.coordinator.journal);
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(TopicName(text(TOPIC)))
+        .with_partitions(vec![OffsetCommitRequestPartition::default()]);
+    let request = OffsetCommitRequest::default()
+        .with_group_id(GroupId(text(GROUP)))
+        .with_topics(vec![topic]);
+    thread::scope(|scope| {
+        let is_partition = |_: &str, _| {
+            let deletion = scope.spawn(|| coordinator.forget_topic(TOPIC));
+            while !deletion.is_finished() && !journal.is_locked() {
+                thread::yield_now();
+            }
+            true
+        };
+        coordinator.commit(&request, &is_partition);
+    });
+    assert_eq!(coordinator.committed().len(), 0);
 }
 
 /// Clients commit for one partition after the other, each time all at once. What the broker says then is what it says

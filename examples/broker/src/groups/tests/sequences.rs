@@ -87,9 +87,7 @@ impl Run {
                 let client = &self.clients[client];
                 self.world.heartbeat(&client.member, client.generation);
             }
-            Step::Leave(client) => {
-                self.world.leave(&self.clients[client].member, None);
-            }
+            Step::Leave(client) => _ = self.world.leave(&self.clients[client].member, None),
             Step::Abandon(client) => {
                 self.clients[client].joins.clear();
                 self.clients[client].syncs.clear();

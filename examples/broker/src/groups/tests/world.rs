@@ -201,8 +201,7 @@ impl World {
         let end = self.clock.now().saturating_add(time);
         loop {
             let [a, b] = [rebalances.next_deadline(), sessions.next_deadline()];
-            let next = a.into_iter().chain(b).min();
-            let next = next.filter(|next| *next <= end);
+            let next = a.into_iter().chain(b).min().filter(|next| *next <= end);
             let passed = next.unwrap_or(end).saturating_since(self.clock.now());
             self.clock.advance(passed);
             rebalances.advance();
