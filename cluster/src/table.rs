@@ -17,12 +17,11 @@ pub(crate) mod entry;
 use crate::error::InterestError;
 use crate::key::Key;
 use crate::position::Epoch;
-use crate::queue::Queue;
 use crate::rules::{Rule, Rules};
 use crate::stats::Counters;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, KeyHash, Mutex, Ordering, SHARDS};
 use entry::{Entry, History, Learned, Raised};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -56,17 +55,17 @@ pub trait Waiting<K>: Send + Sync {
 struct Slot {
     entry: Arc<Entry>,
     interests: usize,
-    /// Whether the key is in the list of those that lost their last interest.
-    is_idle: bool,
+    /// When the key is forgotten, if no wait is interested by then.
+    lingers_until: Option<Time>,
 }
 
 struct Shard<K> {
     slots: HashMap<K, Slot, KeyHash>,
     orders: Vec<Order<K>>,
-    /// Keys that lost their last interest since the driver last looked, each once.
+    /// Keys that lost their last interest since the driver last looked.
     idle: Vec<K>,
-    /// The ends of lingers, in their order. Of each key the last one.
-    lingering: Queue<K, Time>,
+    /// In the order of their ends.
+    lingering: VecDeque<(Time, K)>,
     /// No interest begins any more.
     is_closed: bool,
 }
@@ -98,7 +97,7 @@ impl<K: Key> Table<K> {
                 slots: HashMap::default(),
                 orders: Vec::new(),
                 idle: Vec::new(),
-                lingering: Queue::default(),
+                lingering: VecDeque::new(),
                 is_closed: false,
             })
         };
@@ -151,7 +150,7 @@ impl<K: Key> Table<K> {
         let slot = Slot {
             entry: entry.clone(),
             interests: 1,
-            is_idle: false,
+            lingers_until: None,
         };
         shard.slots.insert(slot_key, slot);
         shard.orders.push(Order::Watch(order_key));
@@ -174,11 +173,10 @@ impl<K: Key> Table<K> {
             return;
         }
         // Before the count: `Clone` may panic.
-        let idle = (!slot.is_idle).then(|| key.clone());
+        let idle = key.clone();
         slot.interests = 0;
-        slot.is_idle = true;
         // The driver looks now and then. To wake it for this would cost as much as to end a wait.
-        shard.idle.extend(idle);
+        shard.idle.push(idle);
     }
 
     /// Orders a read of `key`.
@@ -211,21 +209,22 @@ impl<K: Key> Table<K> {
                 ..
             } = &mut *shard;
             for key in idle.drain(..) {
-                let Some(slot) = slots.get_mut(&key) else {
-                    continue;
-                };
-                slot.is_idle = false;
-                if slot.interests == 0 {
-                    // Behind all that end earlier.
-                    lingering.remove(&key);
-                    lingering.push(key, |_| now.saturating_add(linger));
+                if let Some(slot) = slots.get_mut(&key).filter(|slot| slot.interests == 0) {
+                    let until = now.saturating_add(linger);
+                    slot.lingers_until = Some(until);
+                    lingering.push_back((until, key));
                 }
             }
-            while lingering.first().is_some_and(|until| *until <= now)
-                && let Some((key, _)) = lingering.pop()
-            {
-                // An interest may have begun again. (If it ended again, a later linger stands in place of this one.)
-                let is_over = slots.get(&key).is_some_and(|slot| slot.interests == 0);
+            while lingering.front().is_some_and(|(until, _)| *until <= now) {
+                let Some((_, key)) = lingering.pop_front() else {
+                    break;
+                };
+                let Some(slot) = slots.get(&key) else {
+                    continue;
+                };
+                // An interest may have begun again, and may have ended again: then a later linger is in the list.
+                let is_over =
+                    slot.interests == 0 && slot.lingers_until.is_some_and(|until| until <= now);
                 if is_over || !self.rules.keep(Rule::LookAgain) {
                     if let Some(slot) = slots.remove(&key) {
                         // Nothing will be heard of it, and that is no fault of the session's.
@@ -236,7 +235,7 @@ impl<K: Key> Table<K> {
                 }
             }
             orders.append(ordered);
-            let first = lingering.first().copied();
+            let first = lingering.front().map(|(until, _)| *until);
             next = [next, first].into_iter().flatten().min();
         }
         next
@@ -466,54 +465,5 @@ mod tests {
         assert_eq!(Arc::strong_count(&place), 2);
         table.check(&7, 0);
         assert_eq!(Arc::strong_count(&place), 1);
-    }
-
-    /// However often a key is watched and dropped again: while nobody looks, and while somebody does.
-    #[test]
-    fn g24_a_key_that_comes_and_goes_is_in_each_list_once() {
-        const LONGEST: Time = Time::MAX;
-        for looks in [false, true] {
-            let table = Table::<u8>::new(1, Rules::default(), || {});
-            for now in 0..100 {
-                let entry = table.enter(&7).expect("there is room");
-                table.leave(&7, &entry);
-                if looks {
-                    table.tend(Duration::from_secs(now), LONGEST, &mut Vec::new());
-                }
-            }
-            let mut shard = table.shard(&7).lock();
-            let idle = std::mem::take(&mut shard.idle);
-            let lingering = std::iter::from_fn(|| shard.lingering.pop());
-            let all = (idle, lingering.map(|(key, _)| key).collect::<Vec<_>>());
-            assert_eq!(
-                all,
-                if looks {
-                    (vec![], vec![7])
-                } else {
-                    (vec![7], vec![])
-                }
-            );
-        }
-    }
-
-    /// A key that comes and goes is watched for the linger after the last time, and the others are forgotten meanwhile.
-    /// (So many of them that some share its lock.)
-    #[test]
-    fn g24_a_key_that_comes_and_goes_holds_up_no_other() {
-        const KEYS: usize = 100;
-        let second = Duration::from_secs;
-        let table = Table::<usize>::new(KEYS, Rules::default(), || {});
-        let come_and_go = |key| {
-            let entry = table.enter(&key).expect("there is room");
-            table.leave(&key, &entry);
-        };
-        (0..KEYS).for_each(come_and_go);
-        for (now, watched) in [(0, KEYS), (4, KEYS), (9, KEYS), (10, 1), (18, 1), (19, 0)] {
-            if now < 10 {
-                come_and_go(0);
-            }
-            table.tend(second(now), second(10), &mut Vec::new());
-            assert_eq!(table.watched_keys(), watched, "after {now} s");
-        }
     }
 }
