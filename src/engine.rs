@@ -203,7 +203,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let (guard, held, earlier) = self.admit_locked(payload, 0, timing)?;
         let address = held.address();
         // INVARIANT: no other thread can leave a mark: drivers and the shutdown would need the shard's lock, which this
-        // thread has, and all others the address, which nobody has been told. So the thread that starts a payload never
+        // thread has, and all others the address, which this call returns later. So the thread that starts a payload never
         // ends it: it may have locks of the user's.
         if held.release(false).is_err() {
             unreachable!("a mark on a payload that no other thread has heard of");

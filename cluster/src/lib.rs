@@ -28,7 +28,6 @@ pub mod nats;
 mod observe;
 mod position;
 mod protocol;
-mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod rules;

@@ -22,19 +22,20 @@
 
 mod audit;
 mod doubt;
+mod queue;
 mod ticket;
 
 use crate::config::Config;
 use crate::feed::Change;
 use crate::key::Key;
 use crate::position::Epoch;
-use crate::queue::Queue;
 use crate::rules::Rule;
 use crate::sync::Arc;
 use crate::table::entry::Learned;
 use crate::table::{Order, Table, Time};
 use audit::{Audit, Wish};
 pub use doubt::Doubt;
+use queue::Queue;
 use std::fmt;
 use std::time::Duration;
 pub use ticket::{Applied, Ticket};

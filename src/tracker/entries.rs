@@ -215,8 +215,8 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         });
         let mut replaced = None;
         if let Some(occupant) = occupant {
-            let held = (self.timers).claim_or_mark(occupant.place.address, Mark::Cancel);
-            match held {
+            let address = occupant.place.address;
+            match self.timers.claim_or_mark(address, Mark::Cancel) {
                 Some(held) => {
                     let old = fresh.take().map(|fresh| std::mem::replace(occupant, fresh));
                     replaced = old.map(|old| (held, old.value.into_inner()));

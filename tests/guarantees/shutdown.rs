@@ -139,18 +139,14 @@ enum Moment {
 /// On whatever thread the callback runs, the purgatory's own included.
 #[test]
 fn g15_a_shutdown_is_legal_from_every_callback() {
-    use Moment::{
-        ExaminationAtExpiry, Expired, FirstExamination, LaterExamination, Satisfied,
-        SecondExamination, ShutDown,
-    };
     let froms = [
-        FirstExamination,
-        SecondExamination,
-        LaterExamination,
-        ExaminationAtExpiry,
-        Satisfied,
-        Expired,
-        ShutDown,
+        Moment::FirstExamination,
+        Moment::SecondExamination,
+        Moment::LaterExamination,
+        Moment::ExaminationAtExpiry,
+        Moment::Satisfied,
+        Moment::Expired,
+        Moment::ShutDown,
     ];
     for from in froms {
         for completions in [Dispatch::OwnThread, Dispatch::Inline] {

@@ -38,7 +38,7 @@ impl Clone for Fragile {
     }
 }
 
-/// The driver's own copy of a key panics: what waits is told, and nobody waits in vain from then on.
+/// The driver's own copy of a key panics: each wait ends with an error, and so does each later one.
 #[tokio::test(start_paused = true)]
 async fn g24_a_driver_that_panics_ends_its_waits() {
     let engine = MemoryEngine::<Fragile>::new();
@@ -53,7 +53,7 @@ async fn g24_a_driver_that_panics_ends_its_waits() {
     assert_eq!(later.await, Err(WaitError::ShutDown));
 }
 
-/// So is what waits when the runtime of the node ends.
+/// So does each wait when the runtime of the node ends.
 #[test]
 fn g24_a_runtime_that_ends_ends_its_waits() {
     let engine = Engine::default();

@@ -1,7 +1,7 @@
 //! A store that lost its data: what was read of the history that has ended counts no more.
 
 use crate::engine::{Engine, FIRST};
-use crate::{ANEW, LONG, until};
+use crate::{ANEW, LONG, node_that_has_read, until};
 use request_purgatory_cluster::{ClusterWaits, Config, Epoch, Position, WaitError};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -40,11 +40,8 @@ async fn g24_a_store_that_lost_its_data_has_all_keys_read_again() {
 #[tokio::test(start_paused = true)]
 async fn g24_a_session_that_begins_in_a_history_that_has_ended_is_given_up() {
     let engine = Engine::default();
-    engine.set(|it| it.version = 5);
-    let node = engine.node_with(LONG * 100);
+    let (node, _interest) = node_that_has_read(&engine, 5).await;
     let waits = ClusterWaits::new(&node).unwrap();
-    let interest = node.interest([7]).unwrap();
-    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
     let seen = Position {
         epoch: Epoch(1),
         version: 5,
@@ -91,10 +88,7 @@ async fn g24_a_session_whose_history_ends_before_it_begins_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
     let engine = Engine::default();
-    engine.set(|it| it.version = 5);
-    let node = engine.node_with(LONG * 100);
-    let interest = node.interest([7]).unwrap();
-    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    let (node, _interest) = node_that_has_read(&engine, 5).await;
     engine.set(|it| (it.gated, it.lost) = (true, 1));
     node.read_again(&7);
     sleep(FIRST).await;

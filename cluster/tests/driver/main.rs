@@ -12,7 +12,8 @@ mod sessions;
 mod streams;
 mod watches;
 
-use request_purgatory_cluster::{Cluster, Epoch, Position, Stats};
+use engine::Engine;
+use request_purgatory_cluster::{Cluster, Epoch, Interest, Position, Stats};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -35,6 +36,18 @@ async fn until(node: &Cluster<u64>, is_so: impl Fn(&Stats) -> bool) -> Stats {
         assert!(begun.elapsed() < LONG, "{stats:?}");
         sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// A node without audits that watches key 7, and has read `version` of it.
+async fn node_that_has_read(engine: &Engine, version: u64) -> (Cluster<u64>, Interest<u64>) {
+    engine.set(|it| it.version = version);
+    let node = engine.node_with(LONG * 100);
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| {
+        it.lag.is_zero() && interest.version(&7) == version
+    })
+    .await;
+    (node, interest)
 }
 
 /// With a pause that doubles from 10 ms to 1 s there are some 15 attempts in 10 s; without one there is no end of them.

@@ -1,7 +1,7 @@
 //! When keys are read, and what happens when reads fail.
 
 use crate::engine::{AUDIT, Engine, FIRST, LONGEST};
-use crate::{LONG, assert_paused, until};
+use crate::{LONG, assert_paused, node_that_has_read, until};
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -210,11 +210,8 @@ async fn g24_keys_that_a_session_takes_over_are_read_once_more() {
 #[tokio::test(start_paused = true)]
 async fn g24_a_read_that_began_before_a_claim_does_not_refuse_it() {
     let engine = Engine::default();
-    engine.set(|it| it.version = 5);
-    let node = engine.node_with(LONG * 100);
+    let (node, interest) = node_that_has_read(&engine, 5).await;
     let waits = ClusterWaits::new(&node).unwrap();
-    let interest = node.interest([7]).unwrap();
-    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
     engine.set(|it| it.gated = true);
     node.read_again(&7);
     sleep(FIRST).await;
