@@ -21,7 +21,7 @@ use crate::rules::{Rule, Rules};
 use crate::stats::Counters;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, KeyHash, Mutex, Ordering, SHARDS};
 use entry::{Entry, History, Learned, Raised};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -55,17 +55,20 @@ pub trait Waiting<K>: Send + Sync {
 struct Slot {
     entry: Arc<Entry>,
     interests: usize,
-    /// When the key is forgotten, if no wait is interested by then.
-    lingers_until: Option<Time>,
+    /// In the shard's list of idle keys.
+    is_idle: bool,
+    /// Its place in the shard's list of lingering keys.
+    lingers: Option<(Time, u64)>,
 }
 
 struct Shard<K> {
     slots: HashMap<K, Slot, KeyHash>,
     orders: Vec<Order<K>>,
-    /// Keys that lost their last interest since the driver last looked.
+    /// Keys that lost their last interest since the driver last looked, each once.
     idle: Vec<K>,
-    /// In the order of their ends.
-    lingering: VecDeque<(Time, K)>,
+    /// By the end of their linger, each once, and by a number that tells those with the same end apart.
+    lingering: BTreeMap<(Time, u64), K>,
+    lingers_begun: u64,
     /// No interest begins any more.
     is_closed: bool,
 }
@@ -97,7 +100,8 @@ impl<K: Key> Table<K> {
                 slots: HashMap::default(),
                 orders: Vec::new(),
                 idle: Vec::new(),
-                lingering: VecDeque::new(),
+                lingering: BTreeMap::new(),
+                lingers_begun: 0,
                 is_closed: false,
             })
         };
@@ -150,7 +154,8 @@ impl<K: Key> Table<K> {
         let slot = Slot {
             entry: entry.clone(),
             interests: 1,
-            lingers_until: None,
+            is_idle: false,
+            lingers: None,
         };
         shard.slots.insert(slot_key, slot);
         shard.orders.push(Order::Watch(order_key));
@@ -173,10 +178,11 @@ impl<K: Key> Table<K> {
             return;
         }
         // Before the count: `Clone` may panic.
-        let idle = key.clone();
+        let idle = (!slot.is_idle).then(|| key.clone());
         slot.interests = 0;
+        slot.is_idle = true;
         // The driver looks now and then. To wake it for this would cost as much as to end a wait.
-        shard.idle.push(idle);
+        shard.idle.extend(idle);
     }
 
     /// Orders a read of `key`.
@@ -206,36 +212,43 @@ impl<K: Key> Table<K> {
                 orders: ordered,
                 idle,
                 lingering,
+                lingers_begun,
                 ..
             } = &mut *shard;
             for key in idle.drain(..) {
-                if let Some(slot) = slots.get_mut(&key).filter(|slot| slot.interests == 0) {
-                    let until = now.saturating_add(linger);
-                    slot.lingers_until = Some(until);
-                    lingering.push_back((until, key));
-                }
-            }
-            while lingering.front().is_some_and(|(until, _)| *until <= now) {
-                let Some((_, key)) = lingering.pop_front() else {
-                    break;
-                };
-                let Some(slot) = slots.get(&key) else {
+                let Some(slot) = slots.get_mut(&key) else {
                     continue;
                 };
-                // An interest may have begun again, and may have ended again: then a later linger is in the list.
-                let is_over =
-                    slot.interests == 0 && slot.lingers_until.is_some_and(|until| until <= now);
-                if is_over || !self.rules.keep(Rule::LookAgain) {
-                    if let Some(slot) = slots.remove(&key) {
-                        // Nothing will be heard of it, and that is no fault of the session's.
-                        slot.entry.excuse(u64::MAX);
+                slot.is_idle = false;
+                if slot.interests == 0 {
+                    *lingers_begun += 1;
+                    let end = (now.saturating_add(linger), *lingers_begun);
+                    // A linger that began before the last interest is over.
+                    if let Some(before) = slot.lingers.replace(end) {
+                        lingering.remove(&before);
                     }
+                    lingering.insert(end, key);
+                }
+            }
+            while let Some(first) = lingering.first_entry()
+                && first.key().0 <= now
+            {
+                let key = first.remove();
+                let Some(slot) = slots.get_mut(&key) else {
+                    continue;
+                };
+                slot.lingers = None;
+                // An interest may have begun again.
+                if slot.interests == 0 || !self.rules.keep(Rule::LookAgain) {
+                    // Nothing will be heard of it, and that is no fault of the session's.
+                    slot.entry.excuse(u64::MAX);
+                    slots.remove(&key);
                     self.keys.fetch_sub(1, Ordering::Relaxed);
                     ordered.push(Order::Unwatch(key));
                 }
             }
             orders.append(ordered);
-            let first = lingering.front().map(|(until, _)| *until);
+            let first = lingering.first_key_value().map(|(&(end, _), _)| end);
             next = [next, first].into_iter().flatten().min();
         }
         next
@@ -455,6 +468,34 @@ mod tests {
         }
 
         fn shut_down(&self) {}
+    }
+
+    /// A key that is waited for again and again, each time for a moment, has one place in the lists, and its linger begins
+    /// with the end of the last interest.
+    #[test]
+    fn a_hot_key_lingers_once() {
+        let table = Table::<u8>::new(1, Rules::default(), || {});
+        let tend = |now| {
+            table.tend(
+                Duration::from_secs(now),
+                Duration::from_secs(10),
+                &mut vec![],
+            )
+        };
+        for now in 0..100 {
+            for _ in 0..2 {
+                let entry = table.enter(&7).unwrap();
+                table.leave(&7, &entry);
+                assert_eq!(table.shard(&7).lock().idle.len(), 1);
+            }
+            assert_eq!(tend(now), Some(Duration::from_secs(now + 10)));
+            assert_eq!(table.shard(&7).lock().lingering.len(), 1);
+        }
+        let again = table.enter(&7).unwrap();
+        assert_eq!((tend(200), table.watched_keys()), (None, 1));
+        table.leave(&7, &again);
+        assert_eq!(tend(200), Some(Duration::from_secs(210)));
+        assert_eq!((tend(210), table.watched_keys()), (None, 0));
     }
 
     #[test]

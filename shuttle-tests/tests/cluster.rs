@@ -172,8 +172,8 @@ fn play(rules: Rules) {
         let node = node.clone();
         move || (0..COMMITS).for_each(|_| node.commit())
     });
-    // One client gives up and comes again; the other's operation ends, and its interest with it, wherever the version
-    // is reached.
+    // One client gives up and comes again, and then waits past all that was committed; the other's operation ends, and
+    // its interest with it, wherever the version is reached.
     let restless = thread::spawn({
         let node = node.clone();
         move || {
@@ -181,7 +181,8 @@ fn play(rules: Rules) {
             thread::yield_now();
             drop(node.wait(0));
             thread::yield_now();
-            let wait = node.wait(0);
+            let seen = node.store.lock().unwrap().version;
+            let wait = node.wait(seen);
             (0..3).for_each(|_| thread::yield_now());
             node.commit();
             wait
