@@ -28,6 +28,7 @@ mod cell;
 mod dispatch;
 mod engine;
 mod error;
+mod examining;
 pub mod future;
 #[cfg(any(doc, doctest))]
 pub mod guide;

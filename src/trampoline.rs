@@ -6,7 +6,7 @@
 //! the thread, and the outermost call runs them before it returns.
 //!
 //! Completions, and destructors of what has ended, come before *nested checks*: those that an operation's
-//! `try_complete` makes.
+//! `try_complete` makes. (`examining` knows which `try_complete` a thread is in.)
 
 use crate::panics::Panics;
 use std::any::Any;
@@ -16,56 +16,6 @@ use std::rc::Rc;
 
 /// A call that waits for the end of the outermost call.
 pub(crate) type WaitingCall = Box<dyn FnOnce()>;
-
-/// Names the operation that a thread is examining, among those of all purgatories: the address of its slot in memory,
-/// and which occupant of the slot it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Examinee {
-    pub(crate) slot: usize,
-    pub(crate) generation: u32,
-}
-
-/// Why an operation is examined: a bit above those of its generation.
-#[derive(Debug, Clone, Copy)]
-#[repr(u64)]
-pub(crate) enum Why {
-    /// It is being parked, or this thread checks it.
-    Check = 0,
-    /// It was asked for while the operation was held.
-    Mark = 1 << 32,
-    /// Its deadline has passed.
-    Deadline = 1 << 33,
-}
-
-/// One call of an operation's `try_complete`. (Two words, since every examination writes one and restores another.)
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Examination {
-    /// 0 if there is none.
-    slot: usize,
-    /// The generation, [why](Why) it is made, and whether one that it is inside of is made at a deadline.
-    detail: u64,
-}
-
-impl Examination {
-    const NONE: Self = Self { slot: 0, detail: 0 };
-
-    pub(crate) fn examinee(self) -> Examinee {
-        Examinee {
-            slot: self.slot,
-            generation: self.detail as u32,
-        }
-    }
-
-    /// Whether another thread has asked for it.
-    pub(crate) fn is_for_a_mark(self) -> bool {
-        self.detail & Why::Mark as u64 != 0
-    }
-
-    /// Whether this one, or one that it is inside of, is made because a deadline has passed.
-    pub(crate) fn is_in_expiry(self) -> bool {
-        self.detail & Why::Deadline as u64 != 0
-    }
-}
 
 /// What waits for the end of the outermost call.
 struct Waiting {
@@ -88,7 +38,6 @@ crate::sync::thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
     static SOMETHING_WAITS: Cell<bool> = const { Cell::new(false) };
     static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting::NOTHING) };
-    static EXAMINING: Cell<Examination> = const { Cell::new(Examination::NONE) };
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
@@ -145,13 +94,12 @@ impl Trampoline {
 impl Drop for Trampoline {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.outermost {
-            return;
+        if self.outermost {
+            match SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
+                true => leave_after_waiting(),
+                false => leave(),
+            }
         }
-        if SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
-            return leave_after_waiting();
-        }
-        leave();
     }
 }
 
@@ -173,10 +121,8 @@ fn leave_after_waiting() {
 /// is just ending.
 pub(crate) fn run_later(call: WaitingCall) {
     let mut call = Some(call);
-    let queued = WAITING.try_with(|waiting| {
-        waiting.borrow_mut().calls.extend(call.take());
-    });
-    if queued.is_ok() {
+    let queue = |waiting: &RefCell<Waiting>| waiting.borrow_mut().calls.extend(call.take());
+    if WAITING.try_with(queue).is_ok() {
         SOMETHING_WAITS.with(|something| something.set(true));
     } else if let Some(call) = call {
         call();
@@ -216,50 +162,6 @@ fn run_one() -> bool {
 /// Whether the calling thread runs a nested check.
 pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
-}
-
-/// While it exists, this thread is inside the `try_complete` of an operation.
-pub(crate) struct Examining {
-    outer: Examination,
-}
-
-impl Examining {
-    /// Stands for every operation that is not parked yet. (No slot is there.)
-    pub(crate) const UNPARKED: Examinee = Examinee {
-        slot: 1,
-        generation: 0,
-    };
-
-    #[inline(always)]
-    pub(crate) fn enter(of: Examinee, why: Why) -> Self {
-        let outer = EXAMINING.try_with(|examining| {
-            let outer = examining.get();
-            let inherited = outer.detail & Why::Deadline as u64;
-            examining.set(Examination {
-                slot: of.slot,
-                detail: u64::from(of.generation) | why as u64 | inherited,
-            });
-            outer
-        });
-        Self {
-            outer: outer.unwrap_or(Examination::NONE),
-        }
-    }
-
-    /// The `try_complete` that the calling thread is in.
-    #[inline]
-    pub(crate) fn current() -> Option<Examination> {
-        let examination = EXAMINING.try_with(Cell::get).ok()?;
-        (examination.slot != 0).then_some(examination)
-    }
-}
-
-impl Drop for Examining {
-    #[inline]
-    fn drop(&mut self) {
-        // The local may be destroyed already.
-        let _ = EXAMINING.try_with(|examining| examining.set(self.outer));
-    }
 }
 
 /// What is known of the nested checks that wait on this thread: that which `is_wanted`, or what `new` makes. `None` if

@@ -13,10 +13,11 @@ use super::deliver::{RunOn, deliver_all};
 use super::handler::Handler;
 use super::shard::Shard;
 use crate::cell::state::Mark;
+use crate::examining::{Examination, Examining};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
-use crate::trampoline::{Examination, Examining, Trampoline};
+use crate::trampoline::Trampoline;
 use std::time::Duration;
 
 /// At most this many payloads expire before their completions run, and are reclaimed together.
@@ -126,9 +127,7 @@ pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let _trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
     let some = !batch.is_empty();
-    if some {
-        handler.reclaim(batch);
-    }
+    handler.reclaim(batch);
     some
 }
 

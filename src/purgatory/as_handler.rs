@@ -7,11 +7,12 @@ use crate::cell::slab::Held;
 use crate::engine::Engine;
 use crate::engine::deliver::RunOn;
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
+use crate::examining::Why;
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Event};
 use crate::sync::Arc;
-use crate::trampoline::{Why, drop_user_value};
+use crate::trampoline::drop_user_value;
 
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Payload = Parked<Op>;

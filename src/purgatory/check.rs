@@ -20,13 +20,13 @@ use super::deferred::CheckTarget;
 use super::inner::Inner;
 use crate::address::Address;
 use crate::engine::deliver::{Outbox, RunOn, deliver};
+use crate::examining::{Examination, Examinee, Examining};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::trampoline::{
-    Examination, Examinee, Examining, Trampoline, drop_user_values, is_in_nested_check,
-    known_of_nested_checks, queue_check,
+    Trampoline, drop_user_values, is_in_nested_check, known_of_nested_checks, queue_check,
 };
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{Resolved, Seen};
@@ -272,16 +272,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Checks one operation for the caller that has its handle.
     pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
-        match Examining::current() {
-            Some(cause) => {
-                self.check_nested(CheckTarget::Operation(address), Bound::all(), cause);
-                false
-            }
-            None => {
-                let examine = |check: &mut Check<'_, Op, S>| _ = check.examine(address, None);
-                self.check_by(Bound::all(), RunOn::Caller, examine) == 1
-            }
+        if let Some(cause) = Examining::current() {
+            self.check_nested(CheckTarget::Operation(address), Bound::all(), cause);
+            return false;
         }
+        let examine = |check: &mut Check<'_, Op, S>| _ = check.examine(address, None);
+        self.check_by(Bound::all(), RunOn::Caller, examine) == 1
     }
 }
 

@@ -16,12 +16,13 @@ use crate::engine::UserPanic;
 use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::error::{RejectReason, Rejected};
+use crate::examining::{Examining, Why};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Event};
 use crate::sync::Arc;
-use crate::trampoline::{Examining, NestedPark, Trampoline, Why, drop_user_value};
+use crate::trampoline::{NestedPark, Trampoline, drop_user_value};
 
 /// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
