@@ -50,9 +50,9 @@ pub trait DelayedOperation: Send + 'static {
     /// nothing; a yes is counted in [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     ///
     /// Keep it short: it delays the caller of the check. A check that it makes returns 0, and runs later: before the
-    /// outermost call of the library on this thread returns. Within one outermost call each operation can cause one
-    /// check of each key. Once that check has run, the same one is ignored; but if another thread has asked for the
-    /// examination that makes it, it is deferred to the thread that drives the timer. See
+    /// outermost call of the library on this thread returns. If the operation checks the same key again within that call,
+    /// the second check is one with the first while that waits, and is ignored after it has run; only if another
+    /// thread has asked for this examination is it made later, by the thread that drives the timer. See
     /// [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 

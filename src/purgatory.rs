@@ -113,12 +113,14 @@ use std::time::Duration;
 /// differences.
 ///
 /// # Panics
-/// No method panics by itself. A panic of `Hash` or `Eq` of a key goes through to the caller, after the
-/// completions of the operations that the call had ended by then (operations that `cancel_for_key` had taken back end
-/// with [`Cancelled`](crate::Completion::Cancelled)). So does one of a destructor, or of a key in a check, that waited
-/// for the end of the outermost call; but a park and a cancel count it and return. A park returns the operation with
-/// [`RejectReason::Panicked`] if a hook, the clock, the iterator of keys or a key panics. Panics of `on_complete`, and
-/// of `try_complete` in a check, are caught and [counted](crate::purgatory::Stats::panicked).
+/// No method panics by itself. Panics of your code:
+/// * `on_complete`, and `try_complete` in a check: caught and [counted](crate::purgatory::Stats::panicked).
+/// * In a park, a hook, the clock, the iterator of keys or a key: the park returns the operation with
+///   [`RejectReason::Panicked`].
+/// * `Hash` or `Eq` of a key in another call: goes to the caller, after the completions of the operations that the call
+///   had ended. (Operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled).)
+/// * A destructor, or a key in a nested check, that waited for the end of the outermost call: goes to the caller of that
+///   call. A park and a cancel count it instead, and return their result.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
@@ -160,7 +162,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// # Errors
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
     /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused
-    /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock).
+    /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock). Whether the purgatory
+    /// or a key is full, and whether there is a thread, is asked after the first examination only: an operation that can
+    /// complete at once still does. The other refusals come before it.
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -188,9 +192,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// If other threads keep checking one of them meanwhile, this thread examines it at most 16 times in a row, and
     /// defers the next examination to the reaper, or to the next [`advance`](Self::advance).
     ///
-    /// Takes the lock of the key's map shard, of a list of more than 16 operations again for every 64. For each operation
-    /// that it completes, it takes the locks of the map shards of its keys, and that of the operation's timer shard only if
-    /// it is free. No lock is held while your code runs.
+    /// Takes the lock of the key's map shard: once if at most 16 operations watch the key, otherwise once more for every 64
+    /// of them. For each operation that it completes, it takes the locks of the map shards of its keys, and that of the
+    /// operation's timer shard only if it is free. No lock is held while your code runs.
     ///
     /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -238,7 +242,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`] says. CheckTarget checks of one key are merged until one is made.
+    /// [`Builder::dispatch`] says. Several deferred checks of one key become one check.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -324,8 +328,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is examining it. Then this
     /// call joins the purgatory's own threads, after the completions in their queues have run.
     ///
-    /// May be called more than once (later calls return at once) and from any callback. In a callback it does not wait
-    /// for the threads, which end as soon as the callbacks that they run have returned.
+    /// Only the first call does this; a later one returns at once, even while the first is still running. No call waits for
+    /// completions on an executor or on a shared reaper's thread: [`shutdown_timeout`](Self::shutdown_timeout) does. May
+    /// be called from any callback, and does not wait for the threads there: they end as soon as the callbacks that they
+    /// run have returned.
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);
     }

@@ -150,7 +150,8 @@ pub struct Stats {
     pub completed: u64,
     /// Parked operations whose timeout fired.
     pub expired: u64,
-    /// Parked operations that were cancelled.
+    /// Parked operations that were cancelled, and those that were refused because a key is full. Of a timer: stopped. Of a
+    /// tracker: withdrawn or replaced.
     pub cancelled: u64,
     /// Parked operations that the shutdown ended.
     pub shut_down: u64,

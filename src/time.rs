@@ -35,8 +35,8 @@ impl Timestamp {
 /// A source of monotonic time.
 ///
 /// Its methods are called on threads that build, park or reschedule, on callers of `remaining`, `snapshot` and
-/// `advance`, and on the reaper; with the feature `metrics` or `tracing`, on every thread that ends an operation. No
-/// lock of the library is held.
+/// `advance`, on the reaper, and in tasks whose listener has rechecks; with the feature `metrics` or `tracing`, on every
+/// thread that ends an operation. No lock of the library is held.
 pub trait Clock: Send + Sync + 'static {
     /// The time now. Must never go back.
     fn now(&self) -> Timestamp;

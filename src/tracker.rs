@@ -106,7 +106,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     }
 
     /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
-    /// token of the new value, which `token` is not, and the value before.
+    /// token of the new value, which is never `token`, and the old value.
     ///
     /// The new value takes the place of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
     /// not refuse it. In the statistics the two count as one.

@@ -278,7 +278,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             let was_live = {
                 let mut protocol = self.protocol.lock();
                 protocol.end();
-                protocol.was_live()
+                protocol.take_was_live()
             };
             let has_lasted = was_live && opened_at.elapsed() > self.shared.config.backoff.1;
             failed = if has_lasted { 0 } else { failed + 1 };

@@ -143,7 +143,6 @@ impl<K: Key> Protocol<K> {
         if let Some(audit) = &mut self.audit {
             audit.forget();
         }
-        self.was_live = false;
         self.note_progress(now);
     }
 
@@ -160,9 +159,9 @@ impl<K: Key> Protocol<K> {
         self.session.is_some()
     }
 
-    /// Whether the session, or the last one if there is none, had caught up.
-    pub fn was_live(&self) -> bool {
-        self.was_live
+    /// Whether a session has been live since this was asked before.
+    pub fn take_was_live(&mut self) -> bool {
+        std::mem::take(&mut self.was_live)
     }
 
     /// Since when every key that was watched before has been watched and read. `None`: not yet, or there is no session.
@@ -464,13 +463,11 @@ pub fn enter<K: Key>(table: &Table<K>, epoch: Epoch, asked_in: u64) -> Result<u6
     match history.epoch {
         // ORDERING: the epoch is read before the first watch, so nothing that this session hears is of an earlier
         // history than the one it begins with.
-        None => table.adopt(epoch),
-        Some(known) if known != epoch && table.keeps(Rule::ResetOnEpoch) => {
-            return table.reset(epoch, history).ok_or(Doubt::Epoch);
-        }
-        Some(_) => {}
+        None if table.adopt(epoch) => Ok(asked_in),
+        Some(known) if known == epoch || !table.keeps(Rule::ResetOnEpoch) => Ok(asked_in),
+        Some(_) => table.reset(epoch, history).ok_or(Doubt::Epoch),
+        None => Err(Doubt::Epoch),
     }
-    Ok(asked_in)
 }
 
 /// The feed tells of changes, in a session that began in the generation `of`. Runs user code: no lock may be held.

@@ -383,12 +383,12 @@ impl<K: Key> Table<K> {
         self.reads.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The store told its epoch. Nothing is done if one is known.
-    pub fn adopt(&self, epoch: Epoch) {
+    /// The store told its epoch. Returns whether that is the epoch of the history now: not if another one is known.
+    pub fn adopt(&self, epoch: Epoch) -> bool {
         let history = {
             let (history, _) = &mut *self.history.lock();
-            if history.epoch.is_some() {
-                return;
+            if let Some(known) = history.epoch {
+                return known == epoch;
             }
             history.epoch = Some(epoch);
             *history
@@ -400,6 +400,7 @@ impl<K: Key> Table<K> {
                 .values()
                 .for_each(|slot| slot.entry.adopt(history));
         }
+        true
     }
 
     /// The store lost what was known in the history `of`: every mark begins again, and all that waits is examined.

@@ -236,8 +236,8 @@ fn g24_a_history_that_is_over_does_not_come_back() {
         let threads = (1..=3).map(|epoch| {
             let table = table.clone();
             thread::spawn(move || match table.history() {
-                history if epoch == 1 || history.epoch.is_none() => table.adopt(Epoch(epoch)),
-                history => drop(table.reset(Epoch(epoch), history)),
+                history if epoch == 1 || history.epoch.is_none() => _ = table.adopt(Epoch(epoch)),
+                history => _ = table.reset(Epoch(epoch), history),
             })
         });
         let threads = threads.collect::<Vec<_>>();
@@ -253,6 +253,40 @@ fn g24_a_history_that_is_over_does_not_come_back() {
             interest.position(&KEY).map(|it| (it.epoch, it.version)),
             history.epoch.map(|it| (it, 5))
         );
+    });
+}
+
+/// A node begins while the store loses its data: its session and its first read find two histories, and versions of the
+/// one do not become marks in the other.
+#[test]
+fn g24_the_versions_of_one_history_are_no_marks_of_another() {
+    explore(|| {
+        let table = Node::new(Rules::default()).table;
+        let interest = Interest::new(&table, [KEY]).expect("there is room");
+        let mut protocol = Protocol::new(table.clone(), &Config::default(), Duration::ZERO);
+        protocol.tend(Duration::ZERO);
+        let next = protocol.next_read(Duration::ZERO);
+        let Ok(Next::Do(ticket)) = next else {
+            panic!("the key is to be read: {next:?}");
+        };
+        let session = thread::spawn({
+            let table = table.clone();
+            move || enter(&table, EPOCH, 0)
+        });
+        let reading = Reading {
+            epoch: Epoch(2),
+            versions: vec![Some(5)],
+            head: None,
+            floor: None,
+        };
+        ticket.apply(&table, &reading);
+        let entered = session.join().unwrap();
+        let position = interest.position(&KEY).expect("a history is known");
+        assert!(
+            position.version == 0 || position.epoch == Epoch(2),
+            "{position:?}"
+        );
+        assert!(entered.is_err() || position.epoch == EPOCH, "{position:?}");
     });
 }
 

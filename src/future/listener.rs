@@ -140,9 +140,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
     /// no check announces, because some code forgets to check, or because another process has made them.
     ///
-    /// The first interval begins now; each later one when the waiter has received the recheck before it, or the check
-    /// that came with that. An interval lasts 1 ms at least, and may be a tenth shorter than it says, so that many
-    /// listeners share the wake-ups of one thread.
+    /// The first interval begins now; each later one when [`checked`](Self::checked) has told of a recheck, or of a
+    /// check that came together with one. This call reads the clock, and so does that poll. An interval lasts 1 ms at
+    /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread.
     ///
     /// If the condition is true after a recheck, that counts as a
     /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),

@@ -55,8 +55,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// only, and the future resolves to it: `let job = take.await??`. The check that met the error goes on to the next
     /// waiter, or is made again when the timer is driven.
     ///
-    /// **No newcomer overtakes.** Where other operations watch one of the keys already, what `take` has taken on arrival
-    /// goes back to `give_back` before this call returns, and the keys are checked in the order of arrival: those that
+    /// **No newcomer overtakes.** Where other operations watch one of the keys already, what `take` has taken in this call
+    /// goes back to `give_back` before the call returns, and the keys are checked, in the order of parking: those that
     /// waited before get it first. A `timeout` of zero makes no exception.
     ///
     /// `take` is told the [cause](Cause) of each call. Where it watches **several keys** and a key is named, it must take

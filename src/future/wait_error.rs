@@ -11,14 +11,15 @@ reasons! {
     pub enum WaitError {
         /// The timeout passed first.
         Expired = "the timeout passed before a value was found",
-        /// The purgatory was shut down, or dropped.
+        /// The purgatory was shut down, or dropped. If it was before the call, the predicate was not called.
         ShutDown = "the purgatory was shut down before a value was found",
-        /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked already. It never waited.
+        /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
+        /// `on_complete` has not returned. The predicate was called once, and found nothing.
         Full = "full: the limit of parked operations (`max_parked`) is reached",
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
         /// already. It never waited.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
-        /// The purgatory is being [drained](crate::Purgatory::drain). It never waited.
+        /// The purgatory is being [drained](crate::Purgatory::drain). The predicate was not called.
         Draining = "the purgatory is being drained, and refuses every new wait",
         /// There was no key to watch. The predicate of a wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",

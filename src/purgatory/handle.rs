@@ -18,7 +18,7 @@ use std::time::Duration;
 /// A handle keeps neither its operation parked (dropping it cancels nothing) nor the purgatory alive. Once the
 /// operation has ended, the methods do nothing and return `false` or `None`, also after its memory has another use.
 ///
-/// No method waits for another thread, but where it says that it takes a lock.
+/// No method waits for another thread, but for a lock where it says that it takes one.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
     weak: RecycledWeak,
     address: Address,

@@ -144,8 +144,8 @@ impl<K: Key> Ticket<K> {
             let reset = table.reset(reading.epoch, history);
             return reset.map_or(Outcome::Stale, |_| Outcome::Doubt(Doubt::WentBack));
         }
-        if history.epoch.is_none() {
-            table.adopt(reading.epoch);
+        if history.epoch.is_none() && !table.adopt(reading.epoch) {
+            return Outcome::Stale;
         }
         Outcome::Sound(self.raise(table, reading))
     }

@@ -22,6 +22,8 @@ pub struct Script {
     pub refuses: bool,
     pub takes_turns: bool,
     attempts: u64,
+    /// How long an attempt takes.
+    pub opens_in: Duration,
     /// What the feed advises.
     pub advice: Option<Arc<str>>,
     /// A session ends after this time.
@@ -152,6 +154,8 @@ impl Feed<u64> for Engine {
     type Changes = Self;
 
     async fn open(&self, _: &Config) -> Result<(Self, Self), FeedError> {
+        let opens_in = self.0.lock().unwrap().opens_in;
+        sleep(opens_in).await;
         let mut script = self.0.lock().unwrap();
         script.attempts += 1;
         script.watched.clear();
