@@ -6,7 +6,8 @@
 //! A thread that moves the alarm later [resets](Alarm::reset) it first, then reads the deadlines under their locks, and
 //! sets the alarm to the earliest. A deadline that is created meanwhile is set either before the reset, and then that
 //! reading sees it, or after the reset, and then its thread finds a later tick and wakes the sleeping thread. Both are
-//! read-modify-writes of one word, so one of them comes first.
+//! read-modify-writes of one word, so one of them comes first. A thread whose deadline is not the earliest of its shard
+//! sets nothing: the thread with the earlier one does, and from there on the alarm is set again after each pass.
 
 use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Ordering};

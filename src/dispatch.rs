@@ -61,7 +61,7 @@ pub(crate) struct CompletionThread {
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
-    /// The thread waits here as soon as it finds no job: jobs come once a tick at most, too seldom to spin for the next.
+    /// The thread waits here as soon as it finds no job: jobs come in batches, too seldom to spin for the next.
     more: Condvar,
 }
 

@@ -74,14 +74,14 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Checks the settings. The threads that they ask for are started when they are first needed, unless they are to
     /// be started at once.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
-        let slots = u32::try_from(settings.wheel_size).ok();
-        let slots = slots.filter(|slots| (2..=1 << 16).contains(slots));
-        let slots = slots.ok_or(BuildError::WheelSize)?;
+        let wheel_size = u32::try_from(settings.wheel_size).ok();
+        let wheel_size = wheel_size.filter(|wheel_size| (2..=1 << 16).contains(wheel_size));
+        let wheel_size = wheel_size.ok_or(BuildError::WheelSize)?;
         let scale = TickScale::new(settings.tick, settings.clock.now()).ok_or(BuildError::Tick)?;
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let engine = Self {
             name: settings.name.into(),
-            shards: Shards::new(timer_shards(cores()), slots),
+            shards: Shards::new(timer_shards(cores()), wheel_size),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
             clock: settings.clock,
@@ -306,7 +306,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Ends a payload that goes back to the caller: no user code runs for it.
+    /// Ends a payload that goes back to the caller: its place under `max_parked` is free at once.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
         let (payload, slot) = held.end();
         self.free(slot, ending, 0);
@@ -353,7 +353,7 @@ impl<P, W: Scheme> Engine<P, W> {
         address: Address,
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
-        // The payload has come since the caller asked for it: the call counts as one from before.
+        // The payload was parked after the caller asked whether a reaper is needed: the call counts as one from before.
         if self.needs_reaper(timing) {
             return Err(Unchanged);
         }
@@ -397,7 +397,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.phase.enter(DRAINING);
         // Also where another drain has entered the phase: that one may not have reached every shard yet.
         for shard in self.shards.settled() {
-            shard.refuse(RejectReason::Draining);
+            shard.close_with(RejectReason::Draining);
         }
     }
 

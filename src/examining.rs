@@ -1,5 +1,6 @@
-//! Which operation's `try_complete` the calling thread is in, and why. A call of the library from in there must not
-//! examine or complete on the spot: it waits on the [trampoline](crate::trampoline), and knows from here what caused it.
+//! Which operation's `try_complete` the calling thread is in (or change, where it is forced), and why. A call of the
+//! library from in there must not examine or complete on the spot: it waits on the [trampoline](crate::trampoline), and
+//! knows from here what caused it.
 
 use std::cell::Cell;
 

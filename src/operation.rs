@@ -79,7 +79,7 @@ pub trait DelayedOperation: Send + 'static {
     ///   operation.
     ///
     /// Completions never nest: one that is caused inside a callback runs after that callback, before the outermost call
-    /// of the library on that thread returns.
+    /// of the library on that thread returns. (On a thread that is just ending, they do.)
     fn on_complete(self, completion: Completion);
 }
 

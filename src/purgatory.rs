@@ -10,8 +10,8 @@ mod as_handler;
 mod check;
 mod checked_key;
 mod collect;
-mod complete;
 mod deferred;
+mod end;
 mod handle;
 mod inner;
 mod keys;
@@ -104,10 +104,11 @@ use std::time::Duration;
 /// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
 ///
 /// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
-/// keys](DelayedOperation::Key). [`drain`](Self::drain) and the shutdowns wait for your code on other threads; no other
-/// method does. Where a check finds that another thread is examining an operation, that thread examines it once more.
-/// All methods may be called from inside every callback. A check made inside a `try_complete` returns 0; the library
-/// makes it before the outermost call on that thread returns.
+/// keys](DelayedOperation::Key). [`drain`](Self::drain) and the shutdowns wait for your code on other threads; no
+/// other method does. Where a check finds that another thread is examining an operation, that thread examines it once
+/// more. All methods may be called from inside every callback. A check made inside a `try_complete`, or inside the
+/// change of [`force_complete_for_key_with`](Self::force_complete_for_key_with), returns 0; the library makes it
+/// before the outermost call on that thread returns.
 ///
 /// After Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
@@ -147,8 +148,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// or until its timeout fires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
-    /// operation is examined after the event, by the checking thread or by the one that held it then. (A check that stops
-    /// early, as [`check_and_complete_with`](Self::check_and_complete_with) may, examines the operations that its
+    /// operation is examined after the event, by the checking thread or by the one that held it then, or that one was
+    /// ending it: at its deadline, for instance. (A check that stops early, as
+    /// [`check_and_complete_with`](Self::check_and_complete_with) may, examines the operations that its
     /// [`Bound`] says.)
     ///
     /// `keys` are keys or [watches](Watch): of [resolved](Self::resolve) keys, [at a rank](Watch::at_rank), or both. A
@@ -267,7 +269,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Completes every operation that watches `key` as satisfied, whether it can complete or not: for instance because
     /// the leader is lost, or the topic is deleted. Returns how many this call completed. An operation that is being
-    /// examined is completed by the thread that does so, as expired if its deadline has passed, and is not counted.
+    /// examined is completed by the thread that does so, unless that finds it satisfied or is expiring it, and is not
+    /// counted.
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard and, for each operation, those of the
     /// map shards of its other keys; that of its timer shard only if it is free.

@@ -158,10 +158,11 @@ pub struct Stats {
     /// Operations that ended because their `try_complete` panicked, or one of their keys while they were being parked.
     /// (While they are being parked, they are returned; later, they are dropped.)
     pub aborted: u64,
-    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys and the
-    /// clock while an operation is parked or ends, in a reactor's wake function, in metrics recorders and tracing
-    /// subscribers. Not counted are panics that go through to the caller of a method, those of a clock that the reaper
-    /// reads, and those of the waker of a future whose operation or request is dropped.
+    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys and
+    /// the clock while an operation is parked or ends, in a reactor's wake function, in metrics recorders and tracing
+    /// subscribers (but not when a span is closed). Not counted are panics that go through to the caller of a method,
+    /// those of a clock that the reaper reads, and those of the waker of a future whose operation or request is
+    /// dropped.
     pub panicked: u64,
     /// Operations that were refused: their park returned an error.
     pub rejected: u64,

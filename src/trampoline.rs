@@ -52,7 +52,7 @@ impl Trampoline {
     /// Begins a call that may run user code.
     #[inline]
     pub(crate) fn enter() -> Self {
-        // While the thread's locals are being destroyed there is no queue: each call then is an outermost one.
+        // (Outside the models this local is never destroyed: a call on a thread that is ending nests as ever.)
         let nested = ACTIVE.try_with(|active| active.replace(true));
         Self {
             outermost: !nested.unwrap_or(false),
@@ -118,7 +118,7 @@ fn leave_after_waiting() {
 }
 
 /// Runs `call` when the outermost call of this thread, which is in progress, is about to return; or now, if the thread
-/// is just ending.
+/// is just ending and its locals are destroyed, the queue with them.
 pub(crate) fn run_later(call: WaitingCall) {
     let mut call = Some(call);
     let queue = |waiting: &RefCell<Waiting>| waiting.borrow_mut().calls.extend(call.take());

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How long the drop of the last handle waits for a thread. (A task of an async runtime may drop it.)
+/// How long the drop of the last clone waits for a thread. (A task of an async runtime may drop it.)
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
 
 #[cfg(debug_assertions)]

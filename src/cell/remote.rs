@@ -1,4 +1,4 @@
-//! The remote free list: slots that were freed while another thread had the lock of their slab.
+//! The remote free list: slots that were freed by threads without the lock of their slab.
 //!
 //! A lock-free stack of slot indices, linked through the slots. Threads push one slot at a time; the thread that has
 //! the lock takes all of them at once, so no slot can be popped and pushed again between a load and its exchange.

@@ -15,7 +15,7 @@
 //! stale. The generation in the state word tells the occupants of a slot apart.
 //!
 //! An ended slot comes back as an [`EndedSlot`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`])
-//! or, when another thread has the lock, by [`Slab::free_remotely`], which pushes it on the [`RemoteList`] for the next
+//! or, by a thread without it, by [`Slab::free_remotely`], which pushes it on the [`RemoteList`] for the next
 //! thread that gets the lock. Tokens ([`Vacant`], [`EndedSlot`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
@@ -316,7 +316,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         let index = self.locked.free;
         let slot = self.slab.slots.get(index)?;
-        // ORDERING: Relaxed: the link was written under this lock, or acquired by `take_all`.
+        // ORDERING: Relaxed: the link was written under this lock.
         self.locked.free = slot.link.load(Ordering::Relaxed);
         Some(Vacant { slot, index })
     }

@@ -49,7 +49,7 @@
 //! No thread waits for a holder. A thread that finds the operation held leaves a mark, and the holder cannot release
 //! the operation past a mark: its release fails, and it acts on the mark. That is the whole handoff.
 //!
-//! INVARIANT: a check is consumed only by an examination that begins after it, or by a mark that forces one. A thread
+//! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation. A thread
 //! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
 //! call, see `trampoline`), so only other threads leave a `RECHECK`. (The holder's own `try_complete` may leave an
 //! ending mark: it may cancel its operation. While it is being parked, the destructor of a key that it repeats may check

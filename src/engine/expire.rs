@@ -73,16 +73,16 @@ fn expire_in<H: Handler>(
     let mut expired = 0;
     // The timers that this pass may still meet, and whether more of them may be due. User code that starts timers close by
     // cannot make the pass endless.
-    let mut left = shard.begin_pass(now);
-    let mut more = left > 0;
+    let mut timers_left = shard.begin_pass(now);
+    let mut more = timers_left > 0;
     let mut fired = Vec::new();
     while more {
         // The deadlines are those of the payloads that have expired.
         let (mut all, mut unreclaimed, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
         let begun = engine.guarded(|| engine.now()).ok();
         while more && all.len() <= BATCH - SLICE {
-            more = shard.fire(now, &mut fired) && left > fired.len();
-            left = left.saturating_sub(fired.len());
+            more = shard.fire(now, &mut fired) && timers_left > fired.len();
+            timers_left = timers_left.saturating_sub(fired.len());
             // Timers that only move to a finer level are no reason to let completions wait.
             if fired.is_empty() {
                 break;
@@ -90,12 +90,12 @@ fn expire_in<H: Handler>(
             for (at, deadline) in fired.drain(..) {
                 // A payload that another thread holds is ended by that thread.
                 if let Some(held) = engine.claim_or_mark(at, Mark::Expire) {
-                    let (ended, stale) = handler.expire(held);
+                    let (ended, rest) = handler.expire(held);
                     if ended.ending == Ending::Expired {
                         deadlines.push(deadline);
                     }
                     all.push(ended);
-                    unreclaimed.push(stale);
+                    unreclaimed.push(rest);
                 }
             }
             // Where `try_complete` takes its time, the completions of those that have expired do not wait for the

@@ -46,20 +46,20 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// What the user's code gets of a payload that has ended.
     type Left: Send + 'static;
     /// What an expired payload leaves behind, its slot at least.
-    type Stale: Send + 'static;
+    type Unreclaimed: Send + 'static;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
 
-    fn reclaim_queue(&self) -> &ReclaimQueue<Self::Stale>;
+    fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
     /// Ends a payload whose deadline has passed.
     fn expire(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
-    ) -> (EndedPayload<Self::Left>, Self::Stale);
+    ) -> (EndedPayload<Self::Left>, Self::Unreclaimed);
 
     /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
-    fn reclaim(&self, batch: Vec<Self::Stale>);
+    fn reclaim(&self, batch: Vec<Self::Unreclaimed>);
 
     /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
     fn on_shutdown(
@@ -81,7 +81,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// The thread that drives the timer finds no deadline: gives memory back.
     fn on_idle(&self) {}
 
-    /// The last handle was dropped: drops the payloads that the shutdown left for its caller.
+    /// The last clone was dropped: drops the payloads that the shutdown left for its caller.
     fn on_dropped(&self) {}
 
     /// The shutdown has ended every payload, or left that to the thread that holds it. Drops all deferred checks, and
@@ -108,8 +108,8 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// The batches to reclaim next, more of them from a longer queue. So the queue stops growing even if payloads
-    /// expire faster than they are reclaimed.
+    /// Batches to reclaim next, the latest ones (the order does not matter), more of them from a longer queue. So the queue
+    /// stops growing even if payloads expire faster than they are reclaimed.
     pub(crate) fn take(&self) -> Vec<T> {
         let mut queue = self.0.lock();
         let part = 1 + queue.len() / LONG;

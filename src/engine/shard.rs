@@ -82,13 +82,13 @@ impl<P, G> Records for FieldsView<'_, P, G> {
 }
 
 impl<P, W: Scheme> Shard<P, W> {
-    pub(crate) fn new(number: usize, slots: u32, refuses: Option<RejectReason>) -> Self {
+    pub(crate) fn new(number: usize, wheel_size: u32, refuses: Option<RejectReason>) -> Self {
         Self {
             number,
             slab: Slab::new(
                 number,
                 Schedule {
-                    timer: W::new(slots, 0),
+                    timer: W::new(wheel_size, 0),
                     refuses,
                     parks_to_look: 1,
                 },
@@ -293,7 +293,7 @@ impl<P, W: Scheme> Shard<P, W> {
         if fired {
             return Err(Unchanged);
         }
-        // Asked first: a timer that is stopped and started again is for the next pass, even with its old deadline.
+        // Asked before the timer is stopped: started again, even with its old deadline, it would be for the next pass.
         if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
             return Err(Unchanged);
         }
@@ -322,7 +322,7 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// From now on the shard takes no payload, for this reason.
-    pub(crate) fn refuse(&self, refusal: RejectReason) {
+    pub(crate) fn close_with(&self, refusal: RejectReason) {
         let mut guard = self.slab.lock();
         let refuses = &mut guard.split().0.refuses;
         // A drain may come late, and does not hide a shutdown.

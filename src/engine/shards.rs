@@ -16,7 +16,7 @@ pub(crate) struct Shards<P, W> {
     /// The highest number of a shard, a power of two less one.
     last: usize,
     /// For the wheels of the shards.
-    slots: u32,
+    wheel_size: u32,
     /// Held while a shard is made, and while the threads are started.
     pub(super) order: Mutex<()>,
 }
@@ -25,11 +25,11 @@ const _: () = assert!(MAX_TIMER_SHARDS <= 1 << SHARD_BITS, "an address names it"
 
 impl<P, W: Scheme> Shards<P, W> {
     /// Room for at least `count` shards, or for as many as there may be.
-    pub(crate) fn new(count: usize, slots: u32) -> Self {
+    pub(crate) fn new(count: usize, wheel_size: u32) -> Self {
         Self {
             places: std::array::from_fn(|_| OnceLock::new()),
             last: count.next_power_of_two().min(MAX_TIMER_SHARDS) - 1,
-            slots,
+            wheel_size,
             order: Mutex::new(()),
         }
     }
@@ -63,7 +63,7 @@ impl<P, W: Scheme> Shards<P, W> {
     #[inline(never)]
     fn make(&self, number: usize, refuses: impl FnOnce() -> Option<RejectReason>) -> &Shard<P, W> {
         let _alone = self.order.lock();
-        let make = || Box::new(Shard::new(number, self.slots, refuses()));
+        let make = || Box::new(Shard::new(number, self.wheel_size, refuses()));
         self.places[number].get_or_init(make)
     }
 

@@ -34,7 +34,7 @@ impl<H: Handler> SharedHandle<H> {
         let driven: Weak<dyn Driven> = Arc::<H>::downgrade(&inner);
         let engine = inner.engine();
         // If the clock panics in here, the threads end.
-        engine.threads.drive(driven, &*engine.clock);
+        engine.threads.adopt(driven, &*engine.clock);
         Self { inner, shutdown }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     closed
 }
 
-/// [Shuts down](shut_down) for the drop of the last handle, which waits for the threads for a moment only.
+/// [Shuts down](shut_down) for the drop of the last clone, which waits for the threads for a moment only.
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
     {
@@ -132,7 +132,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     for shard in engine.shards.settled() {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
         // holder will find the mark.
-        shard.refuse(RejectReason::ShutDown);
+        shard.close_with(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
             let held = engine.claim_or_mark(at, Mark::ShutDown);
@@ -143,7 +143,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     }
     handler.on_closed();
     while reclaim(handler) {}
-    // What a destructor's panic would keep from being stopped are the threads.
+    // A destructor's panic must not go on from here: the threads would not be stopped.
     engine.leave(trampoline);
     true
 }

@@ -425,7 +425,7 @@ fn g15_a_late_drain_does_not_hide_the_shutdown() {
         (RejectReason::ShutDown, RejectReason::ShutDown),
         (RejectReason::Draining, RejectReason::ShutDown),
     ] {
-        shard.refuse(refuses);
+        shard.close_with(refuses);
         assert_eq!(refusal(), expected);
     }
 }

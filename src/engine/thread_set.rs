@@ -84,7 +84,7 @@ impl ThreadSet {
     }
 
     /// Lets the reaper drive `driven`, and `clock` wake the reaper.
-    pub(crate) fn drive(&self, driven: Weak<dyn Driven>, clock: &dyn Clock) {
+    pub(crate) fn adopt(&self, driven: Weak<dyn Driven>, clock: &dyn Clock) {
         if let Some(reaper) = &self.reaper {
             reaper.adopt(driven.clone());
         }

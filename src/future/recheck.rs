@@ -108,10 +108,10 @@ impl Recheck {
 
     /// Begins the next interval.
     pub(super) fn arm<K: Key, S: KeyHasher>(&mut self, listening: &Listening<K, S>) {
-        let signal = listening.shared().clone();
+        let (signal, handle) = (listening.shared().clone(), listening.handle().cloned());
         let tick = Box::new(move || {
             // A waker is the user's code. If it panics, the listener ends as it does in a check.
-            if Panics::contain(|| signal.tick()).is_none() {
+            if handle.is_some_and(|handle| handle.panics(|| signal.tick())) {
                 Panics::contain(|| signal.end(super::WaitError::Panicked));
             }
         });

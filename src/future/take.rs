@@ -88,7 +88,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         let route = Route {
             waits: self.downgrade(),
             keys: UserValues(names),
-            give_back,
+            give_back: Some(give_back),
         };
         self.wait_for(watches, timeout, taker(take, Mutex::new(Box::new(route))))
     }
@@ -118,11 +118,10 @@ fn taker<K: Key, A: Attempt>(
                 Some(A::found(taken))
             }
             Err(failed) => {
-                let way = way.take()?;
+                let mut way = way.take()?;
                 // The yes that this is may use up a check for one.
-                match cause.is_check() {
-                    true => way.into_inner().offer(),
-                    false => way.into_inner().close(),
+                if cause.is_check() {
+                    way.get_mut().check(false);
                 }
                 Some(failed)
             }
@@ -205,9 +204,7 @@ impl<T> Taken<T> {
     /// Drops the closure `give_back` and the keys. If a destructor of these panics, the panic is caught and
     /// [counted](crate::purgatory::Stats::panicked).
     pub fn done(mut self) -> T {
-        let (value, way) = self.part();
-        way.into_inner().close();
-        value
+        self.part().0
     }
 
     /// Gives the value back while the operation that took it is being parked; then its keys are checked in their order
@@ -255,7 +252,7 @@ impl<T> Drop for Taken<T> {
             // Guards may own one another.
             in_turn(move || {
                 way.get_mut().give_back(value);
-                way.into_inner().offer();
+                way.get_mut().check(false);
             });
         }
     }
@@ -283,21 +280,22 @@ trait WayBack<T>: Send {
     /// examination this is made when the outermost call returns, if an operation arrives; else when the timer is driven.
     /// (So is it if a nested check has caused the arrival: that operation may arrive anew in each.)
     fn check(&self, arrives: bool);
-
-    /// Checks each key for one completion, and drops the way.
-    fn offer(self: Box<Self>) {
-        self.check(false);
-        self.close();
-    }
-
-    /// Drops the way.
-    fn close(self: Box<Self>);
 }
 
 struct Route<K: Key, S: KeyHasher, G> {
     waits: WeakRef<Purgatory<WaitOperation<K>, S>>,
     keys: UserValues<K>,
-    give_back: G,
+    /// Until the way is dropped.
+    give_back: Option<G>,
+}
+
+impl<K: Key, S: KeyHasher, G> Drop for Route<K, S, G> {
+    /// Each by itself: of two destructors that panic together the process would die.
+    fn drop(&mut self) {
+        let keys = std::mem::take(&mut self.keys.0);
+        contain(&self.waits, || drop(UserValues(keys)));
+        contain(&self.waits, || drop(self.give_back.take()));
+    }
 }
 
 /// Runs `user_code`, ends its panic here, and counts that in `waits`.
@@ -313,13 +311,13 @@ fn contain<K: Key, S: KeyHasher>(
 impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> {
     fn is_watched_by_others(&self, own: usize) -> bool {
         let waits = self.waits.upgrade();
-        let watched =
-            |waits: Purgatory<_, S>| self.keys.0.iter().any(|key| waits.watchers(key) > own);
-        waits.is_some_and(watched)
+        waits.is_some_and(|waits| self.keys.0.iter().any(|key| waits.watchers(key) > own))
     }
 
     fn give_back(&mut self, value: T) {
-        contain(&self.waits, || (self.give_back)(value));
+        if let Some(give_back) = &mut self.give_back {
+            contain(&self.waits, || give_back(value));
+        }
     }
 
     fn check(&self, arrives: bool) {
@@ -334,11 +332,5 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
                 (false, _) => waits.offer(key),
             });
         }
-    }
-
-    fn close(self: Box<Self>) {
-        let route = *self;
-        contain(&route.waits, || drop(route.keys));
-        contain(&route.waits, || drop(route.give_back));
     }
 }

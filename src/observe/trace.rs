@@ -91,7 +91,7 @@ impl Default for TracingSpan {
 }
 
 impl Drop for TracingSpan {
-    /// The subscriber is told, and may panic: here, and wherever an operation is dropped.
+    /// The subscriber is told, and may panic: here, and wherever an operation is dropped. No count is at hand.
     fn drop(&mut self) {
         if !self.0.is_disabled() {
             let span = mem::replace(&mut self.0, Span::none());

@@ -1,6 +1,6 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
-use super::inner::{Inner, Parked, Stale, Wheel};
+use super::inner::{Inner, Parked, Unreclaimed, Wheel};
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
 use crate::cell::slab::Held;
@@ -18,13 +18,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Payload = Parked<Op>;
     type Scheme = Wheel;
     type Left = Op;
-    type Stale = Stale<Op::Key>;
+    type Unreclaimed = Unreclaimed<Op::Key>;
 
     fn engine(&self) -> &Engine<Parked<Op>, Wheel> {
         &self.engine
     }
 
-    fn reclaim_queue(&self) -> &ReclaimQueue<Stale<Op::Key>> {
+    fn reclaim_queue(&self) -> &ReclaimQueue<Unreclaimed<Op::Key>> {
         &self.unreclaimed
     }
 
@@ -32,7 +32,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     fn expire(
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,
-    ) -> (EndedPayload<Op>, Stale<Op::Key>) {
+    ) -> (EndedPayload<Op>, Unreclaimed<Op::Key>) {
         let answer = self.examine_without_key(&mut held, Cause::DEADLINE, Why::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
@@ -43,13 +43,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     /// Watch entries first: they are counted as gone together with the slots.
-    fn reclaim(&self, batch: Vec<Stale<Op::Key>>) {
+    fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
-        self.engine.free_counted(batch.into_iter().map(|stale| {
-            let watches = stale.keys.len();
-            all_keys.push(stale.keys);
-            (stale.slot, watches)
+        self.engine.free_counted(batch.into_iter().map(|rest| {
+            let watches = rest.keys.len();
+            all_keys.push(rest.keys);
+            (rest.slot, watches)
         }));
         // The user's destructors may drive the timer again.
         all_keys.into_iter().for_each(|keys| self.drop_keys(keys));

@@ -8,7 +8,8 @@
 //!
 //! A nested check examines operations, which may make the same check in turn, without end. So each operation can cause
 //! one nested check of each key, until no nested check waits any more: when it makes that check again, this is merged if
-//! the first one still waits, and ignored if the first one was made. n operations that check their own key in every
+//! the first one still waits, and ignored if the first one was made and a nested check examines the operation now. (A
+//! check from a completion is none: what it examines may check again.) n operations that check their own key in every
 //! `try_complete` so cost at most 2 n examinations.
 //!
 //! An examination that another thread has asked for may know something new. A check that would be ignored is deferred if
@@ -60,15 +61,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
         address: Address,
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> ControlFlow<()> {
-        let mut refused = false;
-        let ended = self.inner.examine(address, checked, || refused = true);
-        self.in_vain += usize::from(refused);
+        let mut in_vain = false;
+        let ended = self.inner.examine(address, checked, || in_vain = true);
+        self.in_vain += usize::from(in_vain);
         if let Some(ended) = ended {
             self.completed += usize::from(ended.ending == Ending::Satisfied);
             self.counted += usize::from(ended.for_its_key);
             self.endings.push(ended);
         }
-        match self.counted >= self.bound.at_most || refused && self.bound.until_refused {
+        match self.counted >= self.bound.at_most || in_vain && self.bound.until_refused {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
@@ -94,7 +95,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         match self.watch.find(key, &mut copied) {
             // Most checks find no watcher.
             None => 0,
-            Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
+            Some(_) if Examining::current().is_some() => self.queue_key_nested(key, bound),
             // It has no rank, so every bound reaches it.
             Some(Found::One(watcher)) => self.check_one(key, watcher),
             Some(found) => self.check_found(key, (found, &copied), bound, RunOn::Caller, || ()),
@@ -134,19 +135,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             }
             CheckTarget::Operation(address) => {
-                self.check_by(*bound, run_on, |check| _ = check.examine(*address, None));
+                self.run_check(*bound, run_on, |check| _ = check.examine(*address, None));
             }
         }
     }
 
     #[cold]
-    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
+    fn queue_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         // A key that is not in the map is watched by no operation.
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.check_nested(CheckTarget::key(key), *bound, cause);
+            self.queue_nested(CheckTarget::key(key), *bound, cause);
         }
         0
     }
@@ -161,7 +162,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         pause: impl FnMut(),
     ) -> usize {
         let checked = ByKey::new(key, &self.watch);
-        self.check_by(*bound, run_on, |check| {
+        self.run_check(*bound, run_on, |check| {
             let examine = |watcher| check.examine(watcher, Some(&checked));
             self.watch.visit(key, found, *bound, examine, pause);
         })
@@ -169,7 +170,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Makes a check: `visit` examines the operations. Returns how many this completed. Their completions have run by
     /// then, or were handed over.
-    fn check_by(
+    fn run_check(
         self: &Arc<Self>,
         bound: Bound,
         run_on: RunOn,
@@ -198,10 +199,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         bound: &Bound,
     ) -> usize {
         if let Some(cause) = Examining::current() {
-            self.check_nested(CheckTarget::key(checked.key.clone()), *bound, cause);
+            self.queue_nested(CheckTarget::key(checked.key.clone()), *bound, cause);
             return 0;
         }
-        self.check_by(*bound, RunOn::Caller, |check| {
+        self.run_check(*bound, RunOn::Caller, |check| {
             let mut examine = |watcher| check.examine(watcher, Some(&checked));
             match seen.only() {
                 // It has no rank, so every bound reaches it, and there is nothing to break off.
@@ -218,7 +219,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// the list was one (or took the list's lock): after that a load is enough to find that none came before it.
     /// Otherwise, as where `only` is still there because a key has panicked, the second look publishes.
     #[inline(never)]
-    pub(crate) fn check_only(
+    pub(crate) fn check_resolved_one(
         self: &Arc<Self>,
         checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,
@@ -258,7 +259,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return 0;
         }
         let mut examined = HashSet::new();
-        self.check_by(Bound::all(), RunOn::Caller, |check| {
+        self.run_check(Bound::all(), RunOn::Caller, |check| {
             for key in keys {
                 self.watch.visit_all(key, |watcher| {
                     if examined.insert(watcher) {
@@ -273,11 +274,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks one operation for the caller that has its handle.
     pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         if let Some(cause) = Examining::current() {
-            self.check_nested(CheckTarget::Operation(address), Bound::all(), cause);
+            self.queue_nested(CheckTarget::Operation(address), Bound::all(), cause);
             return false;
         }
         let examine = |check: &mut Check<'_, Op, S>| _ = check.examine(address, None);
-        self.check_by(Bound::all(), RunOn::Caller, examine) == 1
+        self.run_check(Bound::all(), RunOn::Caller, examine) == 1
     }
 }
 
@@ -305,7 +306,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Has `what` checked when the outermost call of this thread is about to return. `cause` is in progress.
     #[cold]
     #[inline(never)]
-    pub(crate) fn check_nested(
+    pub(crate) fn queue_nested(
         self: &Arc<Self>,
         what: CheckTarget<Op::Key>,
         bound: Bound,

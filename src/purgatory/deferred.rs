@@ -7,7 +7,7 @@ use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 
-/// What a check is of that waits, because it is deferred or nested.
+/// What is to be checked by a check that waits, because it is deferred or nested.
 ///
 /// A key is shared by the entries of a queue and of a map. So a map in which `Hash` panics never drops it, under the
 /// lock: destructors of keys are the user's.

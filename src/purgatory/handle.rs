@@ -60,6 +60,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         });
     }
 
+    /// Runs user code, unless the purgatory is gone. Returns whether it panicked; then the panic was counted.
+    pub(crate) fn panics(&self, user_code: impl FnOnce()) -> bool {
+        let ran = self.with(|inner| inner.engine.guarded(user_code));
+        ran.is_some_and(|ran| ran.is_err())
+    }
+
     /// Counts the operation among those whose key was not checked in time, though it has ended.
     pub(crate) fn count_missed_check(&self) {
         self.with(|inner| {
@@ -100,9 +106,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
     /// whether this call completed it.
     ///
-    /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, this returns
-    /// `false` at once, and the thread that examines it completes it, as expired if its deadline has passed. After either
-    /// answer the operation has ended or is about to end.
+    /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, this
+    /// returns `false` at once, and the thread that examines it completes it, unless that finds it satisfied or is
+    /// expiring it. After either answer the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn force_complete(&self) -> bool {

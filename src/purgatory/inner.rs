@@ -28,7 +28,7 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 }
 
 /// What an operation that has ended leaves behind: its slot, its timer and its watch entries.
-pub(crate) struct Stale<K> {
+pub(crate) struct Unreclaimed<K> {
     pub(crate) slot: EndedSlot,
     pub(crate) keys: Keys<K>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
     /// For operations that other threads hold.
     pub(crate) changes: ForceChanges<Op>,
-    pub(crate) unreclaimed: ReclaimQueue<Stale<Op::Key>>,
+    pub(crate) unreclaimed: ReclaimQueue<Unreclaimed<Op::Key>>,
     pub(crate) hasher: S,
 }
 

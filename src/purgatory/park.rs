@@ -7,7 +7,7 @@
 //! 5. It is released, which fails while there is a mark.
 
 use super::collect::Watch;
-use super::complete::Examined;
+use super::end::Examined;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;

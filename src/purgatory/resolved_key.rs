@@ -50,7 +50,9 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// the locks of the other keys, and that of the timer shard only if it is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
-            Some(only) => self.inner.check_only(self.checked(), &self.list, only),
+            Some(only) => self
+                .inner
+                .check_resolved_one(self.checked(), &self.list, only),
             None => self.check(self.list.peek_published(), const { &Bound::all() }),
         }
     }

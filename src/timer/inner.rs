@@ -106,7 +106,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
     type Payload = T;
     type Scheme = W;
     type Left = L;
-    type Stale = EndedSlot;
+    type Unreclaimed = EndedSlot;
 
     fn engine(&self) -> &Engine<T, W> {
         &self.engine

@@ -168,7 +168,7 @@ impl<K> Resolved<K> {
     /// lock orders the two, and a load is enough.
     #[inline]
     pub(crate) fn peek(&self) -> Seen {
-        // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would be the same program, so no model kills it:
+        // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would do, and no model can tell the two apart:
         // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that
         // lock later and sees the event. An address whose slot this thread does not see yet is stale to
         // `State::claim_or_mark`.)

@@ -2,7 +2,7 @@
 
 use super::checked_key::Checked;
 use super::deferred::CheckTarget;
-use super::inner::{ForceChange, Inner, Parked, Stale};
+use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
 use super::keys::Keys;
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
@@ -48,8 +48,7 @@ impl Ending {
 impl From<Mark> for Ending {
     fn from(mark: Mark) -> Self {
         match mark {
-            // A recheck ends nothing by itself.
-            Mark::Recheck => Self::Satisfied,
+            Mark::Recheck => unreachable!("a recheck ends nothing"),
             Mark::Force => Self::Forced,
             Mark::Cancel => Self::Cancelled,
             Mark::Expire => Self::Expired,
@@ -192,10 +191,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
         ending: Ending,
     ) -> EndedPayload<Op> {
-        let (ended, stale) = self.end(held, ending, false);
-        self.unwatch(&stale.keys, stale.slot.address());
-        self.engine.free(stale.slot, ending, stale.keys.len());
-        self.drop_keys(stale.keys);
+        let (ended, rest) = self.end(held, ending, false);
+        self.unwatch(&rest.keys, rest.slot.address());
+        self.engine.free(rest.slot, ending, rest.keys.len());
+        self.drop_keys(rest.keys);
         ended
     }
 
@@ -219,7 +218,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
         ending: Ending,
         missed_check: bool,
-    ) -> (EndedPayload<Op>, Stale<Op::Key>) {
+    ) -> (EndedPayload<Op>, Unreclaimed<Op::Key>) {
         let engine = &self.engine;
         let wanted = engine.observe(|observer| observer.wants_deadline(ending));
         let deadline = wanted.then(|| engine.deadline(held.address())).flatten();
@@ -229,7 +228,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             let now = || engine.clock.now();
             observer.ended(span, ending, missed_check, watches, deadline, now);
         });
-        (EndedPayload::new(op, ending), Stale { slot, keys })
+        (EndedPayload::new(op, ending), Unreclaimed { slot, keys })
     }
 
     /// Takes an operation that has ended off the lists of its keys.
@@ -243,15 +242,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Takes several operations off the lists of their keys, list by list.
-    pub(crate) fn unwatch_all(&self, batch: &[Stale<Op::Key>]) {
-        if let [stale] = batch {
-            return self.unwatch(&stale.keys, stale.slot.address());
+    pub(crate) fn unwatch_all(&self, batch: &[Unreclaimed<Op::Key>]) {
+        if let [rest] = batch {
+            return self.unwatch(&rest.keys, rest.slot.address());
         }
-        let watches = batch.iter().map(|stale| stale.keys.len()).sum();
+        let watches = batch.iter().map(|rest| rest.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
-        for stale in batch {
-            self.for_each_watch(&stale.keys, |target, turn| {
-                sweep.add(target, turn, stale.slot.address());
+        for rest in batch {
+            self.for_each_watch(&rest.keys, |target, turn| {
+                sweep.add(target, turn, rest.slot.address());
             });
         }
         sweep.sort();
