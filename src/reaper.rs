@@ -178,28 +178,30 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// Works for a time when it is driven, and then may rest for another.
-    struct Busy(Duration, Duration);
+    /// Works for a time when it is driven, and then may rest for another, or is done.
+    struct Busy(Duration, Option<Duration>);
 
     impl Driven for Busy {
         fn drive(self: Arc<Self>) -> Option<Duration> {
             thread::sleep(self.0);
-            Some(self.1)
+            self.1
         }
     }
 
-    /// The next deadline of one purgatory comes nearer while the thread is at work for another.
+    /// The next deadline of one purgatory comes nearer while the thread is at work for another, be it the last time.
     #[test]
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));
-        let sleeper = Sleeper::new();
-        let all = [(Duration::ZERO, rest), (work, Duration::MAX)].map(|(work, rest)| {
-            let driven: Arc<dyn Driven> = Arc::new(Busy(work, rest));
-            sleeper.adopt(Arc::downgrade(&driven));
-            driven
-        });
-        assert!(sleeper.shared.round() <= rest - work);
-        drop(all);
-        assert!(sleeper.shared.round() > rest, "it drives none");
+        for after in [Some(Duration::MAX), None] {
+            let sleeper = Sleeper::new();
+            let all = [(Duration::ZERO, Some(rest)), (work, after)].map(|(work, after)| {
+                let driven: Arc<dyn Driven> = Arc::new(Busy(work, after));
+                sleeper.adopt(Arc::downgrade(&driven));
+                driven
+            });
+            assert!(sleeper.shared.round() <= rest - work, "{after:?}");
+            drop(all);
+            assert!(sleeper.shared.round() > rest, "it drives none");
+        }
     }
 }

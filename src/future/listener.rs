@@ -142,7 +142,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// The first interval begins now; each later one when [`checked`](Self::checked) has told of a recheck, or of a
     /// check that came together with one. This call reads the clock, and so does that poll. An interval lasts 1 ms at
-    /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread.
+    /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread. A second
+    /// call begins anew, with its interval in place of the first.
     ///
     /// If the condition is true after a recheck, that counts as a
     /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),

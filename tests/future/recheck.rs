@@ -158,6 +158,24 @@ fn g19_a_check_begins_no_interval() {
     assert_eq!(waits.next_deadline(), None);
 }
 
+/// A default, say, and then what the caller asks for.
+#[test]
+fn g19_of_two_intervals_the_last_counts() {
+    let (waits, clock) = by_hand();
+    let listener = waits.listen([1], None).recheck_every(SECOND);
+    let mut listener = listener.recheck_every(SECOND * 3);
+    let bell = Bell::new();
+    let mut poll = || bell.poll(&mut Box::pin(listener.checked()));
+    for _ in 0..2 {
+        pass(&waits, &clock, SECOND);
+        assert_eq!(poll(), Poll::Pending);
+        pass(&waits, &clock, SECOND * 2);
+        assert_eq!(poll(), Poll::Ready(Ok(())), "a recheck");
+    }
+    drop(listener);
+    assert_eq!(waits.next_deadline(), None);
+}
+
 /// A check of a further key within the grace is late as well, and the event was not missed.
 #[test]
 fn g21_a_late_check_of_a_key_that_was_learnt_is_no_missed_one() {

@@ -9,9 +9,10 @@ use metrics::{
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use request_purgatory::time::{Clock, ManualClock, Timestamp};
 use request_purgatory::{Purgatory, Timer, purgatory::WeakRef, threads::Reaper};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -192,10 +193,12 @@ fn purgatories_are_told_apart_by_their_names() {
 
 #[test]
 fn purgatories_of_one_name_tell_the_sum() {
-    let (twins, snapshotter) = recorded(|| [Scenario::new("twin"), Scenario::new("twin")]);
-    for twin in &twins {
+    let twin = || {
+        let twin = Scenario::new("twin");
         twin.park(&Probe::new(), &[1, 2]);
-    }
+        twin
+    };
+    let (_twins, snapshotter) = recorded(|| [twin(), twin()]);
     assert_eq!(changes(&snapshotter, ["twin"]), [(2.0, 4.0)]);
 }
 
@@ -263,6 +266,35 @@ fn g12_a_recorder_that_panics_harms_no_operation() {
     scenario.run();
     // Once for each time that it was told something, and for the one that the scenario has of its own.
     assert!(scenario.assert_complete() > 20);
+}
+
+/// It is read for the park time. The gauges tell of the end all the same.
+#[test]
+fn g12_a_clock_that_panics_at_an_end_keeps_nothing_in_the_gauges() {
+    struct Broken(Arc<AtomicBool>);
+
+    impl Clock for Broken {
+        fn now(&self) -> Timestamp {
+            if self.0.load(Ordering::SeqCst) {
+                std::panic::panic_any("intended");
+            }
+            ManualClock::new().now()
+        }
+    }
+
+    quietly();
+    let broken = Arc::new(AtomicBool::new(false));
+    let builder = Purgatory::builder("fetch").clock(Broken(broken.clone()));
+    let (purgatory, snapshotter) = recorded(|| builder.reaper(Reaper::Manual).build());
+    let purgatory = purgatory.expect("no threads to refuse");
+    let parked = purgatory.try_complete_else_watch(Op::<u64>::new(NEVER_IN_A_TEST), [1, 2]);
+    assert!(parked.is_ok_and(|admission| admission.is_parked()));
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(1.0, 2.0)]);
+    broken.store(true, Ordering::SeqCst);
+    assert_eq!(purgatory.force_complete_for_key(&1), 1);
+    let stats = purgatory.stats();
+    assert_eq!((stats.parked, stats.completed, stats.panicked), (0, 1, 1));
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -2.0)]);
 }
 
 #[test]

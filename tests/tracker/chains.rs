@@ -104,7 +104,7 @@ fn g14_a_chain_of_ids_that_are_forgotten_needs_no_stack() {
         }
     }
 
-    on_a_stack_of(64, || {
+    let test = || {
         let builder = Requests::<Id, ()>::builder("chain").reaper(Reaper::Manual);
         let calls = builder.remembered_ids(1).build();
         let calls = calls.expect("no threads to refuse");
@@ -119,7 +119,8 @@ fn g14_a_chain_of_ids_that_are_forgotten_needs_no_stack() {
             drop(ended);
         }
         assert_eq!((calls.stats().cancelled, calls.stats().parked), (LINKS, 0));
-    });
+    };
+    within(PATIENCE, move || on_a_stack_of(64, test));
 }
 
 /// All have ended, and the destructor of each id that is remembered responds to the next one.
@@ -262,13 +263,21 @@ fn g12_a_value_that_is_refused_comes_back_though_its_key_panics() {
     assert_eq!(refused, Some(RejectReason::ShutDown));
 }
 
+/// Whether its key panics, or completes the next value, whose key panics.
 #[test]
 fn g12_a_value_that_is_completed_comes_back_though_its_key_panics() {
-    let tracker = tracker();
-    let panics: Act = Arc::new(|| resume_unwind(Box::new("intended")));
-    let tracked = tracker.track(Acting(1, Some(panics)), (), Duration::MAX);
-    assert!(tracked.is_ok());
-    let complete = || tracker.complete(&Acting(1, None));
-    let completed = catch_unwind(AssertUnwindSafe(complete)).ok();
-    assert_eq!((completed, tracker.stats().panicked), (Some(Some(())), 1));
+    for links in 1..=2 {
+        let tracker = tracker();
+        let completes = tracker.clone();
+        let panics: Act = Arc::new(|| resume_unwind(Box::new("intended")));
+        let next: Act = Arc::new(move || _ = completes.complete(&Acting(1, None)));
+        for (number, act) in (1..=links).zip([panics, next]) {
+            let tracked = tracker.track(Acting(number, Some(act)), (), Duration::MAX);
+            assert!(tracked.is_ok());
+        }
+        let complete = || tracker.complete(&Acting(links, None));
+        let completed = catch_unwind(AssertUnwindSafe(complete)).ok();
+        assert_eq!((completed, tracker.stats().panicked), (Some(Some(())), 1));
+        assert!(tracker.is_empty(), "{links}");
+    }
 }
