@@ -70,39 +70,49 @@ fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
     assert_eq!(protocol.live_since(), Some(now));
 }
 
-/// One read serves two reasons: a session owes it, and a client names a version that is to be verified.
+/// One read serves two reasons: a session owes it, and a client names a version that is to be verified; or the session
+/// before has owed it as well, and its own read fails late.
 #[test]
 fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
-    let (config, now) = (Config::default(), Duration::ZERO);
-    let table = Arc::new(Table::new(100, config.rules, || {}));
-    let mut protocol = Protocol::new(table.clone(), &config, now);
-    let _entry = table.enter(&7_u64).expect("there is room");
-    protocol.begin(true, now);
-    let Some(Tell::Watch(keys)) = protocol.next_tell() else {
-        panic!("the session watches what was watched before");
-    };
-    protocol.watched(keys, now);
-    table.verify(&7);
-    protocol.tend(now);
-    let Ok(Next::Do(ticket)) = protocol.next_read(now) else {
-        panic!("the session reads what was watched before");
-    };
-    assert_eq!(ticket.keys, [7]);
-    protocol.read(ticket.fail(), now).expect("it only fails");
-    assert_eq!(protocol.live_since(), None);
-    let later = 2 * config.backoff.1;
-    let Ok(Next::Do(ticket)) = protocol.next_read(later) else {
-        panic!("what could not be read is read again");
-    };
-    let reading = Reading {
-        epoch: Epoch(1),
-        versions: vec![Some(1)],
-        head: None,
-        floor: None,
-    };
-    let applied = ticket.apply(&table, &reading);
-    protocol.read(applied, later).expect("nothing is lost");
-    assert_eq!(protocol.live_since(), Some(later));
+    for is_cut in [false, true] {
+        let (config, now) = (Config::default(), Duration::ZERO);
+        let table = Arc::new(Table::new(100, config.rules, || {}));
+        let mut protocol = Protocol::new(table.clone(), &config, now);
+        let begin = |protocol: &mut Protocol<u64>| {
+            protocol.begin(true, now);
+            let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+                panic!("the session watches what was watched before");
+            };
+            protocol.watched(keys, now);
+        };
+        let _entry = table.enter(&7_u64).expect("there is room");
+        begin(&mut protocol);
+        table.verify(&7);
+        protocol.tend(now);
+        let Ok(Next::Do(ticket)) = protocol.next_read(now) else {
+            panic!("the session reads what was watched before");
+        };
+        assert_eq!(ticket.keys, [7]);
+        if is_cut {
+            protocol.end();
+            begin(&mut protocol);
+        }
+        protocol.read(ticket.fail(), now).expect("it only fails");
+        assert_eq!(protocol.live_since(), None);
+        let later = 2 * config.backoff.1;
+        let Ok(Next::Do(ticket)) = protocol.next_read(later) else {
+            panic!("what could not be read is read again");
+        };
+        let reading = Reading {
+            epoch: Epoch(1),
+            versions: vec![Some(1)],
+            head: None,
+            floor: None,
+        };
+        let applied = ticket.apply(&table, &reading);
+        protocol.read(applied, later).expect("nothing is lost");
+        assert_eq!(protocol.live_since(), Some(later), "{is_cut}");
+    }
 }
 
 /// Of each pause a part of up to half is left out by chance.

@@ -2,7 +2,7 @@
 
 use crate::engine::{AUDIT, Engine, FIRST, LONGEST};
 use crate::{LONG, assert_paused, node_that_has_read, until};
-use request_purgatory_cluster::{Cluster, ClusterWaits, Config};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Epoch, Position, WaitError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -226,4 +226,41 @@ async fn g24_a_read_that_began_before_a_claim_does_not_refuse_it() {
     engine.set(|it| (it.gated, it.version) = (false, 7));
     node.read_again(&7);
     assert_eq!(timeout(LONG, wait).await, Ok(Ok(7)));
+}
+
+/// A session reads the keys that it has taken over one after the other. Meanwhile clients name a version that the store
+/// has not got: of the one key by a read of its own, of the other by the one that the session owes.
+#[tokio::test(start_paused = true)]
+async fn g24_a_read_that_a_session_owes_refuses_a_claim_as_well() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let config = Config {
+        audit: LONG * 100,
+        read_batch: 1,
+        concurrent_reads: 1,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7, 8]).unwrap();
+    until(&node, |it| {
+        let is_read = [7, 8].iter().all(|key| interest.version(key) == 5);
+        is_read && it.sessions == 1 && it.lag.is_zero()
+    })
+    .await;
+    engine.set(|it| it.gated = true);
+    engine.cut();
+    until(&node, |it| {
+        it.sessions == 2 && engine.0.lock().unwrap().under_way == 1
+    })
+    .await;
+    let claims = [7, 8].map(|key| waits.wait_past(key, 6, Duration::MAX));
+    sleep(FIRST).await;
+    engine.set(|it| it.gated = false);
+    engine.answer();
+    let (epoch, version) = (Epoch(1), 5);
+    for claim in claims {
+        let refused = Err(WaitError::Reset(Position { epoch, version }));
+        assert_eq!(timeout(LONG, claim).await, Ok(refused));
+    }
 }

@@ -2,9 +2,11 @@
 
 use crate::engine::{AUDIT, Engine, FIRST, LONGEST};
 use crate::{LONG, assert_paused, until};
-use request_purgatory_cluster::{Cluster, Config, Stats};
+use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::{Changes, Cluster, Config, Feed, FeedError, Interests, Stats};
+use std::pin::pin;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
 async fn g24_sessions_that_fail_again_and_again_pause_and_say_why() {
@@ -246,6 +248,27 @@ async fn g24_a_fault_of_one_session_is_not_held_against_the_next() {
     sleep(LONG / 3).await;
     let stats = node.stats();
     assert_eq!((stats.healed, stats.sessions, stats.gaps), (2, 2, 1));
+}
+
+/// The session was too slow for a moment, and has caught up when the next event comes.
+#[tokio::test(start_paused = true)]
+async fn g24_a_session_in_memory_that_something_was_dropped_for_ends_though_later_events_fit() {
+    let engine = MemoryEngine::new();
+    engine.set_capacity(2);
+    let (mut interests, mut changes) = engine.open(&Config::default()).await.unwrap();
+    interests.watch(&[7]).await.unwrap();
+    {
+        let mut heard = pin!(changes.next());
+        let early = timeout(FIRST, &mut heard).await;
+        assert!(early.is_err(), "{early:?}");
+        for _ in 0..3 {
+            engine.commit(7);
+        }
+        assert_eq!(heard.await.unwrap().len(), 2);
+    }
+    engine.commit(7);
+    let ended = changes.next().await;
+    assert!(matches!(ended, Err(FeedError::Lagged)), "{ended:?}");
 }
 
 /// What is committed and announced on this node, the feed has not told: a deaf one is found out all the same.

@@ -42,8 +42,7 @@ pub(super) struct State {
     /// The group itself, for the sessions of its members.
     pub(super) group: Weak<Group>,
     pub(super) phase: Phase,
-    /// Counts rebalances and the generations that came of them: it tells whether a parked operation still means this
-    /// one.
+    /// Counts rebalances and the generations that came of them: tells whether a parked operation still means this one.
     pub(super) round: u64,
     /// How often the members have agreed, or the last of them has left. Clients name it in every request.
     pub(super) generation: i32,

@@ -9,7 +9,9 @@ use std::time::Duration;
 const MS: Duration = Duration::from_millis(1);
 
 fn named(instance: &str) -> JoinGroupRequest {
-    join_request("").with_group_instance_id(Some(text(instance)))
+    join_request("")
+        .with_group_instance_id(Some(text(instance)))
+        .with_session_timeout_ms(2 * REBALANCE.as_millis() as i32)
 }
 
 #[test]
@@ -166,10 +168,11 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_static_member_that_restarts_disturbs_no_other() {
-    for name in ["b", "a"] {
+    for (name, synced) in [("b", 2), ("a", 2), ("b", 1)] {
         let world = World::new();
         // "a" leads.
-        let ids = world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into());
+        let joins = ["a", "b"].map(|name| world.ask(named(name), 9));
+        let ids = world.stabilised(joins.into(), synced);
         let before = &ids[usize::from(name == "b")];
         let again = world.ask(named(name), 9).answer();
         assert_eq!((again.error_code, again.generation_id), (0, 1));
@@ -184,6 +187,8 @@ fn a_static_member_that_restarts_disturbs_no_other() {
         let fenced = join_request(before).with_group_instance_id(Some(text(name)));
         let fenced = world.ask(fenced, 9).answer().error_code;
         assert_eq!(fenced, Code::FencedInstanceId.code());
+        // Nor later, as one that has not asked for its assignment.
+        world.pass(REBALANCE);
         assert_eq!(world.phase(), "Stable");
         world.check();
         // An administrator removes it by its name.

@@ -59,8 +59,7 @@ struct Client {
 struct Run {
     world: World,
     clients: Vec<Client>,
-    /// The protocol and the leader of a generation, by the member that was told first. Deleted and made anew, a group
-    /// counts from the start.
+    /// Protocol and leader of a generation, as they were told first. A group that is made anew counts from the start.
     generations: Generations,
 }
 
@@ -94,9 +93,7 @@ impl Run {
             }
             Step::Restart(client) => {
                 let client = &mut self.clients[client];
-                let name = client.name;
-                *client = Client::default();
-                client.name = name;
+                client.name = std::mem::take(client).name;
             }
             Step::Pass(milliseconds) => self.world.pass(Duration::from_millis(milliseconds)),
             Step::Delete => self.delete(),
