@@ -195,7 +195,8 @@ impl Stats {
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Event::Unwatched), sum(Event::Delivered));
         // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: of a completion that was delivered, the
-        // handing over is seen as well, so none is taken for another one that is still to run.
+        // handing over is seen as well, so none is taken for another one that is still to run. And with that in
+        // `Passes::begin`: a thread that has read an ending finds the pass that made it.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());

@@ -61,18 +61,16 @@ pub(crate) struct Pass(Arc<AtomicU64>);
 impl Passes {
     /// Begins a pass, which lasts until the result is dropped.
     pub(crate) fn begin(&self) -> Pass {
-        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `are_over`: a thread that has
+        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`: a thread that has
         // read a count that this pass has made also finds the pass here, or finds it over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         Pass(self.0.clone())
     }
 
-    /// Whether each pass is over whose counts this thread has read.
+    /// Whether each pass is over whose counts this thread has read, by `Stats::of`.
     pub(crate) fn are_over(&self) -> bool {
-        // ORDERING: see `begin`; the load is Acquire and pairs with the Release in `drop`: what a pass has handed over
-        // is seen to be so.
-        fence(Ordering::Acquire);
+        // ORDERING: Acquire pairs with the Release in `drop`: what a pass has handed over is seen to be so.
         self.0.load(Ordering::Acquire) == 0
     }
 }
