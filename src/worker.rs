@@ -118,3 +118,29 @@ pub(crate) mod refusal {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// It does not wait, and leaves that to the next one.
+    #[test]
+    fn g15_a_join_in_a_callback_leaves_the_thread_to_a_later_one() {
+        let (worker, (end, ending)) = (Worker::default(), mpsc::channel::<()>());
+        let run = move || {
+            // Until the sender is dropped.
+            let _ = ending.recv();
+            thread::sleep(Duration::from_millis(50));
+        };
+        worker.start("g15", "worker", run).expect("a thread");
+        {
+            let _callback = Trampoline::enter();
+            worker.join(None);
+        }
+        assert_eq!(worker.running(), Some("g15-worker"));
+        drop(end);
+        worker.join(None);
+        assert_eq!(worker.running(), None);
+    }
+}

@@ -109,7 +109,9 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::hash::RandomState;
+    use std::cell::Cell;
+    use std::hash::{Hash, Hasher, RandomState};
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     #[test]
     fn checks_of_one_key_are_merged_and_go_as_far_as_both() {
@@ -143,5 +145,35 @@ mod tests {
         assert_eq!([checks.next(), checks.next()], left);
         let again = Some((CheckTarget::key(1), Bound::at_most(1)));
         assert_eq!([checks.next(), checks.next()], [again, None]);
+    }
+
+    thread_local!(static BROKEN: Cell<bool> = const { Cell::new(false) });
+
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Fragile(u8);
+
+    impl Hash for Fragile {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            if BROKEN.get() {
+                resume_unwind(Box::new("on purpose"));
+            }
+            self.0.hash(state);
+        }
+    }
+
+    /// It costs its own check. What it leaves in the map takes no later one for itself.
+    #[test]
+    fn g12_a_key_that_panics_when_its_check_is_made_costs_no_later_check() {
+        let checks = DeferredChecks::new(RandomState::new());
+        let add = |key, bound| assert!(checks.add(CheckTarget::key(Fragile(key)), bound));
+        add(1, Bound::all());
+        add(2, Bound::all());
+        BROKEN.set(true);
+        assert!(catch_unwind(AssertUnwindSafe(|| checks.next())).is_err());
+        BROKEN.set(false);
+        add(1, Bound::all());
+        add(2, Bound::at_most(1));
+        let left = [2, 1].map(|key| Some((CheckTarget::key(Fragile(key)), Bound::all())));
+        assert_eq!([checks.next(), checks.next()], left);
     }
 }
