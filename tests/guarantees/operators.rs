@@ -245,6 +245,27 @@ fn g15_a_slow_callback_of_the_shutdown_does_not_hold_up_its_bound() {
     });
 }
 
+/// The thread has got all three together.
+#[test]
+fn g16_each_completion_is_pending_until_it_has_run() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
+        let (tell, told) = channel();
+        for key in 0..3 {
+            let (of, tell) = (purgatory.downgrade(), tell.clone());
+            let op = Op::new(SOON).then(move |_| {
+                let pending = of.upgrade().map(|it| it.stats().completions_pending);
+                tell.send(pending).expect("the test receives it");
+            });
+            park(&purgatory, op, key);
+        }
+        clock.advance(2 * SOON);
+        assert_eq!(purgatory.advance(), 3);
+        let pending = told.iter().take(3).collect::<Vec<_>>();
+        assert_eq!(pending, [Some(3), Some(2), Some(1)]);
+    });
+}
+
 /// An operation expires in the hands of a checking thread, and the executor keeps its job for ever.
 #[test]
 fn g15_an_async_shutdown_does_not_wait_for_the_jobs_of_an_executor() {
