@@ -400,3 +400,22 @@ fn g16_a_check_counts_what_it_examines() {
         );
     });
 }
+
+/// There are more threads than timer shards, so some count in the same place.
+#[test]
+fn g16_no_count_of_many_threads_is_lost() {
+    const THREADS: u64 = 40;
+    const TIMES: u64 = 100_000;
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual(|builder| builder);
+        assert_eq!(purgatory.drain(Duration::ZERO), 0);
+        let refused = || {
+            for _ in 0..TIMES {
+                let admission = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+                assert!(admission.is_err());
+            }
+        };
+        thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(refused))));
+        assert_eq!(purgatory.stats().rejected, THREADS * TIMES);
+    });
+}
