@@ -162,7 +162,7 @@ pub struct Stats {
     /// the clock while an operation is parked or ends, in a reactor's wake function, in metrics recorders and tracing
     /// subscribers (but not when a span is closed). Not counted are panics that go through to the caller of a method,
     /// those of a clock that the reaper reads, and those of the waker of a future whose operation or request is
-    /// dropped.
+    /// dropped. Where several destructors panic one after the other, at the end of one call, they count as one.
     pub panicked: u64,
     /// Operations that were refused: their park returned an error.
     pub rejected: u64,
