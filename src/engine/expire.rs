@@ -126,9 +126,11 @@ fn expire_in<H: Handler>(
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let _trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
-    let some = !batch.is_empty();
+    if batch.is_empty() {
+        return false;
+    }
     handler.reclaim(batch);
-    some
+    true
 }
 
 /// Counts how late payloads with these deadlines have expired: all of them by now.

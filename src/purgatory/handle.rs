@@ -62,8 +62,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Runs user code, unless the purgatory is gone. Returns whether it panicked; then the panic was counted.
     pub(crate) fn panics(&self, user_code: impl FnOnce()) -> bool {
-        let ran = self.with(|inner| inner.engine.guarded(user_code));
-        ran.is_some_and(|ran| ran.is_err())
+        self.with(|inner| inner.engine.guarded(user_code).is_err()) == Some(true)
     }
 
     /// Counts the operation among those whose key was not checked in time, though it has ended.

@@ -151,11 +151,12 @@ fn g03_a_waker_may_end_the_operation_when_it_is_dropped() {
     });
 }
 
-struct Bomb;
+/// Panics when it is dropped, also while the thread unwinds already.
+pub(crate) struct Bomb;
 
 impl Drop for Bomb {
     fn drop(&mut self) {
-        panic!("on purpose");
+        resume_unwind(Box::new("intended"));
     }
 }
 
@@ -280,14 +281,6 @@ fn g03_a_waker_may_poll_and_drop_the_future() {
 /// Of a destructor that panics while the thread unwinds already, the process would die.
 #[test]
 fn g12_a_future_that_is_dropped_by_a_panic_ends_though_its_predicate_panics_when_dropped() {
-    struct Bomb;
-
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            resume_unwind(Box::new("intended"));
-        }
-    }
-
     within(PATIENCE, || {
         let (waits, _clock) = by_hand();
         let bomb = Bomb;

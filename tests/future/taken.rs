@@ -4,7 +4,7 @@
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, within};
-use crate::{assert_empty, by_hand, now};
+use crate::{assert_empty, by_hand, drops, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, purgatory::Cause, threads::Reaper};
 use std::collections::{BTreeSet, VecDeque};
@@ -222,14 +222,8 @@ fn g26_a_destructor_that_panics_loses_no_job() {
 /// A second panic while the first one unwinds would end the process.
 #[test]
 fn g12_destructors_of_a_take_that_took_nothing_panic_one_by_one() {
-    struct Loud;
-    impl Drop for Loud {
-        fn drop(&mut self) {
-            resume_unwind(Box::new("on purpose"));
-        }
-    }
     let (waits, _clock) = by_hand();
-    let [in_take, in_give_back] = [Loud, Loud];
+    let [in_take, in_give_back] = [drops::Bomb, drops::Bomb];
     let take = waits.take(
         [1],
         NEVER_IN_A_TEST,

@@ -2,17 +2,18 @@
 
 use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, listen_for_what_is_not_checked};
 use crate::support::keys::{Fragile, Hook, with_fuse};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, quietly, within};
+use crate::support::{
+    FragileClock, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, quietly, within,
+};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit, with_local_recorder,
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::time::{Clock, ManualClock, Timestamp};
 use request_purgatory::{Purgatory, Timer, purgatory::WeakRef, threads::Reaper};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -271,26 +272,15 @@ fn g12_a_recorder_that_panics_harms_no_operation() {
 /// It is read for the park time. The gauges tell of the end all the same.
 #[test]
 fn g12_a_clock_that_panics_at_an_end_keeps_nothing_in_the_gauges() {
-    struct Broken(Arc<AtomicBool>);
-
-    impl Clock for Broken {
-        fn now(&self) -> Timestamp {
-            if self.0.load(Ordering::SeqCst) {
-                std::panic::panic_any("intended");
-            }
-            ManualClock::new().now()
-        }
-    }
-
     quietly();
-    let broken = Arc::new(AtomicBool::new(false));
-    let builder = Purgatory::builder("fetch").clock(Broken(broken.clone()));
+    let clock = FragileClock::default();
+    let builder = Purgatory::builder("fetch").clock(clock.clone());
     let (purgatory, snapshotter) = recorded(|| builder.reaper(Reaper::Manual).build());
     let purgatory = purgatory.expect("no threads to refuse");
     let parked = purgatory.try_complete_else_watch(Op::<u64>::new(NEVER_IN_A_TEST), [1, 2]);
     assert!(parked.is_ok_and(|admission| admission.is_parked()));
     assert_eq!(changes(&snapshotter, ["fetch"]), [(1.0, 2.0)]);
-    broken.store(true, Ordering::SeqCst);
+    clock.set_broken(true);
     assert_eq!(purgatory.force_complete_for_key(&1), 1);
     let stats = purgatory.stats();
     assert_eq!((stats.parked, stats.completed, stats.panicked), (0, 1, 1));

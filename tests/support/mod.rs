@@ -10,7 +10,7 @@ pub(crate) mod stall;
 use procfs_core::{FromRead, process::Stat, process::Status};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::RejectReason,
-    purgatory::Rejected, threads::Reaper, time::ManualClock, time::Timestamp,
+    purgatory::Rejected, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
 use std::fmt;
 use std::hash::Hash;
@@ -25,6 +25,25 @@ use std::time::{Duration, Instant};
 pub(crate) const NEVER_IN_A_TEST: Duration = Duration::from_secs(3_600);
 /// What a watchdog allows unless a test says otherwise: generous, for loaded machines.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A clock that stands, and panics while it is broken.
+#[derive(Clone, Default)]
+pub(crate) struct FragileClock(Arc<AtomicBool>);
+
+impl FragileClock {
+    pub(crate) fn set_broken(&self, broken: bool) {
+        self.0.store(broken, Ordering::SeqCst);
+    }
+}
+
+impl Clock for FragileClock {
+    fn now(&self) -> Timestamp {
+        if self.0.load(Ordering::SeqCst) {
+            std::panic::panic_any("intended");
+        }
+        ManualClock::new().now()
+    }
+}
 
 /// What an executor is given.
 #[allow(dead_code, reason = "not every test crate has an executor")]

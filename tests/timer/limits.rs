@@ -1,13 +1,11 @@
 //! G17, G18: bounds, ids, and settings that make no sense.
 
-use crate::support::{NEVER_IN_A_TEST, quietly, refusal};
+use crate::support::{FragileClock, NEVER_IN_A_TEST, quietly, refusal};
 use crate::{Tested, builder, manual, with_channel};
 use request_purgatory::{
     Timer, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
-    time::Clock, time::ManualClock, time::Timestamp,
+    time::ManualClock,
 };
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
@@ -66,29 +64,15 @@ pub(crate) fn g17_a_scheme_that_is_chosen_last_changes_no_other_choice<W: Tested
     assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(1)));
 }
 
-/// A clock that panics while it is broken.
-#[derive(Default)]
-struct Fragile(Arc<AtomicBool>);
-
-impl Clock for Fragile {
-    fn now(&self) -> Timestamp {
-        if self.0.load(Ordering::SeqCst) {
-            std::panic::panic_any("intended");
-        }
-        ManualClock::new().now()
-    }
-}
-
 pub(crate) fn g12_a_clock_that_panics_gives_the_payload_back<W: Tested>() {
     quietly();
-    let clock = Fragile::default();
-    let broken = clock.0.clone();
+    let clock = FragileClock::default();
     let (builder, _clock) = manual::<u32, W>();
-    let builder = builder.clock(clock).max_parked(1);
+    let builder = builder.clock(clock.clone()).max_parked(1);
     let (timer, _expired) = with_channel(builder);
-    broken.store(true, Ordering::SeqCst);
+    clock.set_broken(true);
     let refused = timer.start(TICK, 1);
-    broken.store(false, Ordering::SeqCst);
+    clock.set_broken(false);
     let refused = refused.map_err(Rejected::into_parts);
     assert!(
         matches!(refused, Err((RejectReason::Panicked, 1))),

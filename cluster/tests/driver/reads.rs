@@ -164,16 +164,21 @@ async fn g24_a_node_that_cannot_read_is_out_of_step() {
     until(&node, |it| it.lag.is_zero()).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn g24_no_more_reads_are_under_way_than_the_setting_says() {
-    let engine = Engine::default();
+/// Without audits, and with at most this number of reads under way.
+fn node_that_reads_key_by_key(engine: &Engine, concurrent_reads: usize) -> Cluster<u64> {
     let config = Config {
         audit: LONG * 100,
         read_batch: 1,
-        concurrent_reads: 2,
+        concurrent_reads,
         ..Config::default()
     };
-    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    Cluster::start(engine.clone(), engine.clone(), config).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_no_more_reads_are_under_way_than_the_setting_says() {
+    let engine = Engine::default();
+    let node = node_that_reads_key_by_key(&engine, 2);
     until(&node, |it| it.sessions == 1 && it.lag.is_zero()).await;
     engine.set(|it| (it.gated, it.version) = (true, 5));
     let interest = node.interest(1..=6).unwrap();
@@ -234,13 +239,7 @@ async fn g24_a_read_that_began_before_a_claim_does_not_refuse_it() {
 async fn g24_a_read_that_a_session_owes_refuses_a_claim_as_well() {
     let engine = Engine::default();
     engine.set(|it| it.version = 5);
-    let config = Config {
-        audit: LONG * 100,
-        read_batch: 1,
-        concurrent_reads: 1,
-        ..Config::default()
-    };
-    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let node = node_that_reads_key_by_key(&engine, 1);
     let waits = ClusterWaits::new(&node).unwrap();
     let interest = node.interest([7, 8]).unwrap();
     until(&node, |it| {

@@ -222,7 +222,7 @@ impl World {
         ids.collect()
     }
 
-    /// A stable group of these members, the leader first, in generation 1, of which so many have synced; their ids.
+    /// Makes a stable group of `joins`, the leader first, in generation 1. The first `synced` ask for their assignment.
     pub(super) fn stabilised(&self, mut joins: Vec<Joining>, synced: usize) -> Vec<String> {
         self.pass(INITIAL_DELAY);
         let ids = Self::members(&mut joins);
