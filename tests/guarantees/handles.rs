@@ -2,7 +2,7 @@
 //! one.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
-use request_purgatory::{Completion, Handle, Purgatory};
+use request_purgatory::{Completion, Handle, Purgatory, future::block_on};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -44,6 +44,26 @@ fn g18_an_old_handle_never_acts_on_the_next_purgatory() {
         stale.push(handle);
         stale.drain(..stale.len().saturating_sub(20));
     }
+}
+
+/// However often and in whichever way a purgatory is shut down, its place goes to one other.
+#[test]
+fn g18_a_repeated_shutdown_gives_one_place_back() {
+    let again: [fn(&Purgatory<Op>); 3] = [
+        Purgatory::shutdown,
+        |gone| assert!(gone.shutdown_timeout(PATIENCE).is_ok()),
+        |gone| block_on(gone.shutdown_async().expect("a thread")),
+    ];
+    within(PATIENCE, move || {
+        for (first, second) in (0..27).map(|pair| (again[pair % 3], again[pair / 3 % 3])) {
+            let (gone, _clock) = manual::<u64>(|builder| builder);
+            first(&gone);
+            second(&gone);
+            let next = [(); 4].map(|()| manual::<u64>(|builder| builder).0);
+            let handles = next.each_ref().map(|next| park(next, &Probe::new()));
+            assert!(handles.iter().all(|handle| handle.cancel().is_some()));
+        }
+    });
 }
 
 /// Another type of purgatory gets the same recycled place.

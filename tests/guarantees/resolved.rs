@@ -265,6 +265,24 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     assert_eq!(census.count(), 0);
 }
 
+/// This one may have the place of the other, by which handles find it.
+#[test]
+fn g18_a_key_that_a_purgatory_resolved_which_is_gone_counts_as_plain() {
+    let census = Census::default();
+    for _ in 0..50 {
+        let (gone, _clock) = manual::<Counted>(|builder| builder);
+        let strange = [2, 1].map(|key| gone.resolve(census.key(key)));
+        drop(gone);
+        let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+        let own = [8, 9].map(|key| purgatory.resolve(census.key(key)));
+        let probe = Probe::new();
+        park(&purgatory, &probe, [strange[1].watch()]);
+        probe.satisfy();
+        assert!(own.iter().all(|key| key.check_and_complete() == 0));
+        assert_eq!(purgatory.check_and_complete(&census.key(1)), 1);
+    }
+}
+
 /// It finds no operation then, and can still be cloned, dropped and named.
 #[test]
 fn g18_a_resolved_key_outlives_its_purgatory() {

@@ -7,6 +7,7 @@ use crate::cli::{DemoOptions, Settings};
 use crate::console::{log, say};
 use crate::{serve, server};
 use load::{Load, Tally};
+use request_purgatory::purgatory::Stats;
 use std::io;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -72,19 +73,17 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
 fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
     say!("\n{:24} {:>10} {:>10}", "purgatory", "fetch", "produce")?;
-    let (a, b) = (fetch.stats(), produce.stats());
-    for (name, fetch, produce) in [
-        (
-            "completed at once",
-            a.completed_at_once,
-            b.completed_at_once,
-        ),
-        ("completed by a key", a.completed, b.completed),
-        ("expired", a.expired, b.expired),
-        ("cancelled", a.cancelled, b.cancelled),
-        ("ended by shutdown", a.shut_down, b.shut_down),
-        ("missed checks", a.missed_checks, b.missed_checks),
-    ] {
+    let stats = [fetch.stats(), produce.stats()];
+    let counts: [(&str, fn(&Stats) -> u64); 6] = [
+        ("completed at once", |it| it.completed_at_once),
+        ("completed by a key", |it| it.completed),
+        ("expired", |it| it.expired),
+        ("cancelled", |it| it.cancelled),
+        ("ended by shutdown", |it| it.shut_down),
+        ("missed checks", |it| it.missed_checks),
+    ];
+    for (name, count) in counts {
+        let [fetch, produce] = stats.each_ref().map(count);
         say!("{name:24} {fetch:>10} {produce:>10}")?;
     }
     say!("\n{:24} {:>10} {:>10} {:>10}", "", "p50", "p99", "max")?;

@@ -76,7 +76,6 @@ async fn report(broker: Arc<Broker>, interval: Duration) {
 
 fn parked(broker: &Broker) -> String {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
-    let groups = &broker.groups;
     format!(
         "parked: fetch={} produce={} watched={} connections={} missed_checks={} \
          groups: rebalances={} members={}",
@@ -85,7 +84,7 @@ fn parked(broker: &Broker) -> String {
         fetch.stats().watched + produce.stats().watched,
         Arc::strong_count(&broker.connection) - 1,
         fetch.stats().missed_checks + produce.stats().missed_checks,
-        groups.rebalances(),
-        groups.members(),
+        broker.groups.rebalances(),
+        broker.groups.members(),
     )
 }

@@ -105,9 +105,13 @@ impl Partition {
         }
     }
 
-    /// Marks it as deleted, and has what waits for it answered. To be called with no lock held.
+    /// From now on it takes no batch.
     pub(crate) fn delete(&self) {
         self.state.lock().deleted = true;
+    }
+
+    /// Has what waits for it answered, once it is deleted. To be called with no lock held.
+    pub(crate) fn answer_all(&self) {
         self.produces
             .check_and_complete_with(Bound::all().up_to(u64::MAX));
         self.fetches.check_and_complete_after_lock();
@@ -214,6 +218,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::topics::Topics;
+    use std::{thread, time::Duration};
 
     /// A request may have looked it up before the topic went.
     #[test]
@@ -232,5 +238,20 @@ mod tests {
         assert_eq!(append(), Ok(1));
         partition.delete();
         assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
+    }
+
+    /// Else a produce that looked the topic up before might append to the folder of the next.
+    #[test]
+    fn no_topic_follows_one_of_its_name_that_still_takes_batches() {
+        let purgatories = Purgatories::new().expect("threads are to be had");
+        let topics = Topics::open(purgatories, None, 1).expect("no folder");
+        let old = topics.create("t", 1).expect("a topic");
+        thread::scope(|scope| {
+            let _takes_batches = old.partitions[0].state.lock();
+            scope.spawn(|| topics.delete("t"));
+            let next = scope.spawn(|| while topics.create("t", 1).is_err() {});
+            thread::sleep(Duration::from_millis(50));
+            assert!(!next.is_finished());
+        });
     }
 }

@@ -118,21 +118,21 @@ impl Topics {
 
     /// Deletes a topic. What waits for one of its partitions is answered that it is not there.
     pub(crate) fn delete(&self, name: &str) -> Outcome {
-        let topic = {
+        let deleted = {
             let mut by_name = self.by_name.write();
-            if !by_name.contains_key(name) {
-                return Err(ResponseError::UnknownTopicOrPartition);
-            }
+            let topic = by_name.get(name).cloned();
+            let topic = topic.ok_or(ResponseError::UnknownTopicOrPartition)?;
             if let Some(folder) = &self.folder {
                 let deleted = folder.delete(name);
                 deleted.map_err(|error| storage_failed("delete", name, &error))?;
             }
-            by_name.remove(name)
+            by_name.remove(name);
+            // Before there can be another of this name: what a produce still appends to this one must not go there.
+            topic.partitions.iter().for_each(|it| it.delete());
+            topic
         };
         // With no lock held: this completes requests.
-        for partition in topic.iter().flat_map(|topic| &topic.partitions) {
-            partition.delete();
-        }
+        deleted.partitions.iter().for_each(|it| it.answer_all());
         Ok(())
     }
 

@@ -99,33 +99,17 @@ fn folders(topic: &Path, partitions: usize) -> Vec<Option<PathBuf>> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-
-    /// An empty folder, removed at the end.
-    pub(crate) struct Scratch(pub(crate) PathBuf);
-
-    impl Scratch {
-        pub(crate) fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("broker-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).expect("a folder");
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use tempfile::tempdir;
 
     /// A creation that failed in the middle may have left folders of more partitions than the next one is to have.
     #[test]
     fn a_topic_has_no_partition_of_a_creation_that_failed() {
-        let path = Scratch::new("creation");
-        let folder = Folder::open(&path.0).expect("a folder");
-        for left in folders(&path.0.join(format!("{NEW}t")), 5).iter().flatten() {
+        let kept = tempdir().expect("a folder");
+        let folder = Folder::open(kept.path()).expect("a folder");
+        let left = kept.path().join(format!("{NEW}t"));
+        for left in folders(&left, 5).iter().flatten() {
             fs::create_dir_all(left).expect("a part of a topic");
         }
         let created = folder.create("t", 2).expect("a topic");
@@ -135,11 +119,11 @@ pub(crate) mod tests {
     /// If it were said to be there still, no record could be appended, and it could not be deleted again.
     #[test]
     fn a_topic_that_cannot_be_removed_is_deleted() {
-        let path = Scratch::new("deletion");
-        let folder = Folder::open(&path.0).expect("a folder");
+        let kept = tempdir().expect("a folder");
+        let folder = Folder::open(kept.path()).expect("a folder");
         // A file is no folder that could be removed.
-        fs::write(path.0.join("t"), "").expect("a file in its place");
+        fs::write(kept.path().join("t"), "").expect("a file in its place");
         folder.delete("t").expect("it is another folder's now");
-        assert!(!path.0.join("t").exists());
+        assert!(!kept.path().join("t").exists());
     }
 }

@@ -191,21 +191,19 @@ fn damaged(what: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::folder::tests::Scratch;
 
     /// What cannot be removed stays the oldest, and is removed when it can be: without it, what follows would be taken
     /// for damage at the next start.
     #[test]
     fn a_segment_that_cannot_be_removed_stays() {
-        let scratch = Scratch::new("stays");
-        let folder = &scratch.0;
+        let folder = tempfile::tempdir().expect("a folder");
         let segment = |start| Segment {
             start,
             length: 1,
-            path: folder.join(format!("{start:020}.log")).into(),
+            path: folder.path().join(format!("{start:020}.log")).into(),
         };
         let mut segments = Segments {
-            folder: folder.clone(),
+            folder: folder.path().to_owned(),
             segments: VecDeque::from([segment(0), segment(7)]),
         };
         // A folder is no file that could be removed.

@@ -92,13 +92,12 @@ fn kcat_sends_long_messages() {
     }
     let broker = Broker::with(&[]);
     // A file is sent as one message.
-    let file = std::env::temp_dir().join(format!("broker-message-{}", std::process::id()));
+    let file = tempfile::NamedTempFile::new().expect("a file");
     let produce = |length| {
         std::fs::write(&file, vec![b'x'; length]).expect("write");
         let sizes = "-X message.max.bytes=200000000 -X queue.buffering.max.kbytes=1000000";
-        let output = kcat(&broker, &format!("-P -t t {sizes} {}", file.display()), "");
-        std::fs::remove_file(&file).expect("remove");
-        output
+        let file = file.path().display();
+        kcat(&broker, &format!("-P -t t {sizes} {file}"), "")
     };
     let output = produce(5_000_000);
     assert!(output.status.success(), "{output:?}");

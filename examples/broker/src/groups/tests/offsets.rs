@@ -3,7 +3,6 @@
 use super::world::{GROUP, TOPIC, World};
 use crate::groups::journal::Journal;
 use crate::groups::member::{Id, text};
-use crate::storage::folder::tests::Scratch;
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::*;
 use std::fs;
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
+use tempfile::{TempDir, tempdir};
 
 /// Commits partitions of a group, each with its offset as metadata, the first in this many bytes; returns its error.
 fn commit_all(world: &World, by: (&str, &str, i32), offsets: &[(i32, i64)], length: usize) -> i16 {
@@ -115,12 +115,12 @@ fn metadata_and_memory_are_bounded() {
     assert_eq!(committed(&world), [(0, 1), (1, 2)]);
 }
 
-fn journal(kept: &Scratch) -> PathBuf {
-    kept.0.join("+offsets")
+fn journal(kept: &TempDir) -> PathBuf {
+    kept.path().join("+offsets")
 }
 
 /// What a coordinator that is started now finds in a folder. The one before was about to write the journal anew.
-fn start(kept: &Scratch) -> World {
+fn start(kept: &TempDir) -> World {
     let unfinished = r#"["g","t",999,{"offset":1,"leader_epoch":-1,"metadata":"1"}]"#;
     let path = journal(kept).with_extension("new");
     fs::write(path, format!("{unfinished}\n")).expect("a file");
@@ -129,7 +129,7 @@ fn start(kept: &Scratch) -> World {
 
 #[test]
 fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
-    let kept = Scratch::new("groups");
+    let kept = tempdir().expect("a folder");
     let world = start(&kept);
     let both = vec![(0, 7), (1, 8)];
     let commit = |world: &World, group| commit_all(world, (group, "", -1), &both, 9);
@@ -180,7 +180,7 @@ fn f9_the_journal_has_commits_in_their_order() {
     const CLIENTS: i64 = 4;
     let mut worst = Duration::ZERO;
     for round in 0..10 {
-        let kept = Scratch::new(&format!("order-{round}"));
+        let kept = tempdir().expect("a folder");
         let world = start(&kept);
         let begun = Barrier::new(CLIENTS as usize);
         thread::scope(|scope| {
@@ -204,7 +204,7 @@ fn f9_the_journal_has_commits_in_their_order() {
 
 #[test]
 fn a_long_journal_is_written_anew() {
-    let kept = Scratch::new("long");
+    let kept = tempdir().expect("a folder");
     let world = start(&kept);
     for offset in 0..4_000 {
         assert_eq!(commit(&world, "", -1, offset as i32 % 10, offset), 0);
@@ -217,7 +217,7 @@ fn a_long_journal_is_written_anew() {
 /// There is no room for another file.
 #[test]
 fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_long() {
-    let kept = Scratch::new("no-room");
+    let kept = tempdir().expect("a folder");
     let (path, mut journal) = (journal(&kept), Journal::default());
     journal.begin(&path, &[]).expect("there is room");
     let grow = |journal: &mut Journal| {
@@ -244,7 +244,7 @@ fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_l
 /// A crash, or a disk that was full, has left a part of a line at the end, or in the middle.
 #[test]
 fn f9_a_torn_line_is_cut_off() {
-    let kept = Scratch::new("torn");
+    let kept = tempdir().expect("a folder");
     let world = start(&kept);
     assert_eq!(commit_all(&world, (GROUP, "", -1), &[(0, 7), (1, 8)], 0), 0);
     let whole = fs::read_to_string(journal(&kept)).expect("the journal");
