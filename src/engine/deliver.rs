@@ -21,7 +21,7 @@ pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    ended: Collected<EndedPayload<H::Left>>,
+    ended: Collected<EndedPayload<H::Value>>,
 }
 
 /// Most calls end one payload, or none.
@@ -66,7 +66,7 @@ impl<'a, H: Handler> Outbox<'a, H> {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, ended: EndedPayload<H::Left>) {
+    pub(crate) fn push(&mut self, ended: EndedPayload<H::Value>) {
         match self.ended {
             Collected::None => self.ended = Collected::Only(ended),
             _ => self.ended.push_another(ended),
@@ -74,7 +74,7 @@ impl<'a, H: Handler> Outbox<'a, H> {
     }
 
     /// Takes them back: none of them is delivered.
-    pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Left>> {
+    pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Value>> {
         self.ended.take().into_vec().into_iter()
     }
 }
@@ -97,7 +97,7 @@ impl<H: Handler> Drop for Outbox<'_, H> {
 pub(crate) fn deliver<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    ended: EndedPayload<H::Left>,
+    ended: EndedPayload<H::Value>,
     run_on: RunOn,
 ) {
     if trampoline.is_outermost() && !runs_elsewhere::<H>(handler, &ended, run_on) {
@@ -113,7 +113,7 @@ pub(crate) fn deliver<H: Handler>(
 fn deliver_one<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    ended: EndedPayload<H::Left>,
+    ended: EndedPayload<H::Value>,
     run_on: RunOn,
 ) {
     deliver_all(handler, trampoline, vec![ended], run_on);
@@ -123,11 +123,11 @@ fn deliver_one<H: Handler>(
 pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    all: Vec<EndedPayload<H::Left>>,
+    all: Vec<EndedPayload<H::Value>>,
     run_on: RunOn,
 ) {
     let engine = handler.engine();
-    let run_here = |ended: EndedPayload<H::Left>| match trampoline.is_outermost() {
+    let run_here = |ended: EndedPayload<H::Value>| match trampoline.is_outermost() {
         true => complete(&**handler, ended),
         false => trampoline.run(job(handler, vec![ended], false)),
     };
@@ -161,17 +161,17 @@ pub(crate) fn deliver_all<H: Handler>(
     here.into_iter().for_each(run_here);
 }
 
-fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Left>, run_on: RunOn) -> bool {
+fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Value>, run_on: RunOn) -> bool {
     (run_on == RunOn::Dispatch || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
 /// Runs the user's code for one payload; the one place that does. Then its place under the limit is free.
 #[inline(always)]
-fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Left>) {
+fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.
     let EndedPayload {
-        left,
+        value,
         ending,
         was_parked,
         pass,
@@ -179,7 +179,7 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Left>) {
     } = ended;
     // A panic is counted, and concerns this payload only.
     let engine = handler.engine();
-    let _ = engine.guarded(move || handler.complete(left, ending));
+    let _ = engine.guarded(move || handler.complete(value, ending));
     if was_parked {
         engine.free_place();
     }
@@ -189,7 +189,7 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Left>) {
 /// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.
 struct Delivery<H: Handler> {
     handler: Arc<H>,
-    ended: Vec<EndedPayload<H::Left>>,
+    ended: Vec<EndedPayload<H::Value>>,
     /// An executor of the user's runs it, perhaps at once.
     by_executor: bool,
 }
@@ -197,7 +197,7 @@ struct Delivery<H: Handler> {
 /// Hands payloads over to whatever runs the job.
 fn job<H: Handler>(
     handler: &Arc<H>,
-    mut ended: Vec<EndedPayload<H::Left>>,
+    mut ended: Vec<EndedPayload<H::Value>>,
     by_executor: bool,
 ) -> Job {
     handler.engine().count(Event::HandedOver, ended.len());

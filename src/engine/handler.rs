@@ -12,9 +12,9 @@ use crate::sync::{Arc, Mutex};
 const LONG: usize = 256;
 
 /// A payload that has ended, on its way to the user's code.
-pub(crate) struct EndedPayload<L> {
-    /// What the user's code gets.
-    pub(crate) left: L,
+pub(crate) struct EndedPayload<V> {
+    /// What the user's code gets of it.
+    pub(crate) value: V,
     pub(crate) ending: Ending,
     /// Whether it was parked, and so has a place under the limit.
     pub(crate) was_parked: bool,
@@ -24,10 +24,10 @@ pub(crate) struct EndedPayload<L> {
     pub(crate) pass: Option<Pass>,
 }
 
-impl<L> EndedPayload<L> {
-    pub(crate) fn new(left: L, ending: Ending) -> Self {
+impl<V> EndedPayload<V> {
+    pub(crate) fn new(value: V, ending: Ending) -> Self {
         Self {
-            left,
+            value,
             ending,
             was_parked: true,
             for_its_key: false,
@@ -44,7 +44,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// How deadlines are kept.
     type Scheme: Scheme;
     /// What the user's code gets of a payload that has ended.
-    type Left: Send + 'static;
+    type Value: Send + 'static;
     /// What an expired payload leaves behind, its slot at least.
     type Unreclaimed: Send + 'static;
 
@@ -56,7 +56,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn expire(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
-    ) -> (EndedPayload<Self::Left>, Self::Unreclaimed);
+    ) -> (EndedPayload<Self::Value>, Self::Unreclaimed);
 
     /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
     fn reclaim(&self, batch: Vec<Self::Unreclaimed>);
@@ -65,10 +65,10 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn on_shutdown(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
-    ) -> Option<EndedPayload<Self::Left>>;
+    ) -> Option<EndedPayload<Self::Value>>;
 
     /// Runs the user's code for a payload that has ended; the caller catches its panics.
-    fn complete(&self, left: Self::Left, ending: Ending);
+    fn complete(&self, value: Self::Value, ending: Ending);
 
     /// How many checks were deferred until the timer is driven.
     fn deferred(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::trampoline::drop_user_value;
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Payload = Parked<Op>;
     type Scheme = Wheel;
-    type Left = Op;
+    type Value = Op;
     type Unreclaimed = Unreclaimed<Op::Key>;
 
     fn engine(&self) -> &Engine<Parked<Op>, Wheel> {

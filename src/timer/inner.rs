@@ -14,41 +14,41 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What has left, `L`, is a payload with data of `extra`.
-pub(crate) struct Inner<T, W, X = (), L = T> {
+/// The user's value, `V`, is a payload with data of `extra`.
+pub(crate) struct Inner<T, W, X = (), V = T> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
     /// Data beside the payloads.
     pub(crate) extra: X,
-    on_end: Box<dyn Fn(L, Ending) + Send + Sync>,
+    on_end: Box<dyn Fn(V, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,
     /// Payloads that had not expired at the shutdown.
-    remains: Mutex<Vec<L>>,
+    remains: Mutex<Vec<V>>,
 }
 
 /// Data beside the payloads `T`.
-pub(crate) trait Extra<T, L>: Send + Sync + 'static {
+pub(crate) trait Extra<T, V>: Send + Sync + 'static {
     /// Whether the payloads that have not expired at the shutdown are returned to its caller. Else `on_end` is told.
     const RETURNS_REMAINS: bool = true;
 
-    /// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
-    fn leave(&self, address: Address, payload: T) -> L;
+    /// Makes the user's value of a payload that the calling thread has ended. Runs no code of the user's.
+    fn take_value(&self, address: Address, payload: T) -> V;
 }
 
 impl<T> Extra<T, T> for () {
-    fn leave(&self, _: Address, payload: T) -> T {
+    fn take_value(&self, _: Address, payload: T) -> T {
         payload
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W, X, L> {
+impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Inner<T, W, X, V> {
     /// `on_end` runs the user's code for a payload that has expired, and drops one that the shutdown has left. It may
     /// panic.
     pub(crate) fn new(
         engine: Engine<T, W>,
         extra: X,
-        on_end: impl Fn(L, Ending) + Send + Sync + 'static,
+        on_end: impl Fn(V, Ending) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
@@ -84,14 +84,14 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
     }
 
     /// Ends a timer. `None` if it has ended, or is expiring.
-    pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
+    pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<V> {
         let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
         let payload = self.engine.withdraw(held, ending);
-        Some(self.extra.leave(address, payload))
+        Some(self.extra.take_value(address, payload))
     }
 
     /// Shuts it down. The first call returns the payloads that had not expired.
-    pub(crate) fn shut_down(self: &Arc<Self>) -> Vec<L> {
+    pub(crate) fn shut_down(self: &Arc<Self>) -> Vec<V> {
         // A second caller must not take what the first one is still collecting.
         match shut_down(self) {
             true => std::mem::take(&mut *self.remains.lock()),
@@ -100,12 +100,12 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
-    for Inner<T, W, X, L>
+impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Handler
+    for Inner<T, W, X, V>
 {
     type Payload = T;
     type Scheme = W;
-    type Left = L;
+    type Value = V;
     type Unreclaimed = EndedSlot;
 
     fn engine(&self) -> &Engine<T, W> {
@@ -116,10 +116,10 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<L>, EndedSlot) {
+    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<V>, EndedSlot) {
         let (payload, slot) = held.end();
-        let left = self.extra.leave(slot.address(), payload);
-        (EndedPayload::new(left, Ending::Expired), slot)
+        let value = self.extra.take_value(slot.address(), payload);
+        (EndedPayload::new(value, Ending::Expired), slot)
     }
 
     fn reclaim(&self, batch: Vec<EndedSlot>) {
@@ -127,31 +127,31 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
             .free_counted(batch.into_iter().map(|slot| (slot, 0)));
     }
 
-    fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<EndedPayload<L>> {
+    fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<EndedPayload<V>> {
         let address = held.address();
         let payload = self.engine.withdraw(held, Ending::ShutDown);
-        let left = self.extra.leave(address, payload);
+        let value = self.extra.take_value(address, payload);
         if X::RETURNS_REMAINS {
-            self.remains.lock().push(left);
+            self.remains.lock().push(value);
             return None;
         }
         Some(EndedPayload {
             was_parked: false,
-            ..EndedPayload::new(left, Ending::ShutDown)
+            ..EndedPayload::new(value, Ending::ShutDown)
         })
     }
 
     fn on_dropped(&self) {
         let remains = std::mem::take(&mut *self.remains.lock());
-        for left in remains {
+        for value in remains {
             // Of destructors that panic together the process would die.
-            let discard = || (self.on_end)(left, Ending::ShutDown);
+            let discard = || (self.on_end)(value, Ending::ShutDown);
             let _ = self.engine.guarded(discard);
         }
     }
 
-    fn complete(&self, left: L, ending: Ending) {
-        (self.on_end)(left, ending);
+    fn complete(&self, value: V, ending: Ending) {
+        (self.on_end)(value, ending);
     }
 }
 

@@ -79,7 +79,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
     for Entries<K, V, S>
 {
     /// Takes out the entry of a value.
-    fn leave(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
+    fn take_value(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
         let is_it = |_: &K, entry: &Entry<V>| entry.place.address == address;
         match self.map.take_where(hash, is_it) {
             Some((key, entry)) => (key, entry.value.into_inner(), entry.place.token),

@@ -63,9 +63,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pendi
     ///
     /// The lock of the ended is held from before an id leaves the map until it is among them. So a thread with this lock
     /// finds it in one of the two.
-    fn leave(&self, address: Address, hash: u64) -> Failed<K, R> {
+    fn take_value(&self, address: Address, hash: u64) -> Failed<K, R> {
         let mut ended = self.ended.lock();
-        let (id, caller, token) = self.entries.leave(address, hash);
+        let (id, caller, token) = self.entries.take_value(address, hash);
         let id = Arc::new(id);
         let forgotten = ended.add((hash, token.get()), id.clone());
         Failed {
