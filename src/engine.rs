@@ -56,7 +56,7 @@ pub(crate) struct Engine<P, W> {
     /// The bound on payloads that are parked, or whose completion has not run yet; and how many there are, counted only
     /// if there is a bound: every park writes it.
     max_parked: Option<u64>,
-    places: AtomicU64,
+    permits_taken: AtomicU64,
     /// Whether slots and watch entries of ended payloads are reclaimed before their completions run.
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
@@ -88,7 +88,7 @@ impl<P, W: Scheme> Engine<P, W> {
             scale,
             max_timeout: settings.max_timeout,
             max_parked: settings.max_parked.map(|max| max as u64),
-            places: AtomicU64::new(0),
+            permits_taken: AtomicU64::new(0),
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
@@ -222,7 +222,7 @@ impl<P, W: Scheme> Engine<P, W> {
         watches: usize,
         timing: Timing,
     ) -> Result<(Guard<'a, P, W>, Held<'a, P>, Option<Tick>), Rejected<P>> {
-        if !self.take_place() {
+        if !self.take_permit() {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
         if self.needs_reaper(timing) && self.start_reaper().is_err() {
@@ -242,10 +242,10 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Returns a payload, whose place under the limit is free again.
+    /// Returns a payload, and its permit.
     #[cold]
     fn refused(&self, reason: RejectReason, payload: P) -> Rejected<P> {
-        self.free_place();
+        self.free_permit();
         Rejected::new(reason, payload)
     }
 
@@ -306,32 +306,32 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Ends a payload that goes back to the caller: its place under `max_parked` is free at once.
+    /// Ends a payload that goes back to the caller: its permit is free at once.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
         let (payload, slot) = held.end();
         self.free(slot, ending, 0);
-        self.free_place();
+        self.free_permit();
         payload
     }
 
-    /// Takes a place under the limit, if there is one.
+    /// Takes one of the `max_parked` permits, if there is one.
     #[inline]
-    fn take_place(&self) -> bool {
+    fn take_permit(&self) -> bool {
         // ORDERING: Relaxed: a count guards no memory.
         let take = |max| {
             let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
             let next = |taken| (taken < max).then_some(taken + 1);
-            self.places.fetch_update(set, fetch, next).is_ok()
+            self.permits_taken.fetch_update(set, fetch, next).is_ok()
         };
         self.max_parked.is_none_or(take)
     }
 
-    /// Frees a place under the limit: the user's code for the payload has run, or the payload went back to the caller.
+    /// Gives a permit back: the user's code for the payload has run, or the payload went back to the caller.
     #[inline]
-    pub(crate) fn free_place(&self) {
+    pub(crate) fn free_permit(&self) {
         if self.max_parked.is_some() {
-            // ORDERING: Relaxed, as in `take_place`.
-            self.places.fetch_sub(1, Ordering::Relaxed);
+            // ORDERING: Relaxed, as in `take_permit`.
+            self.permits_taken.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -166,7 +166,7 @@ fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Value>, run_o
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
-/// Runs the user's code for one payload; the one place that does. Then its place under the limit is free.
+/// Runs the user's code for one payload; the one place that does. Then its permit is free.
 #[inline(always)]
 fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.
@@ -181,7 +181,7 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     let engine = handler.engine();
     let _ = engine.guarded(move || handler.complete(value, ending));
     if was_parked {
-        engine.free_place();
+        engine.free_permit();
     }
     drop(pass);
 }

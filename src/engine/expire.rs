@@ -109,7 +109,7 @@ fn expire_in<H: Handler>(
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // A limit bounds memory: what ended payloads leave is reclaimed before their places are free.
+        // A limit bounds memory: what ended payloads leave is reclaimed before their permits are free.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);

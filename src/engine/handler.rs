@@ -16,7 +16,7 @@ pub(crate) struct EndedPayload<V> {
     /// What the user's code gets of it.
     pub(crate) value: V,
     pub(crate) ending: Ending,
-    /// Whether it was parked, and so has a place under the limit.
+    /// Whether it was parked, and so has one of the `max_parked` permits.
     pub(crate) was_parked: bool,
     /// Whether it said yes when it was asked for the key that is checked.
     pub(crate) for_its_key: bool,

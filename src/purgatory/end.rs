@@ -285,7 +285,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Gives an ended operation to the caller: no user code runs for it.
     pub(crate) fn give_back(&self, ended: EndedPayload<Op>) -> Op {
-        self.engine.free_place();
+        self.engine.free_permit();
         ended.value
     }
 
