@@ -1,7 +1,7 @@
 //! The choice of the thread for completions of expired operations and of deferred checks.
 
 use crate::panics::Panics;
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, SLICE};
 use crate::worker::{GRACE, Worker};
 use std::collections::VecDeque;
 use std::fmt;
@@ -80,7 +80,11 @@ impl Queue {
                 // A job never panics. If one did all the same, the jobs behind it would still run.
                 Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
                 None if jobs.closed => return,
-                None => self.more.wait(&mut jobs),
+                None => {
+                    // A storm's memory is not kept.
+                    jobs.waiting.shrink_to(SLICE);
+                    self.more.wait(&mut jobs);
+                }
             }
         }
     }

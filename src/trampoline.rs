@@ -9,6 +9,7 @@
 //! `try_complete` makes. (`examining` knows which `try_complete` a thread is in.)
 
 use crate::panics::Panics;
+use crate::sync::SLICE;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -142,6 +143,9 @@ fn run_waiting() -> Panics {
     };
     while panics.catch(run_next).unwrap_or(true) {}
     SOMETHING_WAITS.with(|something| something.set(false));
+    // The memory of a long chain is not kept.
+    let _ = WAITING.try_with(|waiting| waiting.borrow_mut().calls.shrink_to(SLICE));
+    let _ = WAITING.try_with(|waiting| waiting.borrow_mut().checks.shrink_to(SLICE));
     panics
 }
 

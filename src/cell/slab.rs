@@ -113,7 +113,6 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Whether the operation that `at` names has not ended.
-    #[inline]
     pub(crate) fn is_parked(&self, at: Address) -> bool {
         self.slots
             .get(at.index())
@@ -128,7 +127,6 @@ impl<P, G> Slab<P, G> {
 
     /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
     /// loop of their own, these loads do not wait for one another.
-    #[inline]
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             std::hint::black_box(self.occupant(index));
@@ -195,13 +193,11 @@ pub struct Held<'a, P> {
 
 impl<'a, P> Held<'a, P> {
     /// The operation held.
-    #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }
 
     /// Names the operation among those of all slabs.
-    #[inline]
     pub(crate) fn examinee(&self) -> Examinee {
         Examinee {
             slot: ptr::from_ref(self.slot).addr(),
@@ -265,7 +261,6 @@ pub(crate) struct Vacant<'a, P> {
 }
 
 impl<P> Vacant<'_, P> {
-    #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -279,7 +274,6 @@ pub(crate) struct EndedSlot {
 
 impl EndedSlot {
     /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
-    #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }
@@ -293,7 +287,6 @@ pub(crate) struct SlabGuard<'a, P, G> {
 
 impl<'a, P, G> SlabGuard<'a, P, G> {
     /// What lies beside the slots under this lock, and the slots' timer fields.
-    #[inline]
     pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
         let fields = FieldsView { slab: self.slab };
         (&mut self.locked.beside, fields)

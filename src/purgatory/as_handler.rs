@@ -87,6 +87,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
 
     fn on_idle(&self) {
         self.watch.shrink();
+        self.deferred.shrink();
         self.forget_changes();
     }
 

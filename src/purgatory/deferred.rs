@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::hash::{Key, KeyHasher};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, SLICE};
 use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
@@ -87,6 +87,16 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         waiting.first += 1;
         let (bound, _) = waiting.bounds.remove(&check)?;
         Some((check, bound))
+    }
+
+    /// Gives the memory of a burst back.
+    pub(crate) fn shrink(&self) {
+        let waiting = &mut *self.0.lock();
+        // (Only an empty map is moved without hashing keys, which may panic.)
+        if waiting.bounds.is_empty() && waiting.order.capacity() > SLICE {
+            waiting.order = VecDeque::new();
+            waiting.bounds.shrink_to_fit();
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -34,6 +34,9 @@ pub(crate) trait Extra<T, V>: Send + Sync + 'static {
 
     /// Makes the user's value of a payload that the calling thread has ended. Runs no code of the user's.
     fn take_value(&self, address: Address, payload: T) -> V;
+
+    /// Gives memory back that is not needed now.
+    fn shrink(&self) {}
 }
 
 impl<T> Extra<T, T> for () {
@@ -139,6 +142,10 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Handler
             was_parked: false,
             ..EndedPayload::new(value, Ending::ShutDown)
         })
+    }
+
+    fn on_idle(&self) {
+        self.extra.shrink();
     }
 
     fn on_dropped(&self) {

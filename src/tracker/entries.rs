@@ -87,6 +87,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
             None => unreachable!("an entry leaves the map by the thread that ends its value"),
         }
     }
+
+    fn shrink(&self) {
+        self.map.shrink();
+    }
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
@@ -350,16 +354,10 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         if started.is_err() {
             return false;
         }
-        let rescheduled = self.read(key, only, |entry| {
-            self.timers.reschedule_to(entry.place.address, timing)
-        });
-        match rescheduled {
-            Some(Ok(earlier)) => {
-                self.timers.announce(earlier);
-                true
-            }
-            _ => false,
-        }
+        let reschedule_to = |at| self.timers.reschedule_to(at, timing).ok();
+        let earlier = self.read(key, only, |entry| reschedule_to(entry.place.address));
+        let announce = |earlier| self.timers.announce(earlier);
+        earlier.flatten().map(announce).is_some()
     }
 
     /// Puts `value` in place of the one for `key` that has this token, in the same slot. Returns the new token and the

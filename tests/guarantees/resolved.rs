@@ -265,6 +265,32 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     assert_eq!(census.count(), 0);
 }
 
+/// Another is parked while the only one is examined: the check completes both.
+#[test]
+fn g05_a_check_counts_those_that_come_while_it_examines() {
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    let census = Census::default();
+    let key = purgatory.resolve(census.key(1));
+    let second = Probe::new();
+    let (weak, late, watched, mut examinations) =
+        (purgatory.downgrade(), second.clone(), key.clone(), 0);
+    let first = Op::new(NEVER_IN_A_TEST).when(move || {
+        examinations += 1;
+        // The first two are those of the park.
+        if examinations == 3 {
+            let purgatory = weak.upgrade().expect("it is being checked");
+            let park_late = || _ = park(&purgatory, &late, [watched.watch()]);
+            thread::scope(|scope| _ = scope.spawn(park_late));
+            late.satisfy();
+        }
+        examinations == 3
+    });
+    let parked = purgatory.try_complete_else_watch(first, [key.watch()]);
+    assert!(parked.is_ok_and(|admission| admission.is_parked()));
+    assert_eq!(key.check_and_complete(), 2);
+    assert_eq!(second.ending(), Some(Completion::Satisfied));
+}
+
 /// This one may have the place of the other, by which handles find it.
 #[test]
 fn g18_a_key_that_a_purgatory_resolved_which_is_gone_counts_as_plain() {

@@ -115,6 +115,52 @@ fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
     }
 }
 
+/// What a later session watches again settles later, and keeps no other key from being read once more.
+#[test]
+fn g24_a_key_that_is_watched_again_delays_no_other() {
+    let config = Config::default();
+    let (now, later) = (Duration::ZERO, config.settle / 2);
+    let table = Arc::new(Table::new(100, config.rules, || {}));
+    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let _entries = [1_u64, 2].map(|key| table.enter(&key));
+    protocol.begin(false, now);
+    protocol.watched(vec![1, 2], now);
+    protocol.watched(vec![1], later);
+    let mut read = |now| {
+        while let Ok(Next::Do(ticket)) = protocol.next_read(now) {
+            if ticket.keys == [2] {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(!read(later) && read(config.settle));
+}
+
+/// Reads that were on their way together fail of one cause: the next comes after the first pause.
+#[test]
+fn g24_reads_that_fail_together_pause_as_one() {
+    let config = Config {
+        read_batch: 1,
+        concurrent_reads: 8,
+        ..Config::default()
+    };
+    let now = Duration::ZERO;
+    let table = Arc::new(Table::new(100, config.rules, || {}));
+    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let _entries = [0_u64, 1, 2, 3, 4, 5, 6, 7].map(|key| table.enter(&key));
+    protocol.tend(now);
+    let tickets = [(); 8].map(|()| match protocol.next_read(now) {
+        Ok(Next::Do(ticket)) => ticket,
+        other => panic!("a read for each key: {other:?}"),
+    });
+    for ticket in tickets {
+        protocol.read(ticket.fail(), now).expect("it only fails");
+    }
+    let later = config.backoff.0;
+    assert!(matches!(protocol.next_read(later), Ok(Next::Do(_))));
+}
+
 /// Of each pause a part of up to half is left out by chance.
 #[test]
 fn g24_nodes_that_lost_an_engine_do_not_come_back_together() {

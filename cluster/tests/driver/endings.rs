@@ -12,7 +12,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Nor in a key that is watched still: no version of it would come.
+/// Nor in a key that is watched still: no version of it would come. And none is parked in a purgatory that comes late.
 #[tokio::test(start_paused = true)]
 async fn g24_a_node_that_was_shut_down_takes_no_interest() {
     let node = Engine::default().node();
@@ -22,6 +22,8 @@ async fn g24_a_node_that_was_shut_down_takes_no_interest() {
         let refused = node.interest([key]).err();
         assert_eq!(refused, Some(InterestError::ShutDown), "in {key}");
     }
+    let late = ClusterWaits::new(&node).unwrap();
+    assert!(late.purgatory().is_shut_down());
 }
 
 /// A key whose copy panics as often as this says.

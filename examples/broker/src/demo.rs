@@ -74,7 +74,8 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
     say!("\n{:24} {:>10} {:>10}", "purgatory", "fetch", "produce")?;
     let stats = [fetch.stats(), produce.stats()];
-    let counts: [(&str, fn(&Stats) -> u64); 6] = [
+    type Count = fn(&Stats) -> u64;
+    let counts: [(&str, Count); 6] = [
         ("completed at once", |it| it.completed_at_once),
         ("completed by a key", |it| it.completed),
         ("expired", |it| it.expired),

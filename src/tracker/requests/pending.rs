@@ -74,6 +74,10 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pendi
             forgotten,
         }
     }
+
+    fn shrink(&self) {
+        self.entries.shrink();
+    }
 }
 
 /// A request that has ended without a response, and has not been told.

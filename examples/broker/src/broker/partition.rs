@@ -219,7 +219,6 @@ impl State {
 mod tests {
     use super::*;
     use crate::broker::topics::Topics;
-    use std::{thread, time::Duration};
 
     /// A request may have looked it up before the topic went.
     #[test]
@@ -246,11 +245,11 @@ mod tests {
         let purgatories = Purgatories::new().expect("threads are to be had");
         let topics = Topics::open(purgatories, None, 1).expect("no folder");
         let old = topics.create("t", 1).expect("a topic");
-        thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let _takes_batches = old.partitions[0].state.lock();
             scope.spawn(|| topics.delete("t"));
             let next = scope.spawn(|| while topics.create("t", 1).is_err() {});
-            thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(std::time::Duration::from_millis(50));
             assert!(!next.is_finished());
         });
     }

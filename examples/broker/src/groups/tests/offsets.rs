@@ -179,7 +179,7 @@ fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
 fn f9_the_journal_has_commits_in_their_order() {
     const CLIENTS: i64 = 4;
     let mut worst = Duration::ZERO;
-    for round in 0..10 {
+    for _ in 0..10 {
         let kept = tempdir().expect("a folder");
         let world = start(&kept);
         let begun = Barrier::new(CLIENTS as usize);
