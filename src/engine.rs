@@ -157,6 +157,7 @@ impl<P, W: Scheme> Engine<P, W> {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Tick {
         self.scale.floor(self.clock.now())
     }
@@ -312,6 +313,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Takes one of the `max_parked` permits, if there is one.
+    #[inline]
     fn take_permit(&self) -> bool {
         // ORDERING: Relaxed: a count guards no memory.
         let take = |max| {
@@ -323,6 +325,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Gives a permit back: the user's code for the payload has run, or the payload went back to the caller.
+    #[inline]
     pub(crate) fn free_permit(&self) {
         if self.max_parked.is_some() {
             // ORDERING: Relaxed, as in `take_permit`.
@@ -356,6 +359,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Announces a deadline to the reaper.
+    #[inline]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
             self.wake();
@@ -410,6 +414,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Counts endings that are not counted under a lock.
+    #[inline]
     pub(crate) fn count_ended(&self, ending: Ending, endings: usize) {
         self.count_in(|counts| counts.ended(ending), endings);
     }
@@ -430,6 +435,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Tells the user's recorder and subscriber. They are user code as well; their panics are counted and reported to
     /// no observer. To be called with no lock held.
+    #[inline]
     pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
         let observer = self.observer.as_ref().filter(|_| OBSERVED);
         let told = observer.and_then(|observer| self.caught(|| tell(observer)).ok());
@@ -446,6 +452,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Drops a value of the user's that a call does not need, if there is one. The caller need not be inside a
     /// [`Trampoline`]; it catches a panic of the destructor.
+    #[inline]
     pub(crate) fn drop_spare<T: 'static>(&self, spare: Option<T>) {
         if spare.is_some() {
             let trampoline = Trampoline::enter();
@@ -456,6 +463,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Ends a call that returns an operation or has more to do: panics of the calls that waited for its end are counted
     /// here, because they would cost the caller that.
+    #[inline]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         let panics = trampoline.leave();
         if !panics.is_empty() {

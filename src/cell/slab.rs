@@ -193,6 +193,7 @@ pub struct Held<'a, P> {
 
 impl<'a, P> Held<'a, P> {
     /// The operation held.
+    #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }
@@ -274,6 +275,7 @@ pub(crate) struct EndedSlot {
 
 impl EndedSlot {
     /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
+    #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }

@@ -32,6 +32,7 @@ enum Collected<T> {
 }
 
 impl<T> Collected<T> {
+    #[inline]
     fn take(&mut self) -> Self {
         std::mem::replace(self, Self::None)
     }

@@ -132,11 +132,8 @@ impl Recheck {
             return;
         };
         let end = Box::new(move || {
-            if !signal.was_checked() {
-                if let Some(handle) = listening.handle() {
-                    handle.count_missed_check();
-                }
-            }
+            let missed = listening.handle().filter(|_| !signal.was_checked());
+            missed.inspect(|handle| handle.count_missed_check());
             listening.end(Handle::force_complete);
             drop(also);
         });

@@ -293,17 +293,16 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> 
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
     fn drop(&mut self) {
-        if self.answered {
-            return;
+        if !self.answered {
+            end_awaited(&*self.promise, || {
+                let _trampoline = Trampoline::enter();
+                let requests = self.requests.upgrade()?;
+                let inner = &requests.shared.inner;
+                let withdrawn = inner.withdraw(self.address, Ending::Cancelled)?;
+                withdrawn.answer(|_| Err(WaitError::Cancelled));
+                Some(())
+            });
         }
-        end_awaited(&*self.promise, || {
-            let _trampoline = Trampoline::enter();
-            let requests = self.requests.upgrade()?;
-            let inner = &requests.shared.inner;
-            let withdrawn = inner.withdraw(self.address, Ending::Cancelled)?;
-            withdrawn.answer(|_| Err(WaitError::Cancelled));
-            Some(())
-        });
     }
 }
 
