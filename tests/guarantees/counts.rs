@@ -157,6 +157,31 @@ fn g17_a_full_purgatory_still_completes_at_once() {
     assert_eq!(purgatory.stats().rejected, 1);
 }
 
+/// An operation that is checked while it is parked, and panics in the examination that this asks for, leaves its room.
+#[test]
+fn g17_an_operation_that_panics_while_it_is_parked_leaves_its_room() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));
+    for _ in 0..3 {
+        let (weak, mut examinations) = (purgatory.downgrade(), 0);
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 2 {
+                let purgatory = weak.upgrade().expect("it is in use");
+                thread::scope(|scope| _ = scope.spawn(|| purgatory.check_and_complete(&1)));
+            }
+            match examinations {
+                3 => std::panic::panic_any("intended"),
+                _ => false,
+            }
+        });
+        let parked = purgatory.try_complete_else_watch(op, [1]);
+        assert_eq!(refusal(&parked), Some(RejectReason::Panicked));
+    }
+    assert_eq!(purgatory.stats().panicked, 3);
+    let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+    assert!(parked.is_ok());
+}
+
 /// Operations that have expired, and whose completions wait for a slow thread or executor, are alive as well.
 #[test]
 fn g17_the_bound_counts_what_waits_for_its_completion() {

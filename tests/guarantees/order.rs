@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::{Bound, Completion, Purgatory, Watch};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -223,4 +223,23 @@ fn g01_an_event_of_several_keys_examines_each_operation_once() {
     assert_eq!(purgatory.check_where(|key| *key == 0), 6);
     assert_eq!(purgatory.check_and_complete_all(&[1, 2, 100]), 24);
     assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
+}
+
+/// The first that each of several threads has parked: these have the same number, each among those of its thread.
+#[test]
+fn g01_an_event_of_several_keys_meets_what_many_threads_have_parked() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let probes = [(); 8].map(|()| Probe::new());
+    let all_there = Barrier::new(probes.len());
+    let park = |probe: &Arc<Probe>| {
+        drop(purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]));
+        all_there.wait();
+    };
+    thread::scope(|scope| {
+        for probe in &probes {
+            scope.spawn(|| park(probe));
+        }
+    });
+    probes.iter().for_each(|probe| probe.satisfy());
+    assert_eq!(purgatory.check_and_complete_all(&[1, 2]), probes.len());
 }

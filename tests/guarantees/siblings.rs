@@ -62,6 +62,29 @@ fn g07_a_clock_that_a_wake_function_moves_forgets_none_that_is_left() {
     }
 }
 
+/// What a wake function subscribes is woken by every later move.
+#[test]
+fn g07_a_clock_keeps_what_subscribes_while_it_moves() {
+    let (clock, woken) = (ManualClock::new(), Tally::new());
+    let (subscribes, count) = (clock.clone(), woken.clone());
+    let is_new = AtomicBool::new(true);
+    clock.subscribe(WakeFn::new(move || {
+        if is_new.swap(false, Ordering::SeqCst) {
+            let count = count.clone();
+            subscribes.subscribe(WakeFn::new(move || {
+                count.add();
+                true
+            }));
+        }
+        true
+    }));
+    clock.advance(SOON);
+    let before = woken.count();
+    clock.advance(SOON);
+    clock.advance(SOON);
+    assert_eq!(woken.count() - before, 2);
+}
+
 /// The first that a thread parks in each of two purgatories. Both check one key, the second when the check of the first
 /// has been made.
 #[test]
