@@ -234,7 +234,11 @@ mod tests {
         let key = TopicPartition { topic, partition };
         let partition = Partition::open(key, None, &purgatories).expect("no folder");
         let append = || partition.append(&batch).map(|appended| appended.end_offset);
-        assert_eq!(append(), Ok(1));
+        assert_eq!(
+            [append(), append()],
+            [Ok(1); 2],
+            "a repeat ends where the first did"
+        );
         partition.delete();
         assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
     }

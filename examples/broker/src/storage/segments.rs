@@ -195,7 +195,7 @@ mod tests {
     /// What cannot be removed stays the oldest, and is removed when it can be: without it, what follows would be taken
     /// for damage at the next start.
     #[test]
-    fn a_segment_that_cannot_be_removed_stays() {
+    fn what_cannot_be_removed_stays_and_what_is_torn_goes() {
         let folder = tempfile::tempdir().expect("a folder");
         let segment = |start| Segment {
             start,
@@ -218,5 +218,9 @@ mod tests {
         fs::write(&oldest, [0]).expect("the first one");
         segments.remove_oldest().expect("it can be removed");
         assert_eq!((segments.second_start(), oldest.exists()), (None, false));
+        // In the last one is what a full disk has left of its first batch.
+        segments.segments[0].length = 0;
+        segments.append(7, b"whole").expect("there is room");
+        assert_eq!(fs::read(&segment(7).path).expect("a file"), b"whole");
     }
 }

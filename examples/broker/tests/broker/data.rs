@@ -7,25 +7,23 @@ use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::*;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
+use tempfile::{TempDir, tempdir};
 
 const KAFKA_STORAGE_ERROR: i16 = 56;
 
-/// A folder of its own for a test, removed at its end unless that fails.
-pub(crate) struct Folder(PathBuf);
+/// A folder that is not there yet, in one that is removed at the end of the test.
+pub(crate) struct Folder((PathBuf, TempDir));
 
 impl Folder {
-    pub(crate) fn new(test: &str) -> Self {
-        let name = format!("{test}-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        // Left by a test that failed.
-        let _ = fs::remove_dir_all(&path);
-        Self(path)
+    pub(crate) fn new() -> Self {
+        let kept = tempdir().expect("a folder");
+        Self((kept.path().join("data"), kept))
     }
 
     pub(crate) fn argument(&self) -> &str {
-        self.0.to_str().expect("UTF-8")
+        self.0.0.to_str().expect("UTF-8")
     }
 
     fn broker(&self) -> Broker {
@@ -48,19 +46,11 @@ impl Folder {
 
     /// The files of a partition, in order.
     fn segments(&self, topic: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.0.join(topic).join("0")).expect("the partition's folder");
+        let entries = fs::read_dir(self.0.0.join(topic).join("0")).expect("the partition's folder");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         let mut paths: Vec<_> = paths.collect();
         paths.sort();
         paths
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            fs::remove_dir_all(&self.0).expect("remove the folder");
-        }
     }
 }
 
@@ -81,7 +71,7 @@ fn stored(values: &[&[u8]]) -> Vec<u8> {
 
 #[test]
 fn topics_records_and_producers_outlive_the_broker() {
-    let folder = Folder::new("restart");
+    let folder = Folder::new();
     let new_producer = |client: &mut Client| {
         let request = InitProducerIdRequest::default().with_transactional_id(None);
         client.request(0, &request).producer_id.0
@@ -117,7 +107,7 @@ fn topics_records_and_producers_outlive_the_broker() {
 /// elsewhere: its checksum does not cover the offset.)
 #[test]
 fn a_torn_tail_is_cut_off() {
-    let folder = Folder::new("torn");
+    let folder = Folder::new();
     let values: [&[u8]; 3] = [b"one", b"two", b"three"];
     let whole = stored(&values);
     let two = stored(&values[..2]).len();
@@ -150,7 +140,7 @@ fn a_torn_tail_is_cut_off() {
 /// 8 batches of 15 MB are more than a partition keeps: the oldest segments are dropped, also for later consumers.
 #[test]
 fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
-    let folder = Folder::new("segments");
+    let folder = Folder::new();
     let fifteen = batch(&[&vec![7; 15 << 20]]);
     let kept = {
         let (_broker, mut client) = folder.open();
@@ -183,7 +173,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
 
 #[test]
 fn a_deleted_topic_does_not_come_back() {
-    let folder = Folder::new("deleted");
+    let folder = Folder::new();
     let (mut broker, mut client) = folder.open();
     for topic in ["t", "u"] {
         create_topic(&mut client, topic, 2);
@@ -195,16 +185,16 @@ fn a_deleted_topic_does_not_come_back() {
     broker.end("KILL");
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
-        fs::create_dir_all(folder.0.join(unfinished).join("0")).expect("a folder");
+        fs::create_dir_all(folder.0.0.join(unfinished).join("0")).expect("a folder");
     }
-    fs::write(folder.0.join("+offsets.new"), "[").expect("a file");
+    fs::write(folder.0.0.join("+offsets.new"), "[").expect("a file");
     let (_broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {
         let found = run(&mut client, &fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
     assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
-    let names = fs::read_dir(&folder.0).expect("the folder");
+    let names = fs::read_dir(&folder.0.0).expect("the folder");
     let names = names.map(|entry| entry.expect("an entry").file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
@@ -243,7 +233,7 @@ fn committed(client: &mut Client) -> Vec<(i32, i64)> {
 #[cfg(target_os = "linux")]
 fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
-    let folder = Folder::new("full");
+    let folder = Folder::new();
     drop(folder.broker());
     let mut limited = std::process::Command::new("sh");
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";

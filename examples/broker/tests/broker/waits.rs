@@ -74,7 +74,7 @@ fn min_bytes_are_counted_over_all_partitions() {
 /// What is appended and not yet replicated is not there for a consumer, however it asks.
 #[test]
 fn consumers_see_nothing_beyond_the_high_watermark() {
-    let folder = Folder::new("watermark");
+    let folder = Folder::new();
     let one = batch(&[b"value"]);
     {
         let (_broker, mut client) = folder.open();
