@@ -144,8 +144,10 @@ fn run_waiting() -> Panics {
     while panics.catch(run_next).unwrap_or(true) {}
     SOMETHING_WAITS.with(|something| something.set(false));
     // The memory of a long chain is not kept.
-    let _ = WAITING.try_with(|waiting| waiting.borrow_mut().calls.shrink_to(SLICE));
-    let _ = WAITING.try_with(|waiting| waiting.borrow_mut().checks.shrink_to(SLICE));
+    let _ = WAITING.try_with(|waiting| {
+        let waiting = &mut *waiting.borrow_mut();
+        [&mut waiting.calls, &mut waiting.checks].map(|queue| queue.shrink_to(SLICE))
+    });
     panics
 }
 

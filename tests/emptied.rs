@@ -91,14 +91,25 @@ fn g28_what_was_full_and_is_empty_gives_memory_back() {
     }
 }
 
+/// What a burst may leave.
+const LITTLE: usize = 1 << 16;
+
+fn leaves_little(what: &str, burst: impl FnOnce()) {
+    let before = allocated();
+    burst();
+    let kept = allocated().saturating_sub(before);
+    assert!(kept < LITTLE, "{what}: {kept}");
+}
+
 /// The map of a tracker; checks that wait until the timer is driven; completions that wait for their thread, calls that
-/// wait for the end of another, and nested checks.
+/// wait for the end of another, and nested checks. (These calls and checks wait in queues of the thread.)
 #[test]
 fn g28_a_burst_leaves_no_memory() {
     const BURST: usize = 20_000;
     const TICK: Duration = Duration::from_millis(1);
     type Op = support::Op<usize>;
     let _alone = lock(&MEMORY);
+    let by_hand = || manual::<usize>(|builder| builder).0;
 
     let before = allocated();
     let tracker = Tracker::builder("g28").clock(ManualClock::new());
@@ -107,80 +118,63 @@ fn g28_a_burst_leaves_no_memory() {
     for key in 0..BURST {
         assert!(tracker.track(key, [0; 50], LONG).is_ok());
     }
-    assert_eq!(
-        (0..BURST).filter_map(|key| tracker.complete(&key)).count(),
-        BURST
-    );
+    let completed = (0..BURST).filter_map(|key| tracker.complete(&key));
+    assert_eq!(completed.count(), BURST);
     tracker.advance();
     let each = (allocated() - before) / BURST;
     assert!(each < 150, "a slot, and no entry: {each}");
     drop(tracker);
 
-    let bursts: [(&str, fn()); 4] = [
-        ("deferred checks", || {
-            let (purgatory, _clock) = manual::<usize>(|builder| builder);
-            let before = allocated();
-            (0..BURST).for_each(|key| purgatory.check_later(key));
-            purgatory.advance();
-            let kept = allocated() - before;
-            assert!(kept < 1 << 16, "{kept}");
-        }),
-        ("completions", || {
-            let own = |builder: request_purgatory::purgatory::Builder<_>| {
-                builder.dispatch(Dispatch::OwnThread)
-            };
-            let (purgatory, clock) = manual::<usize>(own);
-            let expire_one = |op| {
-                drop(purgatory.try_complete_else_watch(op, [1]));
-                clock.advance(2 * TICK);
-                assert_eq!(purgatory.advance(), 1);
-            };
-            let all_have_run = || purgatory.stats().completions_pending == 0;
-            // The map and the thread are there from now on.
-            expire_one(Op::new(TICK));
-            eventually("the first completion", all_have_run);
-            let before = allocated();
-            let (go_on, gate) = channel();
-            expire_one(Op::new(TICK).then(move |_| gate.recv().expect("it is opened")));
-            (0..BURST).for_each(|_| expire_one(Op::new(TICK)));
-            go_on.send(()).expect("it waits");
-            eventually("all completions", all_have_run);
-            eventually("their memory", || allocated() - before < 1 << 16);
-        }),
-        ("calls", || {
-            let (purgatory, _clock) = manual::<usize>(|builder| builder);
-            let parked = (0..BURST).map(|_| {
-                let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
-                parked
-                    .ok()
-                    .and_then(|it| it.into_handle())
-                    .expect("it is parked")
-            });
-            let handles = parked.collect::<Vec<_>>();
-            let force = move |_| handles.iter().for_each(|it| assert!(it.force_complete()));
-            let all = Op::new(NEVER_IN_A_TEST).then(force);
-            drop(purgatory.try_complete_else_watch(all, [2]));
-            assert_eq!(purgatory.force_complete_for_key(&2), 1);
-            assert!(purgatory.is_empty());
-        }),
-        ("nested checks", || {
-            let (purgatory, _clock) = manual::<usize>(|builder| builder);
-            for key in 0..BURST {
-                drop(purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key]));
-            }
-            let weak = purgatory.downgrade();
-            let all = Op::new(NEVER_IN_A_TEST).when(move || {
-                let purgatory = weak.upgrade().expect("it is being parked");
-                (0..BURST).for_each(|key| _ = purgatory.check_and_complete(&key));
-                false
-            });
-            drop(purgatory.try_complete_else_watch(all, [BURST]));
-        }),
-    ];
-    for (what, burst) in bursts {
-        let before = allocated();
-        burst();
-        let kept = allocated().saturating_sub(before);
-        assert!(kept < 1 << 16, "{what}: {kept}");
-    }
+    let purgatory = by_hand();
+    leaves_little("deferred checks", || {
+        (0..BURST).for_each(|key| purgatory.check_later(key));
+        purgatory.advance();
+    });
+
+    let (purgatory, clock) = manual::<usize>(|builder| builder.dispatch(Dispatch::OwnThread));
+    let expire_one = |op| {
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        clock.advance(2 * TICK);
+        assert_eq!(purgatory.advance(), 1);
+    };
+    let all_have_run = || purgatory.stats().completions_pending == 0;
+    // The map and the thread are there from now on.
+    expire_one(Op::new(TICK));
+    eventually("the first completion", all_have_run);
+    let before = allocated();
+    let (go_on, gate) = channel();
+    expire_one(Op::new(TICK).then(move |_| gate.recv().expect("it is opened")));
+    (0..BURST).for_each(|_| expire_one(Op::new(TICK)));
+    go_on.send(()).expect("it waits");
+    eventually("all completions", all_have_run);
+    eventually("their memory", || allocated() - before < LITTLE);
+
+    leaves_little("calls", || {
+        let purgatory = by_hand();
+        let parked = (0..BURST).map(|_| {
+            let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+            let handle = parked.expect("there is room").into_handle();
+            handle.expect("it cannot complete yet")
+        });
+        let handles = parked.collect::<Vec<_>>();
+        let force = move |_| handles.iter().for_each(|it| assert!(it.force_complete()));
+        let all = Op::new(NEVER_IN_A_TEST).then(force);
+        drop(purgatory.try_complete_else_watch(all, [2]));
+        assert_eq!(purgatory.force_complete_for_key(&2), 1);
+        assert!(purgatory.is_empty());
+    });
+
+    leaves_little("nested checks", || {
+        let purgatory = by_hand();
+        for key in 0..BURST {
+            drop(purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key]));
+        }
+        let weak = purgatory.downgrade();
+        let all = Op::new(NEVER_IN_A_TEST).when(move || {
+            let purgatory = weak.upgrade().expect("it is being parked");
+            (0..BURST).for_each(|key| _ = purgatory.check_and_complete(&key));
+            false
+        });
+        drop(purgatory.try_complete_else_watch(all, [BURST]));
+    });
 }

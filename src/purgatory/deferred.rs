@@ -3,7 +3,7 @@
 use crate::address::Address;
 use crate::hash::{Key, KeyHasher};
 use crate::sync::{Arc, Mutex, SLICE};
-use crate::trampoline::UserValues;
+use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 
@@ -52,24 +52,27 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: Bound) -> bool {
         // Dropped after the lock is released: the destructor of a key is the user's.
-        let mut spare = UserValues(Vec::new());
+        let mut spare = None;
         let mut guard = self.0.lock();
         let waiting = &mut *guard;
         let taken = !waiting.closed;
         let number = waiting.first + waiting.order.len() as u64;
         if waiting.closed {
-            spare.0.push(check);
+            spare = Some(check);
         } else {
             let entry = waiting.bounds.entry(check.clone());
             let (known, at) = entry.or_insert((bound, number));
             if (waiting.first..number).contains(at) {
                 *known = known.merge(bound);
-                spare.0.push(check);
+                spare = Some(check);
             } else {
                 (*known, *at) = (bound, number);
                 waiting.order.push_back(check);
             }
         }
+        drop(guard);
+        let _trampoline = Trampoline::enter();
+        drop_user_value(spare);
         taken
     }
 

@@ -67,23 +67,16 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Inner<T, W
 
     /// Starts a timer, and announces it.
     pub(crate) fn start(&self, timeout: Duration, payload: T) -> Result<Address, Rejected<T>> {
-        let started = match self.engine.guarded(|| self.engine.timing(None, timeout)) {
-            _ if self.engine.phase.is_closed() => {
-                Err(Rejected::new(RejectReason::ShutDown, payload))
-            }
+        let engine = &self.engine;
+        let started = match engine.guarded(|| engine.timing(None, timeout)) {
+            _ if engine.phase.is_closed() => Err(Rejected::new(RejectReason::ShutDown, payload)),
             Err(_) => Err(Rejected::new(RejectReason::Panicked, payload)),
-            Ok(timing) => self.engine.admit_released(payload, timing),
+            Ok(timing) => engine.admit_released(payload, timing),
         };
-        match started {
-            Ok((address, earlier)) => {
-                self.engine.announce(earlier);
-                Ok(address)
-            }
-            Err(rejected) => {
-                self.engine.count(Event::Rejected, 1);
-                Err(rejected)
-            }
-        }
+        let started = started.inspect_err(|_| engine.count(Event::Rejected, 1));
+        let (address, earlier) = started?;
+        engine.announce(earlier);
+        Ok(address)
     }
 
     /// Ends a timer. `None` if it has ended, or is expiring.

@@ -25,6 +25,7 @@ use crate::scheme::{HierarchicalWheel, Tick};
 use crate::stats::{Count, Ending, Event};
 use crate::sync::ShardedMap;
 use crate::timer::inner::Extra;
+use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use std::hash::Hash;
@@ -246,8 +247,9 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         let (stored, value) = self.end(self.entries.hash_of(key), Ending::Forced, is_it)?;
         if std::mem::needs_drop::<K>() {
             // A destructor that completes the next key does not nest, and one that panics does not cost the value.
-            let drop_key = || self.timers.drop_spare(Some(stored));
-            let _ = self.timers.guarded(drop_key);
+            let trampoline = Trampoline::enter();
+            let _ = self.timers.guarded(|| drop_user_value(stored));
+            self.timers.leave(trampoline);
         }
         Some(value)
     }

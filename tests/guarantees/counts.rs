@@ -432,7 +432,7 @@ fn g16_no_count_of_many_threads_is_lost() {
     const THREADS: usize = 40;
     const TIMES: usize = 100_000;
     // The fewest timer shards that there are.
-    const PLACES: usize = 8;
+    const SHARDS: usize = 8;
     within(PATIENCE, || {
         let (purgatory, _clock) = manual(|builder| builder);
         assert_eq!(purgatory.drain(Duration::ZERO), 0);
@@ -444,10 +444,10 @@ fn g16_no_count_of_many_threads_is_lost() {
         };
         // Threads get their numbers in order, when they first use the library.
         let begun = Barrier::new(2);
-        let gates = [(); PLACES].map(|()| Barrier::new(1 + THREADS / PLACES));
+        let gates = [(); SHARDS].map(|()| Barrier::new(1 + THREADS / SHARDS));
         thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (begun, gate) = (&begun, &gates[thread % PLACES]);
+                let (begun, gate) = (&begun, &gates[thread % SHARDS]);
                 scope.spawn(move || {
                     refused(1);
                     begun.wait();

@@ -263,21 +263,27 @@ fn g12_a_value_that_is_refused_comes_back_though_its_key_panics() {
     assert_eq!(refused, Some(RejectReason::ShutDown));
 }
 
-/// Whether its key panics, or completes the next value, whose key panics.
+/// Whether its key panics, or completes the next value, whose key panics, or does either. Each panic counts.
 #[test]
 fn g12_a_value_that_is_completed_comes_back_though_its_key_panics() {
-    for links in 1..=2 {
+    for (links, panicked) in [(1, 1), (2, 1), (2, 2)] {
         let tracker = tracker();
         let completes = tracker.clone();
         let panics: Act = Arc::new(|| resume_unwind(Box::new("intended")));
-        let next: Act = Arc::new(move || _ = completes.complete(&Acting(1, None)));
+        let next: Act = Arc::new(move || {
+            completes.complete(&Acting(1, None));
+            if panicked == 2 {
+                resume_unwind(Box::new("intended"));
+            }
+        });
         for (number, act) in (1..=links).zip([panics, next]) {
             let tracked = tracker.track(Acting(number, Some(act)), (), Duration::MAX);
             assert!(tracked.is_ok());
         }
         let complete = || tracker.complete(&Acting(links, None));
         let completed = catch_unwind(AssertUnwindSafe(complete)).ok();
-        assert_eq!((completed, tracker.stats().panicked), (Some(Some(())), 1));
+        let counted = tracker.stats().panicked;
+        assert_eq!((completed, counted), (Some(Some(())), panicked));
         assert!(tracker.is_empty(), "{links}");
     }
 }

@@ -3,6 +3,13 @@
 use super::*;
 use crate::source::Reading;
 
+/// The protocol of a node that has just started, at time zero, and its table.
+fn started(config: &Config) -> (Arc<Table<u64>>, Protocol<u64>) {
+    let table = Arc::new(Table::new(100, config.rules, || {}));
+    let protocol = Protocol::new(table.clone(), config, Duration::ZERO);
+    (table, protocol)
+}
+
 /// The store cannot be read, and keys come and go in a session that watches them.
 #[test]
 fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
@@ -12,8 +19,7 @@ fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
         ..Config::default()
     };
     let mut now = Duration::ZERO;
-    let table = Arc::new(Table::new(100, config.rules, || {}));
-    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let (table, mut protocol) = started(&config);
     protocol.begin(false, now);
     let stays = table.enter(&0).expect("there is room");
     for key in 1..1_000_u64 {
@@ -56,8 +62,7 @@ fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
         ..Config::default()
     };
     let now = Duration::ZERO;
-    let table = Arc::new(Table::new(100, config.rules, || {}));
-    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let (table, mut protocol) = started(&config);
     let entry = table.enter(&7_u64).expect("there is room");
     protocol.begin(true, now);
     let Some(Tell::Watch(keys)) = protocol.next_tell() else {
@@ -76,8 +81,7 @@ fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
 fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
     for is_cut in [false, true] {
         let (config, now) = (Config::default(), Duration::ZERO);
-        let table = Arc::new(Table::new(100, config.rules, || {}));
-        let mut protocol = Protocol::new(table.clone(), &config, now);
+        let (table, mut protocol) = started(&config);
         let begin = |protocol: &mut Protocol<u64>| {
             protocol.begin(true, now);
             let Some(Tell::Watch(keys)) = protocol.next_tell() else {
@@ -120,8 +124,7 @@ fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
 fn g24_a_key_that_is_watched_again_delays_no_other() {
     let config = Config::default();
     let (now, later) = (Duration::ZERO, config.settle / 2);
-    let table = Arc::new(Table::new(100, config.rules, || {}));
-    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let (table, mut protocol) = started(&config);
     let _entries = [1_u64, 2].map(|key| table.enter(&key));
     protocol.begin(false, now);
     protocol.watched(vec![1, 2], now);
@@ -146,8 +149,7 @@ fn g24_reads_that_fail_together_pause_as_one() {
         ..Config::default()
     };
     let now = Duration::ZERO;
-    let table = Arc::new(Table::new(100, config.rules, || {}));
-    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let (table, mut protocol) = started(&config);
     let _entries = [0_u64, 1, 2, 3, 4, 5, 6, 7].map(|key| table.enter(&key));
     protocol.tend(now);
     let tickets = [(); 8].map(|()| match protocol.next_read(now) {

@@ -234,11 +234,7 @@ mod tests {
         let key = TopicPartition { topic, partition };
         let partition = Partition::open(key, None, &purgatories).expect("no folder");
         let append = || partition.append(&batch).map(|appended| appended.end_offset);
-        assert_eq!(
-            [append(), append()],
-            [Ok(1); 2],
-            "a repeat ends where the first did"
-        );
+        assert_eq!([append(), append()], [Ok(1); 2], "a repeat as well");
         partition.delete();
         assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
     }

@@ -108,8 +108,8 @@ mod tests {
     fn a_topic_has_no_partition_of_a_creation_that_failed() {
         let kept = tempdir().expect("a folder");
         let folder = Folder::open(kept.path()).expect("a folder");
-        let left = kept.path().join(format!("{NEW}t"));
-        for left in folders(&left, 5).iter().flatten() {
+        let unfinished = kept.path().join(format!("{NEW}t"));
+        for left in folders(&unfinished, 5).iter().flatten() {
             fs::create_dir_all(left).expect("a part of a topic");
         }
         let created = folder.create("t", 2).expect("a topic");

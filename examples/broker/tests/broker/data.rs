@@ -14,16 +14,20 @@ use tempfile::{TempDir, tempdir};
 const KAFKA_STORAGE_ERROR: i16 = 56;
 
 /// A folder that is not there yet, in one that is removed at the end of the test.
-pub(crate) struct Folder((PathBuf, TempDir));
+pub(crate) struct Folder {
+    path: PathBuf,
+    _kept: TempDir,
+}
 
 impl Folder {
     pub(crate) fn new() -> Self {
         let kept = tempdir().expect("a folder");
-        Self((kept.path().join("data"), kept))
+        let path = kept.path().join("data");
+        Self { path, _kept: kept }
     }
 
     pub(crate) fn argument(&self) -> &str {
-        self.0.0.to_str().expect("UTF-8")
+        self.path.to_str().expect("UTF-8")
     }
 
     fn broker(&self) -> Broker {
@@ -46,7 +50,8 @@ impl Folder {
 
     /// The files of a partition, in order.
     fn segments(&self, topic: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.0.0.join(topic).join("0")).expect("the partition's folder");
+        let entries =
+            fs::read_dir(self.path.join(topic).join("0")).expect("the partition's folder");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         let mut paths: Vec<_> = paths.collect();
         paths.sort();
@@ -185,16 +190,16 @@ fn a_deleted_topic_does_not_come_back() {
     broker.end("KILL");
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
-        fs::create_dir_all(folder.0.0.join(unfinished).join("0")).expect("a folder");
+        fs::create_dir_all(folder.path.join(unfinished).join("0")).expect("a folder");
     }
-    fs::write(folder.0.0.join("+offsets.new"), "[").expect("a file");
+    fs::write(folder.path.join("+offsets.new"), "[").expect("a file");
     let (_broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {
         let found = run(&mut client, &fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
     assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
-    let names = fs::read_dir(&folder.0.0).expect("the folder");
+    let names = fs::read_dir(&folder.path).expect("the folder");
     let names = names.map(|entry| entry.expect("an entry").file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
