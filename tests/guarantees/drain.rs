@@ -203,6 +203,47 @@ fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check() {
     });
 }
 
+/// The check has examined the operation as often as it may, and is asked for once more, when the deadline passes as well.
+#[test]
+fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check_that_was_asked_too_often() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::Inline));
+        let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
+        let (others, mut examinations) = (purgatory.clone(), 0);
+        let op = Op::new(NEVER_IN_A_TEST)
+            .when(move || {
+                examinations += 1;
+                // The park examines it twice, the check 16 times.
+                thread::scope(|scope| {
+                    if examinations > 2 {
+                        scope.spawn(|| others.check_and_complete(&1));
+                    }
+                    if examinations == 2 + 16 {
+                        clock.advance(2 * NEVER_IN_A_TEST);
+                        scope.spawn(|| others.advance());
+                    }
+                });
+                false
+            })
+            .then(move |_| {
+                begun.send(()).expect("the test waits");
+                ended.recv().expect("the test says so");
+            });
+        park(&purgatory, op, 1);
+        let check = thread::spawn({
+            let purgatory = purgatory.clone();
+            move || purgatory.check_and_complete(&1)
+        });
+        has_begun.recv().expect("the completion begins");
+        assert_eq!(purgatory.stats().parked, 0);
+        let begun = Instant::now();
+        assert_eq!(purgatory.drain(4 * SOON), 0);
+        assert!(begun.elapsed() >= 4 * SOON, "its completion has not run");
+        end.send(()).expect("the completion waits");
+        assert_eq!(check.join().expect("no panic"), 0);
+    });
+}
+
 /// A deferred check ends the last one, whose key takes its time to be dropped before the completion is handed over.
 #[test]
 fn g15_a_drain_waits_for_the_completions_of_a_deferred_check() {

@@ -197,6 +197,32 @@ fn an_answer_has_memory_or_is_not_made() {
     broker.assert_clean((first, second, waiting));
 }
 
+/// Two requests of many elements wait for the memory of long answers: they keep none of their own meanwhile, or neither
+/// would get it.
+#[test]
+fn a_request_that_waits_for_the_memory_of_its_answer_has_none() {
+    let (broker, mut other) = Broker::with_topic(1, &[]);
+    let long = batch(&[&vec![0; 15 << 20]]);
+    assert_eq!(produce_to(&mut other, 1, "t", 0, &long).0, 0);
+    let mut many = fetch_from("t", &[&[0; 1][..], &[1; 18_999]].concat(), 0);
+    for partition in &mut many.topics[0].partitions {
+        partition.partition = 0;
+    }
+    // Of the 48 MiB it has so many that both are decoded, and not an answer of either is made.
+    other.send_raw(&[&20_000_000_i32.to_be_bytes()[..], &[0; 1_000]].concat());
+    let waiting = [(); 2].map(|()| {
+        let mut client = broker.client();
+        let sent = client.send(FETCH, &many);
+        (client, sent)
+    });
+    thread::sleep(Duration::from_millis(500));
+    drop(other);
+    for (mut client, sent) in waiting {
+        assert_eq!(receive_fetched(&mut client, sent).len(), 19_000);
+    }
+    broker.wait_for_log("closed inside a frame");
+}
+
 /// Half a request, and none at all: neither is waited for for ever, but a long one for longer. A client that is only
 /// idle stays.
 #[test]

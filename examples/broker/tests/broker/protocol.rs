@@ -1,9 +1,10 @@
 //! Errors and limits, request by request.
 
+use crate::client::frame;
 use crate::process::Broker;
 use crate::requests::*;
 use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::CreateTopicsRequest;
+use kafka_protocol::messages::{CreateTopicsRequest, ProduceRequest};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -149,13 +150,18 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
     let (broker, mut client) = Broker::with_topic(3, &[]);
     let memory = broker.resident_memory();
     let records = vec![7; 120_000_000];
+    let next = produce_request(-1, 5_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     for (offset, version) in (0..).zip([3, PRODUCE, 9]) {
-        let request = produce_request(-1, 5_000, "t", &[(2, Some(&records))]);
-        let answer = client.request(version, &request);
+        let records = &records[offset as usize * 20_000..];
+        let request = produce_request(-1, 5_000, "t", &[(2, Some(records))]);
+        // Another is right behind it, and its start is read along.
+        client.send_raw(&[frame(version, 1, &request), frame(PRODUCE, 2, &next)].concat());
+        let answer = client.receive::<ProduceRequest>(version, 1);
         let partition = &answer.responses[0].partition_responses[0];
         let refused = (partition.index, partition.error_code);
         assert_eq!(refused, (2, Code::MessageTooLarge.code()));
-        assert_eq!(produce(&mut client, "t", b"value"), offset);
+        let answer = produced(client.receive::<ProduceRequest>(PRODUCE, 2));
+        assert_eq!(answer, [(0, offset)]);
     }
     broker.wait_for_log("bytes of at most 20971520: refused");
     let log = broker.log();
