@@ -147,6 +147,37 @@ fn a_check_without_the_lock_may_miss_a_parker() {
     parker_races_check_after_lock(false);
 }
 
+/// The only watcher that the check finds is taken back by a second thread, and a third one parks. Catches: a check that
+/// only loads the list's word to see who came after the one that it could not examine.
+#[test]
+fn g01_the_only_one_is_cancelled_while_another_parks() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let key = Arc::new(purgatory.resolve(1));
+        let park = |key: &ResolvedKey<Probe>, outcome: &Arc<Outcome>| {
+            let op = Probe::new(outcome);
+            let admission = purgatory.try_complete_else_watch(op, [key.watch()]);
+            admission.expect("it may park").into_handle()
+        };
+        let first = park(&key, &Outcome::new()).expect("it parked");
+        let canceller = thread::spawn(move || drop(first.cancel()));
+        let outcome = Outcome::new();
+        let checker = {
+            let (key, outcome) = (key.clone(), outcome.clone());
+            thread::spawn(move || {
+                outcome.satisfy();
+                key.check_and_complete();
+            })
+        };
+        park(&key, &outcome);
+        canceller.join().unwrap();
+        checker.join().unwrap();
+        purgatory.advance();
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
 /// A watcher leaves a list while another comes and a third thread checks after an event: either the checker finds the
 /// adder, or the adder sees the event.
 fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {

@@ -1,6 +1,6 @@
 //! The `serve` command: a broker until SIGINT or SIGTERM.
 
-use crate::broker::Broker;
+use crate::broker::{Broker, delayed::Purgatories};
 use crate::cli::{ServeOptions, Settings};
 use crate::console::say;
 use crate::listen::Listeners;
@@ -75,15 +75,17 @@ async fn report(broker: Arc<Broker>, interval: Duration) {
 }
 
 fn parked(broker: &Broker) -> String {
-    let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
+    // Read first: a client that has left leaves nothing parked.
+    let connections = Arc::strong_count(&broker.connection) - 1;
+    let Purgatories { fetch, produce } = &broker.purgatories;
+    let (fetch, produce) = (fetch.stats(), produce.stats());
     format!(
-        "parked: fetch={} produce={} watched={} connections={} missed_checks={} \
+        "parked: fetch={} produce={} watched={} connections={connections} missed_checks={} \
          groups: rebalances={} members={}",
-        fetch.stats().parked,
-        produce.stats().parked,
-        fetch.stats().watched + produce.stats().watched,
-        Arc::strong_count(&broker.connection) - 1,
-        fetch.stats().missed_checks + produce.stats().missed_checks,
+        fetch.parked,
+        produce.parked,
+        fetch.watched + produce.watched,
+        fetch.missed_checks + produce.missed_checks,
         broker.groups.rebalances(),
         broker.groups.members(),
     )

@@ -208,18 +208,20 @@ fn a_batch_sent_again_is_not_appended_again() {
         assert_eq!(send(8 + number, 1, 0, 1), (0, 6 + number));
     }
     for (id, sequence, records, offset, what) in [
+        (8, 1, 1, 1_006, "the next"),
         (8, 0, 1, 6, "a repeat"),
-        (7, 9, 1, 1_006, "a gap of one that is not known"),
-        (6, i32::MAX, 1, 1_007, "the last number"),
-        (6, 0, 1, 1_008, "the numbers begin anew"),
-        (5, i32::MAX, 2, 1_009, "the last number and the first"),
-        (5, 1, 1, 1_011, "the numbers have begun anew"),
+        (7, 9, 1, 1_007, "a gap of one that is not known"),
+        (8, 1, 1, 1_006, "a repeat of one that has sent of late"),
+        (6, i32::MAX, 1, 1_008, "the last number"),
+        (6, 0, 1, 1_009, "the numbers begin anew"),
+        (5, i32::MAX, 2, 1_010, "the last number and the first"),
+        (5, 1, 1, 1_012, "the numbers have begun anew"),
     ] {
         assert_eq!(send(id, 1, sequence, records), (0, offset), "{what}");
     }
     // A client has five batches in flight, and sends them all again when its connection breaks.
     for sequence in (2..7).chain(2..7) {
-        let at = 1_010 + i64::from(sequence);
+        let at = 1_011 + i64::from(sequence);
         assert_eq!(send(5, 1, sequence, 1), (0, at), "{sequence}");
     }
     broker.assert_clean(client);
