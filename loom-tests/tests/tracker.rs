@@ -133,6 +133,22 @@ fn g05_replacing_races_completing_and_expiry() {
     });
 }
 
+/// Catches: a search that ends at the entry of a value that is just expiring, and misses the one that has come for its key.
+#[test]
+fn g05_a_value_is_found_beside_one_that_expires() {
+    bounded(|| {
+        let world = World::new();
+        world.track(1, NEAR);
+        world.clock.advance(NEAR);
+        let reaper = world.spawn(|world| _ = world.tracker.advance());
+        world.track(2, Duration::MAX);
+        assert_eq!(world.tracker.complete(&world.key(1)), Some(2));
+        world.book([2]);
+        reaper.join().unwrap();
+        world.assert_ended(&[1, 2]);
+    });
+}
+
 /// Catches: a value that expires while it gets its place, and stays in the map, is lost, or has its callback run by the
 /// call that tracks it.
 #[test]

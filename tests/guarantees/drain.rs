@@ -1,6 +1,7 @@
 //! G15 for a drain: it refuses parks, waits for what is parked and for its completions, and ends whatever happens.
 
 use crate::support::keys::{Act, Acting};
+use crate::support::stall::overasked_op;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, busy, eventually, lock, manual};
 use crate::support::{threads_named, within};
 use request_purgatory::threads::{Dispatch, Reaper};
@@ -209,26 +210,14 @@ fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check_that_was_asked_too
     within(PATIENCE, || {
         let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::Inline));
         let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
-        let (others, mut examinations) = (purgatory.clone(), 0);
-        let op = Op::new(NEVER_IN_A_TEST)
-            .when(move || {
-                examinations += 1;
-                // The park examines it twice, the check 16 times.
-                thread::scope(|scope| {
-                    if examinations > 2 {
-                        scope.spawn(|| others.check_and_complete(&1));
-                    }
-                    if examinations == 2 + 16 {
-                        clock.advance(2 * NEVER_IN_A_TEST);
-                        scope.spawn(|| others.advance());
-                    }
-                });
-                false
-            })
-            .then(move |_| {
-                begun.send(()).expect("the test waits");
-                ended.recv().expect("the test says so");
-            });
+        let expire = move |purgatory: &Purgatory<Op>| {
+            clock.advance(2 * NEVER_IN_A_TEST);
+            assert_eq!(purgatory.advance(), 0, "the check holds it");
+        };
+        let op = overasked_op(&purgatory, expire, || false).then(move |_| {
+            begun.send(()).expect("the test waits");
+            ended.recv().expect("the test says so");
+        });
         park(&purgatory, op, 1);
         let check = thread::spawn({
             let purgatory = purgatory.clone();

@@ -1,5 +1,6 @@
 //! G12: a panic in user code ends that operation only.
 
+use crate::support::stall::overasked_op;
 use crate::support::threads_named;
 use crate::support::{
     Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, manual, quietly, refusal, within,
@@ -489,5 +490,31 @@ fn g12_a_clock_that_goes_on_panicking_does_not_keep_the_reaper_busy() {
         let probe = Probe::new();
         park(probe.op(Duration::from_millis(1)));
         eventually("an expiry after them", || probe.ending().is_some());
+    });
+}
+
+/// A check that was asked for too many examinations makes one more before it ends the operation as another thread has
+/// said. If that panics, nothing is completed.
+#[test]
+fn g12_an_examination_that_panics_before_a_forced_end_ends_nothing_well() {
+    within(PATIENCE, || {
+        let purgatory = manual(|builder| builder).0;
+        let force = |purgatory: &Purgatory<Op>| {
+            assert_eq!(
+                purgatory.force_complete_for_key(&1),
+                0,
+                "the check holds it"
+            );
+        };
+        let probe = Probe::new();
+        let ending = probe.clone();
+        let op = overasked_op(&purgatory, force, || resume_unwind(Box::new("intended")));
+        let op = op.then(move |completion| ending.end(completion));
+        let admission = purgatory.try_complete_else_watch(op, [1]);
+        assert!(admission.is_ok(), "there is room");
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        let stats = purgatory.stats();
+        assert_eq!((stats.aborted, stats.panicked, stats.parked), (1, 1, 0));
+        assert_eq!((stats.completed, probe.ending()), (0, None));
     });
 }

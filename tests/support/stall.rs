@@ -39,6 +39,31 @@ impl Probe {
     }
 }
 
+/// An operation on key 1 of a check that examines it as often as a holder does, since others ask for it each time.
+/// During the last of these examinations `at_last` runs on another thread; what it leaves, the check finds beside the
+/// wish for one more, which says what `further` says.
+pub(crate) fn overasked_op(
+    purgatory: &Purgatory<Op>,
+    at_last: impl Fn(&Purgatory<Op>) + Send + Sync + 'static,
+    mut further: impl FnMut() -> bool + Send + 'static,
+) -> Op {
+    // The park examines it twice, the check 16 times.
+    const LAST: u32 = 2 + 16;
+    let (others, mut examinations) = (purgatory.clone(), 0);
+    Op::new(NEVER_IN_A_TEST).when(move || {
+        examinations += 1;
+        thread::scope(|scope| {
+            if (3..=LAST).contains(&examinations) {
+                scope.spawn(|| others.check_and_complete(&1));
+            }
+            if examinations == LAST {
+                scope.spawn(|| at_last(&others));
+            }
+        });
+        examinations > LAST && further()
+    })
+}
+
 impl Stall {
     /// Checks `key` on another thread, and returns when that thread examines the operation.
     pub(crate) fn check<K: Eq + Hash + Clone + Send + Sync + 'static>(
