@@ -264,6 +264,33 @@ fn g12_no_call_of_a_key_that_panics_leaks() {
     });
 }
 
+/// The places of several keys are retired after one pass. A panic on the way costs one key its place, and no other.
+#[test]
+fn g12_a_key_that_panics_while_it_is_retired_keeps_no_other() {
+    for hook in [Hook::Hash, Hook::Eq] {
+        for key in 0..5 {
+            let (purgatory, clock) = manual::<Fragile>(|builder| builder);
+            for key in 0..5 {
+                let key = purgatory.resolve(fragile(key));
+                let parked = purgatory.try_complete_else_watch(Op::new(SOON), [key.watch()]);
+                assert!(parked.is_ok(), "there is room");
+            }
+            assert_eq!(purgatory.watched_keys(), 5);
+            clock.advance(SOON);
+            let advanced = with_one_panic_after(0, key, hook, || purgatory.advance());
+            let panicked = advanced.is_some_and(|advanced| matches!(advanced, Ok(5)));
+            assert_eq!(
+                panicked,
+                purgatory.stats().panicked == 1,
+                "{hook:?} of {key}"
+            );
+            // One is in the map, one in the place.
+            let kept = 2 * usize::from(panicked);
+            assert_eq!(fragile_keys(), kept, "{hook:?} of {key}");
+        }
+    }
+}
+
 fn assert_all_end(scene: Scene, returned: thread::Result<usize>, what: &str) -> Vec<Arc<Probe>> {
     let Scene {
         purgatory,
