@@ -45,6 +45,11 @@ impl Refusals {
 /// What a step of a request comes to: something, or the error that its client is told.
 pub(crate) type Outcome<T = ()> = Result<T, ResponseError>;
 
+/// Nothing, or `error` if this does not hold.
+pub(crate) fn ensure(holds: bool, error: ResponseError) -> Outcome {
+    holds.then_some(()).ok_or(error)
+}
+
 /// How long a client wants to wait. A negative wait is none, as in Kafka.
 pub(crate) fn milliseconds(count: i32) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))

@@ -40,7 +40,7 @@ pub(crate) mod settings;
 mod tests;
 
 use crate::console::log;
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, ensure};
 use group::{DelayedPhase, Group, Phase};
 use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
@@ -182,9 +182,8 @@ impl Coordinator {
     /// INVALID_GROUP_ID for an empty id and for one that is too long, POLICY_VIOLATION if there are as many groups as
     /// there may be.
     fn group_or_new(&self, id: &str) -> Outcome<Arc<Group>> {
-        if id.is_empty() || id.len() > MAX_ID {
-            return Err(ResponseError::InvalidGroupId);
-        }
+        let is_id = (1..=MAX_ID).contains(&id.len());
+        ensure(is_id, ResponseError::InvalidGroupId)?;
         let mut groups = self.groups.write();
         if let Some(group) = groups.get(id) {
             return Ok(Arc::clone(group));

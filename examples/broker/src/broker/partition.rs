@@ -2,7 +2,7 @@
 
 use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
 use crate::console::log;
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, ensure};
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
@@ -199,19 +199,14 @@ fn rank(offset: i64) -> u64 {
 
 impl State {
     fn check_exists(&self) -> Outcome {
-        match self.deleted {
-            true => Err(ResponseError::UnknownTopicOrPartition),
-            false => Ok(()),
-        }
+        ensure(!self.deleted, ResponseError::UnknownTopicOrPartition)
     }
 
     /// A consumer may ask for any record that is kept, and for the one that will come next.
     fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
-        match (self.log.start_offset()..=self.log.end_offset()).contains(&offset) {
-            true => Ok(()),
-            false => Err(ResponseError::OffsetOutOfRange),
-        }
+        let kept = self.log.start_offset()..=self.log.end_offset();
+        ensure(kept.contains(&offset), ResponseError::OffsetOutOfRange)
     }
 }
 

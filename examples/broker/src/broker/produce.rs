@@ -3,7 +3,7 @@
 use crate::broker::delayed::Request;
 use crate::broker::partition::{Appended, Partition};
 use crate::broker::topics::Topics;
-use crate::exchange::{Answer, Outcome};
+use crate::exchange::{Answer, Outcome, ensure};
 use crate::storage::batch::Batch;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -35,9 +35,8 @@ impl Produced {
         let acks = request.acks;
         let topics = request.topic_data.into_iter().map(|topic| {
             let outcome = |data: &PartitionProduceData| {
-                if !(ACKS_ALL..=1).contains(&acks) {
-                    return Err(ResponseError::InvalidRequiredAcks);
-                }
+                let known = (ACKS_ALL..=1).contains(&acks);
+                ensure(known, ResponseError::InvalidRequiredAcks)?;
                 let partition = topics.partition(&topic.name, data.index)?;
                 append(partition, data.records.as_ref(), follower)
             };

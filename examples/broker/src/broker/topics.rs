@@ -3,7 +3,7 @@
 use crate::broker::delayed::{Purgatories, TopicPartition};
 use crate::broker::partition::Partition;
 use crate::console::log;
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, ensure};
 use crate::storage::folder::Folder;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
@@ -163,19 +163,15 @@ fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
 fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome<usize> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
-    if !is_name || !name.bytes().all(legal) {
-        return Err(ResponseError::InvalidTopicException);
-    }
-    if by_name.contains_key(name) {
-        return Err(ResponseError::TopicAlreadyExists);
-    }
+    let is_legal = is_name && name.bytes().all(legal);
+    ensure(is_legal, ResponseError::InvalidTopicException)?;
+    let is_new = !by_name.contains_key(name);
+    ensure(is_new, ResponseError::TopicAlreadyExists)?;
     let count = usize::try_from(partitions).unwrap_or(0);
-    if !(1..=MAX_PARTITIONS).contains(&count) {
-        return Err(ResponseError::InvalidPartitions);
-    }
+    let is_count = (1..=MAX_PARTITIONS).contains(&count);
+    ensure(is_count, ResponseError::InvalidPartitions)?;
     let all = by_name.values().map(|topic| topic.partitions.len());
-    match all.sum::<usize>() + count > MAX_PARTITIONS {
-        true => Err(ResponseError::PolicyViolation),
-        false => Ok(count),
-    }
+    let has_room = all.sum::<usize>() + count <= MAX_PARTITIONS;
+    ensure(has_room, ResponseError::PolicyViolation)?;
+    Ok(count)
 }

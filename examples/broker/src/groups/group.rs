@@ -16,7 +16,7 @@
 use super::journal::Offsets;
 use super::member::{Id, Member};
 use super::{Charge, Shared};
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, ensure};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::OffsetCommitRequest;
 use parking_lot::{Mutex, MutexGuard};
@@ -198,6 +198,11 @@ impl State {
         found.map(|(id, _)| id)
     }
 
+    pub(super) fn check_exists(&self) -> Outcome {
+        let exists = self.phase != Phase::Dead;
+        ensure(exists, ResponseError::CoordinatorNotAvailable)
+    }
+
     /// Checks that a member is who it says it is, in the generation that it says.
     pub(super) fn check_member(
         &self,
@@ -206,17 +211,13 @@ impl State {
         generation: i32,
     ) -> Outcome {
         self.check_identity(member, instance)?;
-        match generation == self.generation {
-            true => Ok(()),
-            false => Err(ResponseError::IllegalGeneration),
-        }
+        let is_current = generation == self.generation;
+        ensure(is_current, ResponseError::IllegalGeneration)
     }
 
     /// Checks that a member is who it says it is.
     pub(super) fn check_identity(&self, member: &str, instance: Option<&str>) -> Outcome {
-        if self.phase == Phase::Dead {
-            return Err(ResponseError::CoordinatorNotAvailable);
-        }
+        self.check_exists()?;
         match instance.map(|instance| self.named(instance)) {
             // Another client has taken over the name.
             Some(Some(current)) if **current != *member => Err(ResponseError::FencedInstanceId),

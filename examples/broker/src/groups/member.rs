@@ -2,7 +2,7 @@
 
 use super::settings::MAX_PROTOCOLS;
 use super::{Charge, Shared};
-use crate::exchange::{Answer, Outcome};
+use crate::exchange::{Answer, Outcome, ensure};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
@@ -90,9 +90,8 @@ impl Protocols {
     /// INCONSISTENT_GROUP_PROTOCOL if it offers nothing, or more than a member may; GROUP_MAX_SIZE_REACHED if there is
     /// no memory left for it.
     pub(super) fn copy(offered: &[JoinGroupRequestProtocol], shared: &Shared) -> Outcome<Self> {
-        if offered.is_empty() || offered.len() > MAX_PROTOCOLS {
-            return Err(ResponseError::InconsistentGroupProtocol);
-        }
+        let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
+        ensure(is_few, ResponseError::InconsistentGroupProtocol)?;
         let bytes = offered.iter().map(|it| it.name.len() + it.metadata.len());
         let charge = shared.charge(bytes.sum())?;
         let copy = |protocol: &JoinGroupRequestProtocol| {

@@ -4,7 +4,7 @@ use super::group::{Phase, State};
 use super::member::{Id, Member, Protocols, Waiter, join_failed};
 use super::rebalance::joined;
 use super::settings::{MAX_ID, MAX_REBALANCE, SESSION};
-use crate::exchange::{Outcome, milliseconds};
+use crate::exchange::{Outcome, ensure, milliseconds};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::JoinGroupRequest;
@@ -37,15 +37,11 @@ impl Join {
 
     /// Checks what can be checked without a group.
     pub(super) fn check(&self) -> Outcome {
-        if !SESSION.contains(&self.session_timeout()) {
-            return Err(ResponseError::InvalidSessionTimeout);
-        }
-        match self.instance() {
-            Some(instance) if instance.is_empty() || instance.len() > MAX_ID => {
-                Err(ResponseError::InvalidRequest)
-            }
-            _ => Ok(()),
-        }
+        let is_session = SESSION.contains(&self.session_timeout());
+        ensure(is_session, ResponseError::InvalidSessionTimeout)?;
+        let is_name = |name: &str| (1..=MAX_ID).contains(&name.len());
+        let is_named = self.instance().is_none_or(is_name);
+        ensure(is_named, ResponseError::InvalidRequest)
     }
 }
 
@@ -79,9 +75,7 @@ impl State {
     /// Puts the member into the group, and begins a rebalance if that needs one. Returns its id, and whether it has to
     /// wait: not if it is as it was, in the generation that there is.
     fn take_in(&mut self, join: &Join) -> Outcome<(Id, bool)> {
-        if self.phase == Phase::Dead {
-            return Err(ResponseError::CoordinatorNotAvailable);
-        }
+        self.check_exists()?;
         let protocols = self.agreeable_protocols(join)?;
         let member = &*join.request.member_id;
         match (join.instance(), member) {
@@ -114,16 +108,13 @@ impl State {
                     && protocols.names().any(|name| self.all_support(name))
             }
         };
-        match agreeable {
-            true => Ok(protocols),
-            false => Err(ResponseError::InconsistentGroupProtocol),
-        }
+        ensure(agreeable, ResponseError::InconsistentGroupProtocol)?;
+        Ok(protocols)
     }
 
     fn add(&mut self, id: &Id, join: &Join, protocols: Protocols) -> Outcome<(Id, bool)> {
-        if self.members.len() >= self.shared.settings.max_members {
-            return Err(ResponseError::GroupMaxSizeReached);
-        }
+        let has_room = self.members.len() < self.shared.settings.max_members;
+        ensure(has_room, ResponseError::GroupMaxSizeReached)?;
         let number = self.shared.next_number();
         let (group, timeout) = (Weak::clone(&self.group), join.session_timeout());
         let tracked = self.shared.sessions.try_track(number, group, timeout);
@@ -177,9 +168,8 @@ impl State {
 
     /// A member joins again: because it was told to, because it wants a rebalance, or because it missed an answer.
     fn take_back(&mut self, join: &Join, protocols: Protocols) -> Outcome<(Id, bool)> {
-        let Some((id, found)) = self.members.get_key_value(&*join.request.member_id) else {
-            return Err(ResponseError::UnknownMemberId);
-        };
+        let found = self.members.get_key_value(&*join.request.member_id);
+        let (id, found) = found.ok_or(ResponseError::UnknownMemberId)?;
         let id = Id::clone(id);
         let changed = found.protocols.by_preference != protocols.by_preference;
         let leads = self.leader.as_ref() == Some(&id);

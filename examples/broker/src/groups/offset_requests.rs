@@ -6,7 +6,7 @@ use super::member::{Id, code, text};
 use super::settings::MAX_OFFSET_METADATA;
 use super::{Charge, Coordinator};
 use crate::console::log;
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, ensure};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
@@ -145,9 +145,8 @@ impl Coordinator {
         let mut journal = self.journal.lock();
         let mut state = group.lock();
         let mut delete = |topic: &str, index| {
-            if state.phase != Phase::Empty {
-                return Err(ResponseError::GroupSubscribedToTopic);
-            }
+            let is_unused = state.phase == Phase::Empty;
+            ensure(is_unused, ResponseError::GroupSubscribedToTopic)?;
             let at = (Id::from(topic), index);
             let found = state.offsets.get(&at);
             found.ok_or(ResponseError::UnknownTopicOrPartition)?;

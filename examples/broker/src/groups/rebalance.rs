@@ -2,7 +2,7 @@
 
 use super::group::{Phase, State};
 use super::member::{Id, Member, Waiter, sync_failed, text};
-use crate::exchange::{Answer, Outcome};
+use crate::exchange::{Answer, Outcome, ensure};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
@@ -199,14 +199,12 @@ impl State {
     fn check_sync(&self, request: &SyncGroupRequest) -> Outcome {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
-        let differs = |asked: Option<&str>, agreed: &Option<Id>| {
-            asked.is_some_and(|asked| agreed.as_deref() != Some(asked))
+        let agrees = |asked: Option<&str>, agreed: &Option<Id>| {
+            asked.is_none_or(|asked| agreed.as_deref() == Some(asked))
         };
-        if differs(request.protocol_type.as_deref(), &self.protocol_type)
-            || differs(request.protocol_name.as_deref(), &self.protocol)
-        {
-            return Err(ResponseError::InconsistentGroupProtocol);
-        }
+        let agree = agrees(request.protocol_type.as_deref(), &self.protocol_type)
+            && agrees(request.protocol_name.as_deref(), &self.protocol);
+        ensure(agree, ResponseError::InconsistentGroupProtocol)?;
         match self.phase {
             Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
             _ => Ok(()),

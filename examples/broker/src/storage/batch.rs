@@ -1,7 +1,7 @@
 //! Record batches, format version 2. A batch is stored and handed out as the bytes that came, with two header fields of
 //! its own filled in; of the records inside, which may be compressed, the broker knows only how many there are.
 
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, ensure};
 use crate::storage::records;
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::ResponseError;
@@ -52,22 +52,17 @@ impl Batch {
 
     /// Checks the header and the checksum.
     fn read(bytes: &Bytes) -> Outcome<Self> {
-        if bytes.len() > MAX_BATCH {
-            return Err(ResponseError::MessageTooLarge);
-        }
+        ensure(bytes.len() <= MAX_BATCH, ResponseError::MessageTooLarge)?;
         let mut header = bytes.get(..HEADER).ok_or(ResponseError::CorruptMessage)?;
         let (_base_offset, length, _leader_epoch) =
             (header.get_i64(), header.get_i32(), header.get_i32());
         let length = length_of(length);
-        if length > bytes.len() || length < HEADER {
-            return Err(ResponseError::CorruptMessage);
-        }
-        if header.get_u8() != 2 || length < bytes.len() {
-            return Err(ResponseError::InvalidRecord);
-        }
-        if header.get_u32() != crc32c::crc32c(&bytes[ATTRIBUTES..]) {
-            return Err(ResponseError::CorruptMessage);
-        }
+        let is_whole = (HEADER..=bytes.len()).contains(&length);
+        ensure(is_whole, ResponseError::CorruptMessage)?;
+        let is_one = header.get_u8() == 2 && length == bytes.len();
+        ensure(is_one, ResponseError::InvalidRecord)?;
+        let checksum = crc32c::crc32c(&bytes[ATTRIBUTES..]);
+        ensure(header.get_u32() == checksum, ResponseError::CorruptMessage)?;
         let (attributes, last_offset_delta) = (header.get_i16(), header.get_i32());
         let (base_timestamp, max_timestamp) = (header.get_i64(), header.get_i64());
         let sequence = Sequence {
@@ -77,9 +72,8 @@ impl Batch {
         };
         let records = header.get_i32();
         let counted = records >= 1 && records - 1 == last_offset_delta;
-        if !counted || attributes & (CONTROL | TRANSACTIONAL) != 0 {
-            return Err(ResponseError::InvalidRecord);
-        }
+        let is_plain = attributes & (CONTROL | TRANSACTIONAL) == 0;
+        ensure(counted && is_plain, ResponseError::InvalidRecord)?;
         Ok(Self {
             records,
             base_timestamp,
@@ -95,9 +89,7 @@ impl Batch {
         let header = bytes.get(..LENGTH_END);
         let mut header = header.ok_or(ResponseError::CorruptMessage)?;
         let (offset, length) = (header.get_i64(), length_of(header.get_i32()));
-        if length > bytes.len() {
-            return Err(ResponseError::CorruptMessage);
-        }
+        ensure(length <= bytes.len(), ResponseError::CorruptMessage)?;
         Ok((offset, Self::read(&bytes.slice(..length))?))
     }
 

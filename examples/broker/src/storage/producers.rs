@@ -1,7 +1,7 @@
 //! Idempotent producers, as far as one partition knows them: a batch sent again after a lost answer is
 //! recognised by its sequence number, and not appended twice. Most clients produce this way unless told not to.
 
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, ensure};
 use crate::storage::batch::{Batch, Sequence};
 use kafka_protocol::ResponseError;
 use std::collections::{HashMap, VecDeque};
@@ -44,13 +44,11 @@ impl Producers {
         } else {
             0
         };
-        if sequence.producer_epoch < last.sequence.producer_epoch {
-            Err(ResponseError::InvalidProducerEpoch)
-        } else if sequence.base_sequence != next {
-            Err(ResponseError::OutOfOrderSequenceNumber)
-        } else {
-            Ok(None)
-        }
+        let is_old = sequence.producer_epoch < last.sequence.producer_epoch;
+        ensure(!is_old, ResponseError::InvalidProducerEpoch)?;
+        let is_next = sequence.base_sequence == next;
+        ensure(is_next, ResponseError::OutOfOrderSequenceNumber)?;
+        Ok(None)
     }
 
     /// Notes that `batch` was appended at `base_offset`.
