@@ -3,6 +3,7 @@
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{BrokerId, ResponseKind};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,16 +30,11 @@ pub(crate) struct Caller {
 
 /// Why requests of one connection were refused. Clients send them again and again, and the log has each cause once.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Refusals(Arc<Mutex<Vec<&'static str>>>);
+pub(crate) struct Refusals(Arc<Mutex<BTreeSet<&'static str>>>);
 
 impl Refusals {
     pub(crate) fn is_first(&self, cause: &'static str) -> bool {
-        let mut causes = self.0.lock();
-        let is_first = !causes.contains(&cause);
-        if is_first {
-            causes.push(cause);
-        }
-        is_first
+        self.0.lock().insert(cause)
     }
 }
 
@@ -96,20 +92,10 @@ impl<A: Into<Answer>> From<A> for Reply {
 pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Receiver<Answer>,
     /// What takes the client's request out of where it waits. For one that has been answered it does nothing.
-    leave: Option<Box<dyn FnOnce() + Send>>,
+    pub(crate) leave: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Waiting {
-    pub(crate) fn new(answer: oneshot::Receiver<Answer>) -> Self {
-        let leave = None;
-        Self { answer, leave }
-    }
-
-    pub(crate) fn or_leave(mut self, leave: impl FnOnce() + Send + 'static) -> Self {
-        self.leave = Some(Box::new(leave));
-        self
-    }
-
     /// Waits for the answer. `None` if the operation ended without one.
     pub(crate) async fn answer(&mut self) -> Option<Answer> {
         let answer = (&mut self.answer).await.ok();

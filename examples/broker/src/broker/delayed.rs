@@ -83,16 +83,17 @@ pub(crate) fn park<'a>(
     request: Box<dyn Request>,
     timeout: Duration,
 ) -> Reply {
-    let (answer, receiver) = oneshot::channel();
+    let (sender, answer) = oneshot::channel();
     let delayed = Delayed {
         request,
         timeout,
-        answer,
+        answer: sender,
     };
-    let waiting = Waiting::new(receiver);
+    let leave = None;
+    let mut waiting = Waiting { answer, leave };
     match purgatory.try_complete_else_watch(delayed, watches) {
         Ok(Admission::Parked(handle)) => {
-            return Reply::Later(waiting.or_leave(move || drop(handle.cancel())));
+            waiting.leave = Some(Box::new(move || drop(handle.cancel())));
         }
         Ok(Admission::Ended) => {}
         // No partitions to wait on, no room to wait in, or shutting down: it is answered with what is there.

@@ -111,10 +111,12 @@ impl Coordinator {
 
 /// The answer to a request that `ask` hands to the group, where it may have to wait.
 fn waiting(group: Arc<Group>, ask: impl FnOnce(&mut State, Waiter)) -> Reply {
-    let (sender, receiver) = oneshot::channel();
+    let (sender, answer) = oneshot::channel();
     group.change(|state| ask(state, Waiter(sender)));
-    let leave = move || group.change(State::client_gone);
-    Reply::Later(Waiting::new(receiver).or_leave(leave))
+    Reply::Later(Waiting {
+        answer,
+        leave: Some(Box::new(move || group.change(State::client_gone))),
+    })
 }
 
 /// A group of the newer consumer protocol. Its clients are told, and so is the operator.

@@ -128,10 +128,7 @@ impl World {
         }
     }
 
-    pub(super) fn ask<R>(&self, request: R, version: i16) -> Asked<R>
-    where
-        R: Request + Into<RequestKind>,
-    {
+    pub(super) fn ask<R: Request + Into<RequestKind>>(&self, request: R, version: i16) -> Asked<R> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
         let caller = Caller {
             address,
@@ -148,7 +145,8 @@ impl World {
             Reply::Now(answer) => {
                 let (sender, receiver) = oneshot::channel();
                 assert!(sender.send(answer).is_ok(), "the receiver is there");
-                Waiting::new(receiver)
+                let (answer, leave) = (receiver, None);
+                Waiting { answer, leave }
             }
             _ => panic!("no answer is to come"),
         };
