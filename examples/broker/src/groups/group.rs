@@ -18,7 +18,7 @@ use super::member::{Id, Member};
 use super::{Charge, Shared};
 use crate::exchange::{Outcome, ensure};
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::OffsetCommitRequest;
+use kafka_protocol::messages::{HeartbeatRequest, OffsetCommitRequest};
 use parking_lot::{Mutex, MutexGuard};
 use request_purgatory::purgatory::RejectReason;
 use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
@@ -181,11 +181,13 @@ impl DelayedPhase {
         self.group.change(|state| state.end_phase(self.round));
     }
 
-    /// The broker shuts down.
+    /// The broker shuts down: every request that waits is answered with an error, since nothing else would end it.
     fn refuse(self) {
         let mut state = self.group.lock();
         if state.round == self.round {
-            state.refuse_waiters(ResponseError::NotCoordinator);
+            for (id, member) in &mut state.members {
+                member.fail(id, ResponseError::NotCoordinator);
+            }
         }
     }
 }
@@ -238,14 +240,10 @@ impl State {
         }
     }
 
-    pub(super) fn heartbeat(
-        &mut self,
-        member: &str,
-        instance: Option<&str>,
-        generation: i32,
-    ) -> Outcome {
-        self.check_member(member, instance, generation)?;
-        self.touch(member);
+    pub(super) fn heartbeat(&self, request: &HeartbeatRequest) -> Outcome {
+        let instance = request.group_instance_id.as_deref();
+        self.check_member(&request.member_id, instance, request.generation_id)?;
+        self.touch(&request.member_id);
         match self.phase {
             Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
             _ => Ok(()),
@@ -253,7 +251,7 @@ impl State {
     }
 
     /// Whether the sender of `request` may commit now. A member that does is alive.
-    pub(super) fn check_commit(&mut self, request: &OffsetCommitRequest) -> Outcome {
+    pub(super) fn check_commit(&self, request: &OffsetCommitRequest) -> Outcome {
         let (member, generation) = (&*request.member_id, request.generation_id_or_member_epoch);
         let instance = request.group_instance_id.as_deref();
         if generation < 0 && member.is_empty() && instance.is_none() {
@@ -294,12 +292,5 @@ impl State {
         };
         let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();
         gone.iter().for_each(|id| self.touch(id));
-    }
-
-    /// Answers every request that waits with an error: nothing else would end it.
-    pub(super) fn refuse_waiters(&mut self, error: ResponseError) {
-        for (id, member) in &mut self.members {
-            member.fail(id, error);
-        }
     }
 }

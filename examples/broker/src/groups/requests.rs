@@ -78,12 +78,10 @@ impl Coordinator {
     }
 
     fn heartbeat(&self, asked: &HeartbeatRequest) -> HeartbeatResponse {
-        let (member, generation) = (&asked.member_id, asked.generation_id);
-        let instance = asked.group_instance_id.as_deref();
         let group = self.group(&asked.group_id);
         let group = group.ok_or(ResponseError::UnknownMemberId);
-        let beat = |group: Arc<Group>| group.lock().heartbeat(member, instance, generation);
-        HeartbeatResponse::default().with_error_code(code(group.and_then(beat)))
+        let beat = group.and_then(|group| group.lock().heartbeat(asked));
+        HeartbeatResponse::default().with_error_code(code(beat))
     }
 
     fn leave(&self, asked: &LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
