@@ -41,6 +41,11 @@ impl Refusals {
 /// What a step of a request comes to: something, or the error that its client is told.
 pub(crate) type Outcome<T = ()> = Result<T, ResponseError>;
 
+/// The code on the wire.
+pub(crate) fn code<T>(outcome: &Outcome<T>) -> i16 {
+    outcome.as_ref().map_or_else(|error| error.code(), |_| 0)
+}
+
 /// Nothing, or `error` if this does not hold.
 pub(crate) fn ensure(holds: bool, error: ResponseError) -> Outcome {
     holds.then_some(()).ok_or(error)

@@ -1,7 +1,7 @@
 //! Requests of administrators: CreateTopics, DeleteTopics, DescribeConfigs.
 
 use crate::broker::topics::Topics;
-use crate::exchange::{NODE, Outcome, Reply};
+use crate::exchange::{NODE, Outcome, Reply, code};
 use crate::groups::Coordinator;
 use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
@@ -35,14 +35,11 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
             -1 | 1 => topics.create(&topic.name, partitions).map(|_| ()),
             _ => Err(ResponseError::InvalidReplicationFactor),
         };
-        let result = CreatableTopicResult::default()
+        CreatableTopicResult::default()
             .with_name(topic.name)
-            .with_configs(Some(Vec::new()));
-        let error = created.err();
-        result
-            .with_error_code(error.map_or(0, |error| error.code()))
-            .with_num_partitions(error.map_or(partitions, |_| -1))
-            .with_replication_factor(error.map_or(1, |_| -1))
+            .with_error_code(code(&created))
+            .with_num_partitions(created.map_or(-1, |()| partitions))
+            .with_replication_factor(created.map_or(-1, |()| 1))
     };
     CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
 }
@@ -56,10 +53,10 @@ pub(crate) fn delete_topics(
 ) -> DeleteTopicsResponse {
     let delete = |name: TopicName| {
         let deleted = topics.delete(&name);
-        let error = deleted.inspect(|()| groups.forget_topic(&name)).err();
+        let deleted = deleted.inspect(|()| groups.forget_topic(&name));
         DeletableTopicResult::default()
             .with_name(Some(name))
-            .with_error_code(error.map_or(0, |error| error.code()))
+            .with_error_code(code(&deleted))
     };
     let responses = request.topic_names.into_iter().map(delete);
     DeleteTopicsResponse::default().with_responses(responses.collect())
@@ -102,18 +99,17 @@ fn holds(asked: &CreatableTopicConfig) -> bool {
 pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
     let describe = |asked: DescribeConfigsResource| {
         let found = configs_of(&asked, topics);
-        let result = DescribeConfigsResult::default()
-            .with_resource_type(asked.resource_type)
-            .with_resource_name(asked.resource_name);
         let wanted = |(name, _): &Config| match &asked.configuration_keys {
             Some(names) => names.iter().any(|wanted| **wanted == **name),
             None => true,
         };
-        let error = found.as_ref().err().copied();
+        let error = code(&found);
         let configs = found.into_iter().flatten().filter(wanted);
-        result
+        DescribeConfigsResult::default()
             .with_configs(configs.map(describe_config).collect())
-            .with_error_code(error.map_or(0, |error| error.code()))
+            .with_error_code(error)
+            .with_resource_type(asked.resource_type)
+            .with_resource_name(asked.resource_name)
     };
     let results = request.resources.into_iter().map(describe).collect();
     let answer = DescribeConfigsResponse::default();

@@ -244,10 +244,8 @@ impl State {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
         self.touch(&request.member_id);
-        match self.phase {
-            Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
-            _ => Ok(()),
-        }
+        let rebalances = matches!(self.phase, Phase::PreparingRebalance { .. });
+        ensure(!rebalances, ResponseError::RebalanceInProgress)
     }
 
     /// Whether the sender of `request` may commit now. A member that does is alive.
@@ -256,19 +254,14 @@ impl State {
         let instance = request.group_instance_id.as_deref();
         if generation < 0 && member.is_empty() && instance.is_none() {
             // A client that assigns its partitions itself, or an administrator: not beside members.
-            return match self.phase {
-                Phase::Empty => Ok(()),
-                Phase::Dead => Err(ResponseError::CoordinatorNotAvailable),
-                _ => Err(ResponseError::UnknownMemberId),
-            };
+            self.check_exists()?;
+            return ensure(self.phase == Phase::Empty, ResponseError::UnknownMemberId);
         }
         self.check_member(member, instance, generation)?;
         self.touch(member);
-        match self.phase {
-            Phase::CompletingRebalance => Err(ResponseError::RebalanceInProgress),
-            // What it has read until it joins, it may still commit.
-            _ => Ok(()),
-        }
+        // What it has read until it joins, it may still commit.
+        let is_assigned = self.phase != Phase::CompletingRebalance;
+        ensure(is_assigned, ResponseError::RebalanceInProgress)
     }
 
     /// Takes a member out, and ends its waits.

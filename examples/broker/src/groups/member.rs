@@ -125,15 +125,9 @@ pub(super) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-/// The code on the wire.
-pub(super) fn code(outcome: Outcome) -> i16 {
-    outcome.map_or_else(|error| error.code(), |()| 0)
-}
-
 pub(super) fn join_failed(member: &str, error: ResponseError) -> JoinGroupResponse {
     JoinGroupResponse::default()
         .with_error_code(error.code())
-        .with_generation_id(-1)
         // Versions before 7 have no null here.
         .with_protocol_name(Some(StrBytes::default()))
         .with_member_id(text(member))

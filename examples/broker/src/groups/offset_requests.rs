@@ -2,11 +2,11 @@
 
 use super::group::{Phase, State};
 use super::journal::{Change, Committed, Journal, Offsets};
-use super::member::{Id, code, text};
+use super::member::{Id, text};
 use super::settings::MAX_OFFSET_METADATA;
 use super::{Charge, Coordinator};
 use crate::console::log;
-use crate::exchange::{Outcome, ensure};
+use crate::exchange::{Outcome, code, ensure};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
@@ -50,7 +50,7 @@ impl Coordinator {
             let partitions = topic.partitions.iter().map(|partition| {
                 OffsetCommitResponsePartition::default()
                     .with_partition_index(partition.partition_index)
-                    .with_error_code(code(check(&topic.name, partition)))
+                    .with_error_code(code(&check(&topic.name, partition)))
             });
             OffsetCommitResponseTopic::default()
                 .with_name(topic.name.clone())
@@ -160,7 +160,7 @@ impl Coordinator {
                 let index = partition.partition_index;
                 OffsetDeleteResponsePartition::default()
                     .with_partition_index(index)
-                    .with_error_code(code(delete(&topic.name, index)))
+                    .with_error_code(code(&delete(&topic.name, index)))
             });
             OffsetDeleteResponseTopic::default()
                 .with_partitions(partitions.collect())
@@ -182,7 +182,7 @@ impl Coordinator {
     pub(super) fn delete_groups(&self, asked: DeleteGroupsRequest) -> DeleteGroupsResponse {
         let results = asked.groups_names.into_iter().map(|id| {
             DeletableGroupResult::default()
-                .with_error_code(code(self.delete_group(&id)))
+                .with_error_code(code(&self.delete_group(&id)))
                 .with_group_id(id)
         });
         DeleteGroupsResponse::default().with_results(results.collect())

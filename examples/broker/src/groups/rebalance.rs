@@ -205,10 +205,8 @@ impl State {
         let agree = agrees(request.protocol_type.as_deref(), &self.protocol_type)
             && agrees(request.protocol_name.as_deref(), &self.protocol);
         ensure(agree, ResponseError::InconsistentGroupProtocol)?;
-        match self.phase {
-            Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
-            _ => Ok(()),
-        }
+        let rebalances = matches!(self.phase, Phase::PreparingRebalance { .. });
+        ensure(!rebalances, ResponseError::RebalanceInProgress)
     }
 
     /// Gives every member what the leader has assigned to it, which may be nothing.

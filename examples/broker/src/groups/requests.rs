@@ -1,12 +1,12 @@
 //! The requests of members.
 
 use super::group::{Group, State};
-use super::member::{Id, Waiter, code, join_failed, sync_failed, text};
+use super::member::{Id, Waiter, join_failed, sync_failed, text};
 use super::membership::Join;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
 use crate::console::log;
-use crate::exchange::{Caller, NODE, Reply, Waiting};
+use crate::exchange::{Caller, NODE, Reply, Waiting, code, ensure};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
@@ -58,12 +58,8 @@ impl Coordinator {
             client_host: Id::from(format!("/{}", caller.client.ip())),
             request,
         };
-        let group = match join.check() {
-            Ok(()) if caller.may_wait => self.group_or_new(&join.request.group_id),
-            Ok(()) => Err(NO_ROOM),
-            Err(error) => Err(error),
-        };
-        match group {
+        let checked = join.check().and(ensure(caller.may_wait, NO_ROOM));
+        match checked.and_then(|()| self.group_or_new(&join.request.group_id)) {
             Err(error) => join_failed(&join.request.member_id, error).into(),
             Ok(group) => waiting(group, |state, waiter| state.join(&join, waiter)),
         }
@@ -81,7 +77,7 @@ impl Coordinator {
         let group = self.group(&asked.group_id);
         let group = group.ok_or(ResponseError::UnknownMemberId);
         let beat = group.and_then(|group| group.lock().heartbeat(asked));
-        HeartbeatResponse::default().with_error_code(code(beat))
+        HeartbeatResponse::default().with_error_code(code(&beat))
     }
 
     fn leave(&self, asked: &LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
@@ -95,13 +91,13 @@ impl Coordinator {
         let answer = LeaveGroupResponse::default();
         if version < 3 {
             let identity = MemberIdentity::default().with_member_id(asked.member_id.clone());
-            return answer.with_error_code(code(leave(&identity)));
+            return answer.with_error_code(code(&leave(&identity)));
         }
         let members = asked.members.iter().map(|identity| {
             MemberResponse::default()
                 .with_member_id(identity.member_id.clone())
                 .with_group_instance_id(identity.group_instance_id.clone())
-                .with_error_code(code(leave(identity)))
+                .with_error_code(code(&leave(identity)))
         });
         answer.with_members(members.collect())
     }
