@@ -91,8 +91,11 @@ impl Broker {
     }
 
     fn fetch(&self, request: FetchRequest, caller: &Caller) -> Reply {
-        if let Some(refused) = fetch::refuse(&request) {
-            return refused.into();
+        // There are no fetch sessions here. A client that opens one (epoch 0) gets session 0, which means none, and names
+        // all its partitions in every request; one that claims to have a session is told that it has not.
+        if request.session_id != 0 {
+            let error = ResponseError::FetchSessionIdNotFound.code();
+            return FetchResponse::default().with_error_code(error).into();
         }
         let max_wait = milliseconds(request.max_wait_ms);
         let fetch = Box::new(Fetch::new(request, &self.topics));
@@ -130,15 +133,14 @@ impl Broker {
         let answer = InitProducerIdResponse::default();
         if asked.transactional_id.is_none() {
             let id = ProducerId(self.producer_ids.fetch_add(1, Relaxed) as i64);
-            return answer.with_producer_id(id).with_producer_epoch(0).into();
+            return answer.with_producer_id(id).into();
         }
         const CAUSE: &str = "there are no transactions here";
         if caller.refusals.is_first(CAUSE) {
             let (client, id) = (caller.client, &caller.client_id);
             log!("{client} ({id:?}) has a transactional id: refused, {CAUSE}");
         }
-        let answer = answer.with_error_code(ResponseError::UnsupportedVersion.code());
-        let answer = answer.with_producer_id(ProducerId(-1));
-        answer.with_producer_epoch(-1).into()
+        let error = ResponseError::UnsupportedVersion.code();
+        answer.with_error_code(error).with_producer_epoch(-1).into()
     }
 }

@@ -34,15 +34,6 @@ struct PartitionFetch {
     max_bytes: usize,
 }
 
-/// The answer to a request that as a whole cannot be served, if it is one.
-///
-/// There are no fetch sessions here. A client that opens one (epoch 0) gets session 0, which means none, and
-/// names all its partitions in every request; one that claims to have a session is told that it has not.
-pub(crate) fn refuse(request: &FetchRequest) -> Option<FetchResponse> {
-    let error = ResponseError::FetchSessionIdNotFound.code();
-    (request.session_id != 0).then(|| FetchResponse::default().with_error_code(error))
-}
-
 impl Fetch {
     /// Looks up what `request` asks for. Negative limits count as zero.
     pub(crate) fn new(request: FetchRequest, topics: &Topics) -> Self {
@@ -82,14 +73,9 @@ impl Fetch {
 impl Request for Fetch {
     /// Whether there is something to answer with: `min_bytes` over all partitions, or an error.
     fn is_satisfied(&self) -> bool {
-        let mut readable = 0;
-        for asked in self.partitions() {
-            match asked.readable_bytes() {
-                Ok(bytes) => readable += bytes,
-                Err(_) => return true,
-            }
-        }
-        readable >= self.min_bytes
+        let readable = self.partitions().map(PartitionFetch::readable_bytes);
+        let readable = readable.sum::<Outcome<u64>>();
+        readable.map_or(true, |bytes| bytes >= self.min_bytes)
     }
 
     fn answer(self: Box<Self>) -> Answer {
@@ -102,7 +88,7 @@ impl Unread for Fetch {
         let mut limits = Limits(self.max_bytes, true);
         let size = |asked: &PartitionFetch| {
             let found = asked.find(&mut limits);
-            AROUND + found.map_or(0, |slice| slice.batches.size())
+            AROUND + found.map_or(0, |slice| slice.batches.size)
         };
         self.partitions().map(size).sum()
     }
@@ -153,7 +139,7 @@ impl PartitionFetch {
         let Limits(bytes_left, nothing_yet) = limits;
         let limit = self.max_bytes.min(*bytes_left);
         let slice = partition.find(self.offset, limit, *nothing_yet)?;
-        let size = slice.batches.size();
+        let size = slice.batches.size;
         *bytes_left = bytes_left.saturating_sub(size);
         *nothing_yet &= size == 0;
         Ok(slice)

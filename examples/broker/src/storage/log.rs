@@ -50,15 +50,11 @@ impl Part {
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     parts: Vec<Part>,
-    size: usize,
+    /// Bytes that [`read`](Self::read) gives.
+    pub(crate) size: usize,
 }
 
 impl Batches {
-    /// Bytes that [`read`](Self::read) gives.
-    pub(crate) fn size(&self) -> usize {
-        self.size
-    }
-
     /// Reads them. To be called without the partition's lock.
     pub(crate) fn read(self) -> io::Result<Bytes> {
         if let [Part::Memory(only)] = &self.parts[..] {
