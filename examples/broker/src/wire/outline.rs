@@ -5,6 +5,7 @@
 //! aborts the process. So every request is first walked along its outline, without allocating: only counts and lengths
 //! that the bytes in hand really cover get as far as the decoder.
 
+use bytes::Buf;
 use std::ops::RangeInclusive;
 
 /// Most array elements and tagged fields that one request may hold, all its arrays together.
@@ -113,14 +114,9 @@ impl<'a> Walk<'a> {
         if self.flexible {
             return Some((self.varint()? as usize).saturating_sub(1));
         }
-        let length = match *self.take(width)? {
-            [a, b] => i32::from(i16::from_be_bytes([a, b])),
-            [a, b, c, d] => i32::from_be_bytes([a, b, c, d]),
-            _ => return None,
-        };
-        match length {
+        match self.take(width)?.get_int(width) {
             -1 => Some(0),
-            _ => usize::try_from(length).ok(),
+            length => usize::try_from(length).ok(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::wire::apis::Api;
 use crate::wire::outline::{self, Walk};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use kafka_protocol::ResponseError;
 pub use kafka_protocol::messages::RequestKind;
 use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
@@ -34,16 +34,15 @@ impl Envelope {
     /// # Errors
     /// Why it was not understood. There is no version to answer it in, so its connection is to be closed.
     pub fn open(frame: &Bytes) -> Result<Self, String> {
-        let Some(&[k0, k1, v0, v1, c0, c1, c2, c3]) = frame.first_chunk() else {
+        let Some(mut start) = frame.get(..8) else {
             return Err("frame too short for a request header".to_owned());
         };
-        let key = i16::from_be_bytes([k0, k1]);
-        let version = i16::from_be_bytes([v0, v1]);
+        let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
         let api = Api::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
         let mut envelope = Self {
             api: api.key,
             version,
-            correlation_id: i32::from_be_bytes([c0, c1, c2, c3]),
+            correlation_id,
             client_id: StrBytes::new(),
             body: None,
             elements: 0,
@@ -104,14 +103,12 @@ pub(crate) struct Refusal {
 /// The answer to a request that starts like this; `None` if it is no produce request, or one for several partitions, or
 /// one that wants no answer.
 pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
-    let &[k0, k1, v0, v1, c0, c1, c2, c3] = start.first_chunk()?;
-    let (key, version) = (i16::from_be_bytes([k0, k1]), i16::from_be_bytes([v0, v1]));
-    let api = Api::by_key(key).filter(|api| api.key == ApiKey::Produce)?;
-    if !api.versions.contains(&version) {
-        return None;
-    }
+    let (mut start, rest) = start.split_at_checked(8)?;
+    let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
+    let is_taken = |api: &&Api| api.key == ApiKey::Produce && api.versions.contains(&version);
+    let api = Api::by_key(key).filter(is_taken)?;
     let mut walk = Walk {
-        rest: &start[8..],
+        rest,
         version,
         flexible: false,
         elements_left: usize::MAX,
@@ -125,7 +122,7 @@ pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
         .with_name(topic)
         .with_partition_responses(vec![partition]);
     Some(Refusal {
-        correlation_id: i32::from_be_bytes([c0, c1, c2, c3]),
+        correlation_id,
         version,
         response: ProduceResponse::default().with_responses(vec![topic]),
     })
@@ -142,10 +139,7 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
     let topics = walk.elements()?;
     let topic = String::from_utf8_lossy(walk.text()?).into_owned();
     let partitions = walk.elements()?;
-    let index = walk.take(4)?;
-    if acks_and_timeout[..2] == [0, 0] || topics != 1 || partitions != 1 {
-        return None;
-    }
-    let index = i32::from_be_bytes(index.try_into().ok()?);
-    Some((TopicName(StrBytes::from_string(topic)), index))
+    let index = walk.take(4)?.get_i32();
+    let is_answered = acks_and_timeout[..2] != [0, 0] && topics == 1 && partitions == 1;
+    is_answered.then(|| (TopicName(StrBytes::from_string(topic)), index))
 }
