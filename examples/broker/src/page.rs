@@ -51,11 +51,8 @@ pub(crate) fn record() -> anyhow::Result<PrometheusHandle> {
     let lateness = Matcher::Full("purgatory_lateness_seconds".to_owned());
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(park_time, &PARK_TIME)?
-        .set_buckets_for_metric(lateness, &LATENESS)?
-        .build_recorder();
-    let figures = recorder.handle();
-    metrics::set_global_recorder(recorder)?;
-    Ok(figures)
+        .set_buckets_for_metric(lateness, &LATENESS)?;
+    Ok(recorder.install_recorder()?)
 }
 
 /// Serves the page on the current tokio runtime, for as long as that runs, and returns where. `load` says what the
