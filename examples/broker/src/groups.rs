@@ -113,9 +113,8 @@ impl Coordinator {
                 }
             }
             // All of their offsets were deleted.
-            let mut groups = coordinator.groups.write();
-            groups.retain(|_, group| !group.lock().offsets.is_empty());
-            drop(groups);
+            let keeps = |_: &Id, group: &mut Arc<Group>| !group.lock().offsets.is_empty();
+            coordinator.groups.write().retain(keeps);
             let kept = coordinator.committed();
             coordinator.journal.lock().begin(path, &kept)?;
         }

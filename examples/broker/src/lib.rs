@@ -51,18 +51,15 @@ pub fn run() -> ExitCode {
         Command::Serve(options) => serve::run(&options).map(|()| true),
         Command::Demo(options) => demo::run(&options),
     };
+    let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // The reader of the output has closed it: `broker | head` is no failure.
-        Err(error) if is_broken_pipe(error.downcast_ref()) => ExitCode::SUCCESS,
+        Err(error) if error.downcast_ref().is_some_and(is_closed) => ExitCode::SUCCESS,
         Err(error) => {
             log!("{error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn is_broken_pipe(error: Option<&io::Error>) -> bool {
-    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -4,7 +4,7 @@
 //! topics that are being deleted. What a crash leaves of the latter two is removed at the next start.
 
 use crate::console::log;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -25,9 +25,7 @@ impl Folder {
     /// Takes possession of a folder, which is created if it is missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true);
-        let lock = options.open(path.join(LOCK))?;
+        let lock = File::create(path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => io::Error::other("another broker uses it"),
             fs::TryLockError::Error(error) => error,

@@ -65,12 +65,9 @@ impl Producers {
             records: batch.records,
             base_offset,
         });
-        if self.by_id.len() > MAX_PRODUCERS {
-            self.forget_quietest();
+        if self.by_id.len() <= MAX_PRODUCERS {
+            return;
         }
-    }
-
-    fn forget_quietest(&mut self) {
         let last_offset = |seen: &VecDeque<Seen>| seen.back().map(|last| last.base_offset);
         let seen = self.by_id.iter();
         let quietest = seen.min_by_key(|(_, seen)| last_offset(seen));
