@@ -48,10 +48,9 @@ impl Folder {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// The files of a partition, in order.
-    fn segments(&self, topic: &str) -> Vec<PathBuf> {
-        let entries =
-            fs::read_dir(self.path.join(topic).join("0")).expect("the partition's folder");
+    /// What is in a folder of it, in order.
+    fn entries(&self, folder: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path.join(folder)).expect("a folder");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         let mut paths: Vec<_> = paths.collect();
         paths.sort();
@@ -123,7 +122,7 @@ fn a_torn_tail_is_cut_off() {
             produce(&mut client, "t", value);
         }
     }
-    let segment = folder.segments("t").remove(0);
+    let segment = folder.entries("t/0").remove(0);
     assert!(fs::read(&segment).expect("the segment") == whole);
     let mut flipped = whole.clone();
     flipped[two + 70] ^= 1;
@@ -164,7 +163,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         let oldest = run(&mut client, &fetch_from("t", &[kept], 0));
         assert!(records(&oldest[0])[61..] == fifteen[61..]);
     }
-    let segments = folder.segments("t");
+    let segments = folder.entries("t/0");
     assert!(segments.len() > 1, "{segments:?}");
     let first = OpenOptions::new().append(true).open(&segments[0]);
     let mut first = first.expect("open the segment");
@@ -199,11 +198,8 @@ fn a_deleted_topic_does_not_come_back() {
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
     assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
-    let names = fs::read_dir(&folder.path).expect("the folder");
-    let names = names.map(|entry| entry.expect("an entry").file_name());
-    let mut names: Vec<_> = names.collect();
-    names.sort();
-    assert_eq!(names, ["+lock", "+offsets", "u"]);
+    let left = ["+lock", "+offsets", "u"].map(|name| folder.path.join(name));
+    assert_eq!(folder.entries(""), left);
 }
 
 /// Commits an offset as a client without a group does; returns the error.

@@ -29,9 +29,7 @@ fn a_name_is_served_at_all_its_addresses_or_refused() {
 #[test]
 fn a_signal_answers_every_parked_request() {
     for signal in ["TERM", "INT"] {
-        let mut broker = Broker::with(&["--replica-lag-ms", "60000"]);
-        let mut producer = broker.client();
-        create_topic(&mut producer, "t", 10);
+        let (mut broker, mut producer) = Broker::with_topic(10, &["--replica-lag-ms", "60000"]);
         let mut consumers: Vec<_> = (0..50).map(|_| broker.client()).collect();
         let send = |consumer: &mut Client| consumer.send(FETCH, &fetch("t", 10, 60_000));
         let fetches: Vec<_> = consumers.iter_mut().map(send).collect();
@@ -57,9 +55,7 @@ fn a_signal_answers_every_parked_request() {
 
 #[test]
 fn a_client_that_does_not_read_cannot_keep_the_broker_from_ending() {
-    let mut broker = Broker::with(&[]);
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (mut broker, mut client) = Broker::with_topic(1, &[]);
     produce_to(&mut client, -1, "t", 0, &batch(&[&vec![0; 8 << 20]]));
     client.send(FETCH, &fetch("t", 1, 60_000));
     client.socket.peek(&mut [0]).expect("the answer begins");

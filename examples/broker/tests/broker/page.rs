@@ -2,7 +2,7 @@
 
 use crate::process::{Broker, command};
 use crate::programs::{available, eventually, run};
-use crate::requests::{FETCH, create_topic, fetch, produce, receive_fetched};
+use crate::requests::{FETCH, fetch, produce, receive_fetched};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -35,9 +35,8 @@ fn wait_for(broker: &Broker, figure: &str, value: u64) {
 
 #[test]
 fn the_figures_say_what_the_purgatories_did() {
-    let broker = Broker::with(&["--metrics", "127.0.0.1:0"]);
-    let (mut producer, mut consumer) = (broker.client(), broker.client());
-    create_topic(&mut producer, "t", 3);
+    let (broker, mut producer) = Broker::with_topic(3, &["--metrics", "127.0.0.1:0"]);
+    let mut consumer = broker.client();
     let sent = consumer.send(FETCH, &fetch("t", 3, 60_000));
     wait_for(&broker, "num_delayed_operations", 1);
     wait_for(&broker, "size", 3);

@@ -1,9 +1,10 @@
 //! A broker process under test.
 
 use crate::client::Client;
-use crate::programs::{PATIENCE, eventually, lines, run, signal};
+use crate::programs::{PATIENCE, eventually, run, signal};
 use crate::requests::create_topic;
 use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -41,13 +42,16 @@ impl Broker {
     pub(crate) fn run(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("start the broker");
+        let said = BufReader::new(child.stdout.take().expect("piped"));
+        let mut said = said.lines().map_while(Result::ok);
         let (sender, stdout) = mpsc::channel();
-        lines(child.stdout.take().expect("piped"), sender);
-        let (sender, stderr) = mpsc::channel();
-        lines(child.stderr.take().expect("piped"), sender);
+        // Until no one wants them any more.
+        thread::spawn(move || said.try_for_each(|line| sender.send(line)));
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let stderr = stderr.lines().map_while(Result::ok);
         let log = Arc::<Mutex<Vec<String>>>::default();
         let logged = Arc::clone(&log);
-        thread::spawn(move || stderr.iter().for_each(|it| logged.lock().unwrap().push(it)));
+        thread::spawn(move || stderr.for_each(|it| logged.lock().unwrap().push(it)));
         let first = stdout.recv_timeout(PATIENCE);
         let first = first.unwrap_or_else(|_| panic!("no first line: {:?}", log.lock()));
         let address = address(&first, "listening on ");

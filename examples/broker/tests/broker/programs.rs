@@ -1,6 +1,6 @@
 //! Client programs that are not Rust, and what to do when they are not installed.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
@@ -18,14 +18,6 @@ pub(crate) fn python() -> String {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let installed = || package.join("../../.venv/bin/python").display().to_string();
     std::env::var("REQUEST_PURGATORY_PYTHON").unwrap_or_else(|_| installed())
-}
-
-/// A script of `tests/clients`, to be run without byte code being written into the source tree.
-pub(crate) fn script(name: &str) -> Command {
-    let scripts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
-    let mut command = Command::new(python());
-    command.arg("-B").arg(scripts.join(name));
-    command
 }
 
 /// Whether a program runs. If it does not, and clients are required, that fails the test.
@@ -59,15 +51,6 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Output {
         panic!("{command:?} did not end")
     });
     output.expect("wait for the client")
-}
-
-/// The lines of a client's output as they come.
-pub(crate) fn lines(pipe: impl Read + Send + 'static, sender: mpsc::Sender<String>) {
-    thread::spawn(move || {
-        let lines = BufReader::new(pipe).lines().map_while(Result::ok);
-        // Until no one wants them any more.
-        let _ = lines.into_iter().try_for_each(|line| sender.send(line));
-    });
 }
 
 pub(crate) fn signal(process: u32, signal: &str) {

@@ -2,7 +2,7 @@
 //! number of checks; a check that fails ends its script with an error.
 
 use crate::process::Broker;
-use crate::programs::{available, python, run, script};
+use crate::programs::{available, python, run};
 use std::process::{Command, Output};
 
 /// Runs one check of a script against a new broker with these arguments.
@@ -12,7 +12,10 @@ fn check(file: &str, module: &str, name: &str, arguments: &[&str]) {
         return;
     }
     let broker = Broker::with(arguments);
-    let output = run(script(file).args([&broker.address.to_string(), name]), "");
+    let script = format!("{}/tests/clients/{file}", env!("CARGO_MANIFEST_DIR"));
+    let (mut python, address) = (Command::new(python()), broker.address.to_string());
+    // Without byte code being written into the source tree.
+    let output = run(python.args(["-B", &script, &address, name]), "");
     let [stdout, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
     assert!(output.status.success(), "{name}: {stdout}\n{stderr}");
     assert!(!stderr.contains("MessageSetSize"), "{stderr}");

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource as Resource;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
-use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::offset_delete_request::*;
@@ -104,7 +103,7 @@ fn every_request_is_answered_in_every_version() {
     all.each(|_| DescribeGroupsRequest::default().with_groups(vec![group()]));
     all.each(|_| ConsumerGroupHeartbeatRequest::default());
     all.each(|version| {
-        let members = vec![MemberIdentity::default(); usize::from(version >= 3)];
+        let members = vec![Default::default(); usize::from(version >= 3)];
         LeaveGroupRequest::default().with_members(members)
     });
     all.each(|_| {

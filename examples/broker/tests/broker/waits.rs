@@ -48,9 +48,8 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
 /// Each partition has something to read long before there is enough in all of them.
 #[test]
 fn min_bytes_are_counted_over_all_partitions() {
-    let broker = Broker::with(&[]);
-    let (mut consumer, mut producer) = (broker.client(), broker.client());
-    create_topic(&mut producer, "t", 3);
+    let (broker, mut producer) = Broker::with_topic(3, &[]);
+    let mut consumer = broker.client();
     create_topic(&mut producer, "u", 1);
     let one = batch(&[&[0; 100]]);
     // One is there before the fetch comes, the others come while it waits.
@@ -163,9 +162,8 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
 
 #[test]
 fn what_waits_for_a_deleted_topic_is_told() {
-    let broker = Broker::with(SLOW);
-    let [mut admin, mut consumer, mut producer] = [(); 3].map(|()| broker.client());
-    create_topic(&mut admin, "t", 2);
+    let (broker, mut admin) = Broker::with_topic(2, SLOW);
+    let (mut consumer, mut producer) = (broker.client(), broker.client());
     let fetched = consumer.send(FETCH, &fetch("t", 2, 60_000));
     let request = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     let sent = producer.send(PRODUCE, &request);

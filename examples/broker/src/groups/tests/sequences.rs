@@ -198,9 +198,8 @@ fn note(client: &mut Client, generations: &mut Generations, answer: &JoinGroupRe
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 400,
         failure_persistence: None,
-        ..ProptestConfig::default()
+        ..ProptestConfig::with_cases(400)
     })]
 
     #[test]
