@@ -225,7 +225,9 @@ impl<K, V> Shards<K, V> {
 }
 
 /// A handful of entries is not worth giving back.
-pub(crate) fn shrink<K, V>(_map: &Shards<K, V>) {}
+pub(crate) fn shrink<K, V>(_map: &Shards<K, V>) -> bool {
+    false
+}
 
 pub(crate) fn for_each_entry<K, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
     let entries = &map.0[0].read().0;

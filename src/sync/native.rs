@@ -57,13 +57,18 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
 /// A table of at most this many buckets stays with its shard when it is empty: the next entries need one as well.
 const KEPT: usize = 16;
 
-/// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
-pub(crate) fn shrink<K: Eq + Hash, V>(map: &Shards<K, V>) {
-    for mut shard in map.shards().iter().filter_map(|shard| shard.try_write()) {
-        if shard.is_empty() && shard.buckets() > KEPT {
-            shard.shrink_to(0, |_| unreachable!("there is no entry to hash"));
+/// Gives the memory of tables back that are large and empty. Returns whether a large one may be left.
+pub(crate) fn shrink<K: Eq + Hash, V>(map: &Shards<K, V>) -> bool {
+    let mut left = false;
+    for shard in map.shards() {
+        match shard.try_write() {
+            Some(mut shard) if shard.is_empty() && shard.buckets() > KEPT => {
+                shard.shrink_to(0, |_| unreachable!("there is no entry to hash"));
+            }
+            kept => left |= kept.is_none_or(|shard| shard.buckets() > KEPT),
         }
     }
+    left
 }
 
 /// Visits every entry, one shard at a time under its shared lock.

@@ -18,6 +18,8 @@ pub(crate) struct ShardedMap<K, V, S> {
     map: OnceLock<Shards<K, V>>,
     /// Whether a thread has begun to make it.
     begun: AtomicBool,
+    /// Whether there may be a table to shrink.
+    has_grown: AtomicBool,
     hasher: S,
     /// How many shards there are, a power of two, less one.
     mask: usize,
@@ -28,6 +30,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         Self {
             map: OnceLock::new(),
             begun: AtomicBool::new(false),
+            has_grown: AtomicBool::new(false),
             hasher,
             mask: shards.min(MAX_MAP_SHARDS) - 1,
         }
@@ -49,10 +52,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// operation that comes to watch for it.
     #[inline(always)]
     fn made(&self) -> Option<&Shards<K, V>> {
-        match self.map.get() {
-            None => self.look(),
-            made => made,
-        }
+        self.map.get().or_else(|| self.look())
     }
 
     #[cold]
@@ -125,10 +125,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         edit: impl FnOnce(Option<&mut V>) -> Option<V>,
         hash_of: impl Fn(&K, &V) -> u64,
     ) -> Option<K> {
-        let map = match self.map.get() {
-            None => self.begin(),
-            Some(map) => map,
-        };
+        let map = self.map.get().unwrap_or_else(|| self.begin());
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let hash_of = |(key, value): &(K, SharedValue<V>)| hash_of(key, value.get());
         // `Hash` of other keys may panic. If it does while a table is hashed anew in place, entries are dropped under the
@@ -136,6 +133,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         // removed entries moves to half its size, if its entries fit there, and to a larger one as soon as that is full.
         #[cfg(not(any(loom, shuttle)))]
         if shard.capacity() == shard.len() {
+            // ORDERING: see `shrink`.
+            self.has_grown.store(true, Ordering::Relaxed);
             let half = shard.buckets() * 7 / 16;
             if shard.len() < half {
                 shard.shrink_to(half, hash_of);
@@ -145,13 +144,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let found = shard.get_mut(hash, |(other, value)| {
             *other == key && is_current(value.get())
         });
-        match edit(found.map(|(_, value)| value.get_mut())) {
-            Some(value) => {
-                shard.insert(hash, (key, SharedValue::new(value)), hash_of);
-                None
-            }
-            None => Some(key),
-        }
+        let Some(value) = edit(found.map(|(_, value)| value.get_mut())) else {
+            return Some(key);
+        };
+        shard.insert(hash, (key, SharedValue::new(value)), hash_of);
+        None
     }
 
     /// Changes the entry of `key`, if there is one, and removes it if `edit` says so, under one hold of the exclusive lock
@@ -216,8 +213,13 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
+    /// Takes no lock if no table has grown since the last call that left none large.
     pub(crate) fn shrink(&self) {
-        self.map.get().into_iter().for_each(shrink);
+        // ORDERING: Relaxed. A table grows under its shard's lock, after the store. If this call has that lock before, the
+        // store comes after the swap, and stays for the next call; if it finds the lock taken, a large one may be left.
+        if self.has_grown.swap(false, Ordering::Relaxed) && self.map.get().is_some_and(shrink) {
+            self.has_grown.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The number of entries. Takes the shared lock of each shard in turn.
@@ -227,8 +229,6 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// Visits every entry, one shard at a time under its shared lock.
     pub(crate) fn for_each(&self, visit: impl FnMut(&K, &V)) {
-        if let Some(map) = self.made() {
-            for_each_entry(map, visit);
-        }
+        _ = self.made().map(|map| for_each_entry(map, visit));
     }
 }
