@@ -256,9 +256,13 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
     }
 
     fn note_step(&self) {
-        let is_in_step = self.protocol.lock().is_in_step();
+        let has_changed = {
+            // With the lock held: the session notes steps as well, and the later one has to be the last that is kept.
+            let protocol = self.protocol.lock();
+            self.shared.in_step(protocol.is_in_step())
+        };
         self.tellable.notify_one();
-        if self.shared.in_step(is_in_step) {
+        if has_changed {
             self.shared.report();
         }
     }

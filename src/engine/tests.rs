@@ -17,6 +17,7 @@ use crate::reaper::{Driven, Reaper};
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex, OnceLock, PARKS_PER_LOOK, SLICE, thread_number};
+use crate::time::ticks::NEVER;
 use crate::time::{ManualClock, Timestamp, WakeFn};
 use crate::timer::Timer;
 use crate::tracker::Tracker;
@@ -93,6 +94,16 @@ fn g10_a_refused_deadline_keeps_the_old_one() {
     assert_eq!(due, [(at, 1)]);
 }
 
+/// How far off it may be is asked from the present, however long ago the timer was started.
+#[test]
+fn g10_a_new_deadline_is_measured_from_the_present() {
+    let shard = Shard::<(), SimpleWheel>::new(0, 10, None);
+    let held = parked(&shard, 1, timing(NEVER, 0)).remove(0);
+    let at = held.address();
+    assert!(held.release(false).is_ok());
+    assert!(shard.reschedule(at, timing(1_005, 1_000)).is_ok());
+}
+
 /// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
@@ -154,17 +165,22 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// What is left of a storm comes back as well when its shard is locked just then.
+/// What is left of a storm comes back as well when its shard is locked just then, behind what other threads have freed.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
+    const BEFORE: usize = SLICE / 2;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
-    let held = parked(&shard, SLICE, timing(1_000, 0)).into_iter();
-    let mut ended = held.map(|held| held.end().1).collect();
+    let held = parked(&shard, BEFORE + SLICE, timing(1_000, 0)).into_iter();
+    let mut ended = held.map(|held| held.end().1);
+    for ended in ended.by_ref().take(BEFORE) {
+        shard.free_from_other_shard(ended);
+    }
+    let mut ended = ended.collect();
     let locked = shard.slab.lock();
     shard.free_counted(&mut ended);
     drop(locked);
     assert!(ended.is_empty());
-    assert_eq!(shard.begin_pass(0), SLICE);
+    assert_eq!(shard.begin_pass(0), BEFORE + SLICE);
     assert_eq!(shard.next_deadline(), None);
     assert_eq!(shard.begin_pass(0), 0);
 }

@@ -215,7 +215,7 @@ fn a_request_that_waits_for_the_memory_of_its_answer_has_none() {
             let fetched = || run(&mut broker.client(), &many);
             scope.spawn(move || assert_eq!(fetched().len(), 19_000));
         }
-        thread::sleep(Duration::from_millis(500));
+        thread::sleep(Duration::from_secs(2));
         drop(other);
     });
     broker.wait_for_log("closed inside a frame");
