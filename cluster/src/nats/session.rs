@@ -19,6 +19,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
+use tokio::task::unconstrained;
 use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
 /// How many messages are taken at once.
@@ -94,7 +95,7 @@ type Opened<K> = (
     NatsInterests<K>,
     Echo,
     Subscription,
-    mpsc::UnboundedReceiver<News>,
+    mpsc::UnboundedReceiver<Added>,
 );
 
 async fn open_on<K: WireKey>(
@@ -144,6 +145,13 @@ fn refusal(inner: &Inner, said: &str) -> FeedError {
 
 type News = Abortable<Subscription>;
 
+/// What the session hears from now on.
+enum Added {
+    Key(News),
+    /// The wildcard, instead of all others.
+    All(News),
+}
+
 /// What one session watches.
 pub struct NatsInterests<K> {
     inner: Arc<Inner>,
@@ -152,19 +160,20 @@ pub struct NatsInterests<K> {
     subscriptions: HashMap<String, AbortHandle>,
     has_wildcard: bool,
     max_subscriptions: usize,
-    added: mpsc::UnboundedSender<News>,
+    added: mpsc::UnboundedSender<Added>,
     key: PhantomData<fn() -> K>,
 }
 
 impl<K> NatsInterests<K> {
-    async fn subscribe(&self, subject: String) -> Result<AbortHandle, FeedError> {
+    async fn subscribe(&self, subject: String) -> Result<(News, AbortHandle), FeedError> {
         let subscription = self.echo.connection().subscribe(subject).await?;
         let (handle, registration) = AbortHandle::new_pair();
-        let news = Abortable::new(subscription, registration);
-        match self.added.send(news) {
-            Ok(()) => Ok(handle),
-            Err(_) => Err(FeedError::cut("the session is over")),
-        }
+        Ok((Abortable::new(subscription, registration), handle))
+    }
+
+    fn add(&self, added: Added) -> Result<(), FeedError> {
+        let sent = self.added.send(added);
+        sent.map_err(|_| FeedError::cut("the session is over"))
     }
 }
 
@@ -176,19 +185,19 @@ impl<K: WireKey> Interests<K> for NatsInterests<K> {
         if self.subscriptions.len() + keys.len() > self.max_subscriptions {
             let all = self.inner.subjects.all_news();
             // Kept until the session is over.
-            self.subscribe(all).await?;
+            let (news, _) = self.subscribe(all).await?;
             self.echo.round_trip().await?;
             self.has_wildcard = true;
             // Only now: until the wildcard is heard, the keys are heard one by one.
-            for (_, handle) in self.subscriptions.drain() {
-                handle.abort();
-            }
+            self.add(Added::All(news))?;
+            self.subscriptions.clear();
             return Ok(());
         }
         for key in keys {
             let subject = self.inner.subjects.news(key);
             if !self.subscriptions.contains_key(&subject) {
-                let handle = self.subscribe(subject.clone()).await?;
+                let (news, handle) = self.subscribe(subject.clone()).await?;
+                self.add(Added::Key(news))?;
                 self.subscriptions.insert(subject, handle);
             }
         }
@@ -218,7 +227,7 @@ pub struct NatsChanges<K> {
     ping: Interval,
     advisories: Subscription,
     trouble: mpsc::UnboundedReceiver<FeedError>,
-    add: mpsc::UnboundedReceiver<News>,
+    add: mpsc::UnboundedReceiver<Added>,
     news: SelectAll<News>,
     key: PhantomData<fn() -> K>,
 }
@@ -237,16 +246,26 @@ impl<K: WireKey> NatsChanges<K> {
 
 impl<K: WireKey> Changes<K> for NatsChanges<K> {
     async fn next(&mut self) -> Result<Vec<Change<K>>, FeedError> {
-        loop {
+        let mut changes = Vec::new();
+        while changes.is_empty() {
             let message = tokio::select! {
                 biased;
                 trouble = self.trouble.recv() => {
                     return Err(trouble.unwrap_or_else(|| FeedError::cut("the connection is closed")));
                 }
-                Some(news) = self.add.recv() => {
-                    self.news.push(news);
-                    while let Ok(news) = self.add.try_recv() {
-                        self.news.push(news);
+                Some(added) = self.add.recv() => {
+                    match added {
+                        Added::Key(news) => self.news.push(news),
+                        Added::All(news) => {
+                            // What was sent before the wildcard was heard is here by now, and is heard by these alone.
+                            for mut of_key in std::mem::take(&mut self.news) {
+                                let mut next = || unconstrained(of_key.next()).now_or_never();
+                                while let Some(Some(message)) = next() {
+                                    changes.extend(self.change(&message));
+                                }
+                            }
+                            self.news.push(news);
+                        }
                     }
                     continue;
                 }
@@ -257,17 +276,14 @@ impl<K: WireKey> Changes<K> for NatsChanges<K> {
                     continue;
                 }
             };
-            let mut changes = Vec::new();
             changes.extend(self.change(&message));
             while changes.len() < BATCH
                 && let Some(Some(message)) = self.news.next().now_or_never()
             {
                 changes.extend(self.change(&message));
             }
-            if !changes.is_empty() {
-                return Ok(changes);
-            }
         }
+        Ok(changes)
     }
 }
 

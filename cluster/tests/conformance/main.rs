@@ -47,7 +47,8 @@ async fn watch_is_exact<R: Rig>() {
     }
 }
 
-/// More keys than have subscriptions of their own, and commits all the time.
+/// More keys than have subscriptions of their own, and commits all the time: also of a key that is watched, right before
+/// others are.
 async fn watch_is_exact_beyond_max_subscriptions<R: Rig>() {
     let rig = R::start(CAPACITY).await;
     let config = Config {
@@ -55,21 +56,22 @@ async fn watch_is_exact_beyond_max_subscriptions<R: Rig>() {
         ..config()
     };
     let (mut interests, mut changes) = rig.engine().open(&config).await.expect("it opens");
+    interests.watch(&[key(0)]).await.expect("it watches");
     for number in 0..60 {
+        // One that was watched long ago.
+        let old = key(number / 2);
+        let of_old = rig.commit(&old).await.expect("it commits");
         let keys = [key(number), key(number + 1_000)];
         interests.watch(&keys).await.expect("it watches");
+        hear(&mut changes, &old, of_old, LONG)
+            .await
+            .expect("it is heard");
         for key in &keys {
             let version = rig.commit(key).await.expect("it commits");
             hear(&mut changes, key, version, LONG)
                 .await
                 .expect("it is heard");
         }
-        // One that was watched long ago.
-        let old = key(number / 2);
-        let version = rig.commit(&old).await.expect("it commits");
-        hear(&mut changes, &old, version, LONG)
-            .await
-            .expect("it is heard");
     }
 }
 
