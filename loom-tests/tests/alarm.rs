@@ -72,30 +72,31 @@ fn g07_the_earlier_of_two_inserts_wakes() {
     });
 }
 
-/// Another thread asks for the next deadline, just between the start of a timer and its announcement. Catches: an alarm
-/// set on the parker's behalf by a thread that wakes no other.
+/// Another thread asks for the next deadline, just between the start of a timer and its announcement; the reactor counts
+/// on a later one, or on none. Catches: an alarm set on the parker's behalf by a thread that wakes no other.
 #[test]
 fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
-    bounded(|| {
-        let sleeper = Sleeper::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
-        let parker = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || park(&purgatory, NEAR))
-        };
-        let asker = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || _ = purgatory.next_deadline())
-        };
-        drive(&purgatory, &sleeper, NEAR);
-        asker.join().unwrap();
-        parker
-            .join()
-            .unwrap()
-            .cancel()
-            .expect("no other thread ended it");
-        assert_empty(&purgatory);
-    });
+    for counts_on_a_later_one in [false, true] {
+        bounded(move || {
+            let sleeper = Sleeper::default();
+            let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
+            let later = counts_on_a_later_one.then(|| park(&purgatory, FAR));
+            let parker = {
+                let purgatory = purgatory.clone();
+                thread::spawn(move || park(&purgatory, NEAR))
+            };
+            let asker = {
+                let purgatory = purgatory.clone();
+                thread::spawn(move || _ = purgatory.next_deadline())
+            };
+            drive(&purgatory, &sleeper, NEAR);
+            asker.join().unwrap();
+            for parked in later.into_iter().chain([parker.join().unwrap()]) {
+                parked.cancel().expect("no other thread ended it");
+            }
+            assert_empty(&purgatory);
+        });
+    }
 }
 
 /// Another thread sets the alarm to a deadline that was just cancelled, while the reactor has seen that. Catches:

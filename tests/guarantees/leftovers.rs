@@ -182,6 +182,34 @@ fn g06_a_cause_goes_whose_operation_ends_without_it() {
     }
 }
 
+/// The destructor of what a change has captured may leave a change in turn.
+#[test]
+fn g03_a_change_that_another_replaces_is_dropped_with_no_lock_held() {
+    struct Forces(Purgatory<Op>);
+    impl Drop for Forces {
+        fn drop(&mut self) {
+            let forced = self.0.force_complete_for_key_with(&1, |_| ());
+            assert_eq!(forced, 0, "it is examined");
+        }
+    }
+    within(PATIENCE, || {
+        let purgatory = manual(|builder| builder).0;
+        let (inside, mut examinations) = (purgatory.clone(), 0);
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                let forces = Forces(inside.clone());
+                inside.force_complete_for_key_with(&1, move |_| _ = &forces);
+                inside.force_complete_for_key_with(&1, |_| ());
+            }
+            false
+        });
+        assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        assert_eq!(purgatory.stats().completed, 1, "as the changes were to be");
+    });
+}
+
 /// Everything goes when the purgatory goes, jobs on other threads included.
 #[test]
 fn g06_a_dropped_purgatory_keeps_nothing() {

@@ -437,3 +437,28 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
         }
     });
 }
+
+/// An operation resolves the key while a check walks over its list, which moves: the walk goes on there.
+#[test]
+fn g01_a_check_goes_on_where_the_list_has_moved() {
+    for bound in [Bound::all(), Bound::at_most(200)] {
+        let purgatory = manual(|builder| builder).0;
+        let (resolver, mut examinations, mut resolved) = (purgatory.clone(), 0, None);
+        let first = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                resolved = Some(resolver.resolve(7));
+            }
+            false
+        });
+        let probes = [(); 100].map(|()| Probe::new());
+        let others = probes.iter().map(|probe| probe.op(NEVER_IN_A_TEST));
+        for op in std::iter::once(first).chain(others) {
+            assert!(purgatory.try_complete_else_watch(op, [7]).is_ok());
+        }
+        probes.iter().for_each(|probe| probe.satisfy());
+        assert_eq!(purgatory.check_and_complete_with(&7, bound), 100);
+        // (The operation has its key, which has its purgatory.)
+        purgatory.shutdown();
+    }
+}
