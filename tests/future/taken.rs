@@ -262,15 +262,24 @@ fn a_take_that_fails_ends_alone() {
             move |job| lock(&returns).push_front(job),
         )
     };
-    let (failing, mut next) = (fallible(true), fallible(false));
-    assert!(Bell::new().poll(&mut next).is_pending());
-    assert_eq!(push(&waits, &jobs, 1), 1, "it ends one operation");
-    assert_eq!(
-        now(failing).expect("it ended").err(),
-        Some("the table is locked")
-    );
-    waits.advance();
-    assert_eq!(now(next).expect("it ended").map(Taken::done), Ok(1));
+    // By a check of the key, and by one that names none.
+    for by_handle in [false, true] {
+        let (failing, mut next) = (fallible(true), fallible(false));
+        assert!(Bell::new().poll(&mut next).is_pending());
+        if by_handle {
+            lock(&jobs).push_back(1);
+            let handle = failing.handle().expect("it waits").clone();
+            assert!(handle.check(), "it ends the operation");
+        } else {
+            assert_eq!(push(&waits, &jobs, 1), 1, "it ends one operation");
+        }
+        assert_eq!(
+            now(failing).expect("it ended").err(),
+            Some("the table is locked")
+        );
+        waits.advance();
+        assert_eq!(now(next).expect("it ended").map(Taken::done), Ok(1));
+    }
     let bomb = Bomb;
     let give_back = move |_| _ = &bomb;
     let fails = |_: Cause<'_, u64>| Err::<Option<u8>, _>("at once");
