@@ -54,25 +54,37 @@ fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
     table.leave(&0, &stays);
 }
 
-/// A session owes no read of a key that was forgotten before it could be made.
+/// A session owes no read of a key that was forgotten before it could be made, or before it failed.
 #[test]
 fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
-    let config = Config {
-        linger: Duration::ZERO,
-        ..Config::default()
-    };
-    let now = Duration::ZERO;
-    let (table, mut protocol) = started(&config);
-    let entry = table.enter(&7_u64).expect("there is room");
-    protocol.begin(true, now);
-    let Some(Tell::Watch(keys)) = protocol.next_tell() else {
-        panic!("the session watches what was watched before");
-    };
-    protocol.watched(keys, now);
-    assert_eq!(protocol.live_since(), None);
-    table.leave(&7, &entry);
-    protocol.tend(now);
-    assert_eq!(protocol.live_since(), Some(now));
+    for is_under_way in [false, true] {
+        let config = Config {
+            linger: Duration::ZERO,
+            ..Config::default()
+        };
+        let now = Duration::ZERO;
+        let (table, mut protocol) = started(&config);
+        let entry = table.enter(&7_u64).expect("there is room");
+        protocol.begin(true, now);
+        let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+            panic!("the session watches what was watched before");
+        };
+        protocol.watched(keys, now);
+        let read = is_under_way.then(|| protocol.next_read(now));
+        assert_eq!(protocol.live_since(), None);
+        table.leave(&7, &entry);
+        protocol.tend(now);
+        if let Some(Ok(Next::Do(ticket))) = read {
+            protocol.read(ticket.fail(), now).expect("it only fails");
+            let later = 2 * config.backoff.1;
+            let Ok(Next::Do(ticket)) = protocol.next_read(later) else {
+                panic!("what could not be read is read again");
+            };
+            assert_eq!(ticket.keys, [] as [u64; 0]);
+            protocol.read(ticket.fail(), later).expect("it only fails");
+        }
+        assert!(protocol.live_since().is_some(), "{is_under_way}");
+    }
 }
 
 /// One read serves two reasons: a session owes it, and a client names a version that is to be verified; or the session
