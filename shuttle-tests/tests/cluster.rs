@@ -256,6 +256,22 @@ fn g24_a_history_that_is_over_does_not_come_back() {
     });
 }
 
+/// The first session tells the history while the first interest in a key begins.
+#[test]
+fn g24_a_key_that_comes_meanwhile_is_in_the_history() {
+    explore(|| {
+        let table = Node::new(Rules::default()).table;
+        let session = thread::spawn({
+            let table = table.clone();
+            move || table.adopt(EPOCH)
+        });
+        let interest = Interest::new(&table, [KEY]).expect("there is room");
+        assert!(session.join().unwrap(), "no other history is known");
+        let position = interest.position(&KEY).map(|it| it.epoch);
+        assert_eq!(position, Some(EPOCH));
+    });
+}
+
 /// A node begins while the store loses its data: its session and its first read find two histories, and versions of the
 /// one do not become marks in the other.
 #[test]

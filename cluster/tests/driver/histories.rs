@@ -2,7 +2,11 @@
 
 use crate::engine::{Engine, FIRST};
 use crate::{ANEW, LONG, node_that_has_read, until};
-use request_purgatory_cluster::{ClusterWaits, Config, Epoch, Position, WaitError};
+use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Epoch, Position, WaitError};
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -123,4 +127,57 @@ async fn g24_an_audit_that_is_overtaken_by_a_loss_goes_on() {
     sleep(FIRST).await;
     engine.set(|it| it.version = 6);
     until(&node, |_| interest.version(&7) == 6).await;
+}
+
+/// A key whose first hash, on a thread that has asked for it, lasts as long as the test wants.
+#[derive(Clone, PartialEq, Eq)]
+struct Slow(u64);
+
+thread_local! {
+    static PAUSE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+impl Hash for Slow {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if let Some(pause) = PAUSE.take() {
+            pause();
+        }
+        self.0.hash(state);
+    }
+}
+
+/// The store loses its data while a commit is being announced: its version is none of the next history.
+#[tokio::test(start_paused = true)]
+async fn g24_an_announcement_stays_in_the_history_that_it_names() {
+    let engine = MemoryEngine::new();
+    engine.commit(Slow(7));
+    let node = Cluster::start(engine.clone(), engine.clone(), Config::default()).unwrap();
+    let interest = node.interest([Slow(7)]).unwrap();
+    while interest.version(&Slow(7)) != 1 {
+        sleep(FIRST).await;
+    }
+    let position = Position {
+        epoch: node.epoch().expect("it was read"),
+        version: 1_000,
+    };
+    let ((begun, has_begun), (go_on, told)) = (channel(), channel::<()>());
+    let announcer = std::thread::spawn({
+        let node = node.clone();
+        move || {
+            PAUSE.set(Some(Box::new(move || {
+                begun.send(()).unwrap();
+                told.recv().unwrap();
+            })));
+            node.announce_position(&Slow(7), position);
+        }
+    });
+    has_begun.recv().unwrap();
+    engine.flush();
+    node.read_again(&Slow(7));
+    while node.stats().resets == 0 {
+        sleep(FIRST).await;
+    }
+    go_on.send(()).unwrap();
+    announcer.join().unwrap();
+    assert_eq!(interest.version(&Slow(7)), 0);
 }

@@ -1,6 +1,6 @@
 //! What waits, for how long, and what ends it.
 
-use crate::client::Client;
+use crate::client::{Client, frame};
 use crate::data::Folder;
 use crate::process::Broker;
 use crate::requests::*;
@@ -169,10 +169,16 @@ fn what_waits_for_a_deleted_topic_is_told() {
     let sent = producer.send(PRODUCE, &request);
     broker.wait_for_figure("fetch", 1);
     broker.wait_for_figure("produce", 1);
+    // A part of the next request, and not even of its length the whole.
+    let next = frame(0, 9, &ApiVersionsRequest::default());
+    consumer.send_raw(&next[..2]);
+    broker.wait_for_figure("fetch", 1);
     assert_eq!(delete_topics(&mut admin, &["t"]), [0]);
     for data in receive_fetched(&mut consumer, fetched) {
         assert_eq!(data.error_code, UNKNOWN_TOPIC_OR_PARTITION);
     }
+    consumer.send_raw(&next[2..]);
+    consumer.receive::<ApiVersionsRequest>(0, 9);
     let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
     assert_eq!(answer[0].0, UNKNOWN_TOPIC_OR_PARTITION);
     broker.assert_clean((admin, consumer, producer));
