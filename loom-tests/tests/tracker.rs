@@ -133,7 +133,7 @@ fn g05_replacing_races_completing_and_expiry() {
     });
 }
 
-/// Catches: a search that ends at the entry of a value that is just expiring, and misses the one that has come for its key.
+/// Catches: a search that ends at the entry of a value that is just expiring, and misses the one that came for its key.
 #[test]
 fn g05_a_value_is_found_beside_one_that_expires() {
     bounded(|| {

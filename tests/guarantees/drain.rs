@@ -204,7 +204,7 @@ fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check() {
     });
 }
 
-/// The check has examined the operation as often as it may, and is asked for once more, when the deadline passes as well.
+/// The check has examined the operation as often as it may, and is asked for once more, when the deadline passes.
 #[test]
 fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check_that_was_asked_too_often() {
     within(PATIENCE, || {
