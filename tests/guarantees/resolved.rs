@@ -443,11 +443,12 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
 fn g01_a_check_goes_on_where_the_list_has_moved() {
     for bound in [Bound::all(), Bound::at_most(200)] {
         let purgatory = manual(|builder| builder).0;
-        let (resolver, mut examinations, mut resolved) = (purgatory.clone(), 0, None);
+        let (resolver, mut examinations) = (purgatory.clone(), 0);
+        let mut resolved = Vec::new();
         let first = Op::new(NEVER_IN_A_TEST).when(move || {
             examinations += 1;
             if examinations == 3 {
-                resolved = Some(resolver.resolve(7));
+                resolved.push(resolver.resolve(7));
             }
             false
         });
