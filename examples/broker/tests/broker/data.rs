@@ -184,6 +184,13 @@ fn a_deleted_topic_does_not_come_back() {
         produce(&mut client, topic, b"value");
     }
     assert_eq!(commit(&mut client, "t", 0, 7), 0);
+    // A topic that cannot be deleted keeps what was committed for it.
+    let in_the_way = folder.path.join("+old-t");
+    fs::write(&in_the_way, "").expect("a file");
+    let refused = delete_topics(&mut client, &["t"]);
+    assert_eq!(refused, [KAFKA_STORAGE_ERROR]);
+    assert_eq!(committed(&mut client), [(0, 7)]);
+    fs::remove_file(in_the_way).expect("it is there");
     assert_eq!(delete_topics(&mut client, &["t", "u"]), [0, 0]);
     create_topic(&mut client, "u", 1);
     broker.end("KILL");

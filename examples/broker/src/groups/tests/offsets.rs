@@ -145,6 +145,9 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     assert_eq!(["g", "h"].map(|group| commit(&world, group)), [0, 0]);
     // There are as many groups as there may be, and none goes with which something would be lost.
     assert_eq!(commit(&world, "i"), 44, "POLICY_VIOLATION");
+    // Nor does the journal have what was refused.
+    let zombie = commit_all(&world, ("g", "zombie", 1), &[(0, 99)], 0);
+    assert_eq!(zombie, 25, "UNKNOWN_MEMBER_ID");
     let world = start(&kept);
     assert_eq!(found(&world), [both.clone(), both.clone()]);
     assert_eq!(delete(&world), 0);
