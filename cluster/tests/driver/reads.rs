@@ -263,3 +263,22 @@ async fn g24_a_read_that_a_session_owes_refuses_a_claim_as_well() {
         assert_eq!(timeout(LONG, claim).await, Ok(refused));
     }
 }
+
+/// The first read of the key is under way, which began before the claim was made.
+#[tokio::test(start_paused = true)]
+async fn g24_a_claim_beside_the_first_read_of_its_key_is_verified() {
+    let engine = Engine::default();
+    let (node, _of_another) = node_that_has_read(&engine, 5).await;
+    let waits = ClusterWaits::new(&node).unwrap();
+    engine.set(|it| it.gated = true);
+    let first = waits.wait_past(8, 0, LONG);
+    until(&node, |_| engine.0.lock().unwrap().under_way == 1).await;
+    let claim = waits.wait_past(8, 6, LONG);
+    engine.set(|it| it.gated = false);
+    engine.answer();
+    assert_eq!(first.await, Ok(5));
+    let (epoch, version) = (Epoch(1), 5);
+    let refused = Err(WaitError::Reset(Position { epoch, version }));
+    // An audit comes later.
+    assert_eq!(timeout(FIRST, claim).await, Ok(refused));
+}
