@@ -17,7 +17,6 @@ use crate::reaper::{Driven, Reaper};
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex, OnceLock, PARKS_PER_LOOK, SLICE, thread_number};
-use crate::time::ticks::NEVER;
 use crate::time::{ManualClock, Timestamp, WakeFn};
 use crate::timer::Timer;
 use crate::tracker::Tracker;
@@ -92,16 +91,6 @@ fn g10_a_refused_deadline_keeps_the_old_one() {
     let mut due = Vec::new();
     shard.fire(20, &mut due);
     assert_eq!(due, [(at, 1)]);
-}
-
-/// How far off it may be is asked from the present, however long ago the timer was started.
-#[test]
-fn g10_a_new_deadline_is_measured_from_the_present() {
-    let shard = Shard::<(), SimpleWheel>::new(0, 10, None);
-    let held = parked(&shard, 1, timing(NEVER, 0)).remove(0);
-    let at = held.address();
-    assert!(held.release(false).is_ok());
-    assert!(shard.reschedule(at, timing(1_005, 1_000)).is_ok());
 }
 
 /// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.

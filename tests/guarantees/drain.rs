@@ -9,7 +9,7 @@ use request_purgatory::{Completion, Purgatory, purgatory::RejectReason, time::Wa
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(5);
@@ -178,29 +178,41 @@ fn g15_nothing_is_admitted_once_a_drain_has_answered() {
     });
 }
 
-/// Completions run where the operation ends: a check ends one whose deadline has passed, and completes it.
+/// Completions run where the operation ends: `check` ends `op`, whose deadline has passed, and completes it. A drain
+/// waits for that.
+fn a_drain_waits_for_the_completion(
+    purgatory: &Purgatory<Op>,
+    op: Op,
+    check: impl FnOnce() -> JoinHandle<usize>,
+) {
+    let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
+    let op = op.then(move |_| {
+        begun.send(thread::current().id()).expect("the test waits");
+        ended.recv().expect("the test says so");
+    });
+    park(purgatory, op, 1);
+    let check = check();
+    let completing = has_begun.recv().expect("the completion begins");
+    assert_eq!(completing, check.thread().id());
+    assert_eq!(purgatory.stats().parked, 0);
+    let begun = Instant::now();
+    assert_eq!(purgatory.drain(4 * SOON), 0);
+    assert!(begun.elapsed() >= 4 * SOON, "its completion has not run");
+    end.send(()).expect("the completion waits");
+    assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
+    assert_eq!(check.join().expect("no panic"), 0);
+}
+
 #[test]
 fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check() {
     within(PATIENCE, || {
         let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::Inline));
-        let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
         let (op, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);
-        let op = op.then(move |_| {
-            begun.send(thread::current().id()).expect("the test waits");
-            ended.recv().expect("the test says so");
+        a_drain_waits_for_the_completion(&purgatory, op, || {
+            let check = stall.check(&purgatory, 1);
+            stall.end_after_the_deadline(&purgatory, &clock);
+            check
         });
-        park(&purgatory, op, 1);
-        let check = stall.check(&purgatory, 1);
-        stall.end_after_the_deadline(&purgatory, &clock);
-        let completing = has_begun.recv().expect("the completion begins");
-        assert_eq!(completing, check.thread().id());
-        assert_eq!(purgatory.stats().parked, 0);
-        let begun = Instant::now();
-        assert_eq!(purgatory.drain(4 * SOON), 0);
-        assert!(begun.elapsed() >= 4 * SOON, "its completion has not run");
-        end.send(()).expect("the completion waits");
-        assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
-        assert_eq!(check.join().expect("no panic"), 0);
     });
 }
 
@@ -209,27 +221,15 @@ fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check() {
 fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check_that_was_asked_too_often() {
     within(PATIENCE, || {
         let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::Inline));
-        let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
         let expire = move |purgatory: &Purgatory<Op>| {
             clock.advance(2 * NEVER_IN_A_TEST);
             assert_eq!(purgatory.advance(), 0, "the check holds it");
         };
-        let op = overasked_op(&purgatory, expire, || false).then(move |_| {
-            begun.send(()).expect("the test waits");
-            ended.recv().expect("the test says so");
-        });
-        park(&purgatory, op, 1);
-        let check = thread::spawn({
+        let op = overasked_op(&purgatory, expire, || false);
+        a_drain_waits_for_the_completion(&purgatory, op, || {
             let purgatory = purgatory.clone();
-            move || purgatory.check_and_complete(&1)
+            thread::spawn(move || purgatory.check_and_complete(&1))
         });
-        has_begun.recv().expect("the completion begins");
-        assert_eq!(purgatory.stats().parked, 0);
-        let begun = Instant::now();
-        assert_eq!(purgatory.drain(4 * SOON), 0);
-        assert!(begun.elapsed() >= 4 * SOON, "its completion has not run");
-        end.send(()).expect("the completion waits");
-        assert_eq!(check.join().expect("no panic"), 0);
     });
 }
 

@@ -130,6 +130,8 @@ pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
     let (timer, expired) = with_channel(builder);
     let id = timer.start(Duration::MAX, 7).expect("there is room");
     assert_eq!((timer.remaining(id), timer.deadline(id)), (None, None));
+    // How far off it may be is asked from the present, however long ago the timer was started.
+    clock.advance(Duration::from_secs(3_600));
     assert!(timer.reschedule(id, TICK));
     assert_eq!(timer.remaining(id), Some(TICK));
     assert!(timer.reschedule(id, Duration::MAX));

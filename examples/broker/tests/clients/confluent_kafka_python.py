@@ -112,7 +112,7 @@ def expiry(address):
 
     idle = consumer(address, **{"statistics.interval.ms": 500, "stats_cb": note})
     checks.equal(idle.poll(7), None)
-    checks.within(longest[0], 5.0, 8.0)
+    checks.within(longest[0], 5.0, 5.1)
     idle.close()
 
 
