@@ -2,6 +2,7 @@
 
 pub(crate) mod ticks;
 
+use crate::panics::Panics;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -123,12 +124,11 @@ impl ManualClock {
 
     /// Moves the clock forward, at most to the last possible reading. Wakes the threads that sleep by this clock, which
     /// expire operations on their own. The wake functions run on this thread, also those of
-    /// [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call.
+    /// [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call, when all were called.
     pub fn advance(&self, by: Duration) {
-        {
-            let mut now = self.0.now.lock();
-            *now = now.saturating_add(by);
-        }
+        let mut now = self.0.now.lock();
+        *now = now.saturating_add(by);
+        drop(now);
         self.wake();
     }
 
@@ -136,16 +136,17 @@ impl ManualClock {
     fn wake(&self) {
         // Without the lock: a wake function may move this clock, or subscribe.
         let wakers = self.0.wakers.lock().clone();
-        let stale = wakers
-            .into_iter()
-            .filter(|waker| !waker.wake())
-            .collect::<Vec<_>>();
-        let is_stale = |waker: &WakeFn| stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0));
+        // One that panics keeps no other from being called, and is called again the next time.
+        let mut panics = Panics::default();
+        let is_stale = |waker: &WakeFn| panics.catch(|| waker.wake()) == Some(false);
+        let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
         let mut wakers = self.0.wakers.lock();
-        wakers.retain(|waker| !is_stale(waker));
+        wakers.retain(|waker| !stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0)));
         // Room for as many again: a subscription calls all of them when the room is full.
         let left = wakers.len();
         wakers.reserve(left);
+        drop(wakers);
+        panics.resume();
     }
 }
 

@@ -5,6 +5,8 @@
 pub(crate) use native::*;
 #[cfg(shuttle)]
 pub(crate) use shuttled::*;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
 pub(crate) use std::sync::Arc;
 
 /// Hashes keys: with a random seed, since clients choose them; with a fixed one in a build for tests, so that a run of
@@ -13,6 +15,14 @@ pub(crate) use std::sync::Arc;
 pub(crate) type KeyHash = foldhash::fast::RandomState;
 #[cfg(any(feature = "rules", shuttle))]
 pub(crate) type KeyHash = foldhash::fast::FixedState;
+
+/// Gives back the room of a map of which less than a quarter is in use: so what a burst of keys took goes with them.
+/// The next call that moves the entries comes after half of them were removed, or as many were added.
+pub(crate) fn shed<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {
+    if map.len() < map.capacity() / 4 {
+        map.shrink_to(2 * map.len());
+    }
+}
 
 #[cfg(not(shuttle))]
 mod native {

@@ -19,7 +19,7 @@ use crate::key::Key;
 use crate::position::Epoch;
 use crate::rules::{Rule, Rules};
 use crate::stats::Counters;
-use crate::sync::{Arc, AtomicU64, AtomicUsize, KeyHash, Mutex, Ordering, SHARDS};
+use crate::sync::{Arc, AtomicU64, AtomicUsize, KeyHash, Mutex, Ordering, SHARDS, shed};
 use entry::{Entry, History, Learned, Raised};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -51,6 +51,9 @@ pub trait Waiting<K>: Send + Sync {
     /// The cluster was shut down.
     fn shut_down(&self);
 }
+
+/// How many keys a list that is empty keeps room for.
+const ROOM: usize = 64;
 
 struct Slot {
     entry: Arc<Entry>,
@@ -248,6 +251,9 @@ impl<K: Key> Table<K> {
                 }
             }
             orders.append(ordered);
+            shed(slots);
+            idle.shrink_to(ROOM);
+            ordered.shrink_to(ROOM);
             let first = lingering.first_key_value().map(|(&(end, _), _)| end);
             next = [next, first].into_iter().flatten().min();
         }
@@ -497,6 +503,25 @@ mod tests {
         table.leave(&7, &again);
         assert_eq!(tend(200), Some(Duration::from_secs(210)));
         assert_eq!((tend(210), table.watched_keys()), (None, 0));
+    }
+
+    /// A burst of keys leaves no room behind, wherever they were.
+    #[test]
+    fn a_burst_of_keys_leaves_no_memory() {
+        let table = Table::<u64>::new(usize::MAX, Rules::default(), || {});
+        let all = || 0..20_000;
+        let entries = all().map(|key| table.enter(&key).unwrap());
+        let entries = entries.collect::<Vec<_>>();
+        for (key, entry) in all().zip(&entries).skip(100) {
+            table.leave(&key, entry);
+        }
+        let tend = || table.tend(Duration::ZERO, Duration::ZERO, &mut vec![]);
+        assert_eq!((tend(), table.watched_keys()), (None, 100));
+        let shards = table.shards.iter().map(Mutex::lock);
+        let rooms =
+            shards.map(|it| it.slots.capacity() + it.idle.capacity() + it.orders.capacity());
+        assert!(rooms.sum::<usize>() < 20_000 / 4);
+        assert!(all().take(100).all(|key| table.entry(&key).is_some()));
     }
 
     #[test]

@@ -7,12 +7,14 @@ use crate::support::{
 };
 use request_purgatory::{
     Completion, Purgatory, future::block_on, purgatory::RejectReason, purgatory::Rejected,
-    threads::Dispatch, threads::Reaper, time::Clock, time::Timestamp, time::WakeFn,
+    threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
+    time::WakeFn,
 };
 use std::future::Future;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::task::{Context, Wake};
 use std::thread;
@@ -278,6 +280,32 @@ fn g12_a_waker_of_a_reactor_that_panics_harms_no_operation() {
             });
         }
     });
+}
+
+/// Several reactors on one clock that is moved by hand. The first panics once.
+#[test]
+fn g12_a_wake_function_that_panics_keeps_no_other_from_being_called() {
+    quietly();
+    let clock = ManualClock::new();
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let calls = [0, 1].map(|number| {
+        let (calls, is_bad) = (Arc::new(AtomicUsize::new(0)), is_bad.clone());
+        let count = calls.clone();
+        clock.subscribe(WakeFn::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            if number == 0 && is_bad.swap(false, Ordering::Relaxed) {
+                std::panic::panic_any("intended");
+            }
+            true
+        }));
+        calls
+    });
+    let calls = || calls.each_ref().map(|calls| calls.load(Ordering::Relaxed));
+    let before = calls();
+    is_bad.store(true, Ordering::Relaxed);
+    let advance = || catch_unwind(AssertUnwindSafe(|| clock.advance(Duration::ZERO)));
+    assert_eq!([advance().is_err(), advance().is_err()], [true, false]);
+    assert_eq!(calls(), before.map(|calls| calls + 2));
 }
 
 /// Several callers wait for the end of one shutdown, each with a waker of its own.

@@ -12,6 +12,7 @@ use request_purgatory::{
     Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::RejectReason,
     purgatory::Rejected, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -285,17 +286,15 @@ impl Tally {
 
 /// The threads of this process whose name starts with `prefix` (at most 15 bytes are kept by the system).
 pub(crate) fn threads_named(prefix: &str) -> Vec<u64> {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return Vec::new();
-    };
-    tasks
-        .filter_map(|task| {
-            let path = task.ok()?.path();
-            let name = std::fs::read_to_string(path.join("comm")).ok()?;
-            let id = path.file_name()?.to_str()?.parse().ok()?;
-            name.starts_with(prefix).then_some(id)
-        })
-        .collect()
+    // While threads end, the kernel may leave others out of a listing: so there are two.
+    let listings = (0..2).flat_map(|_| std::fs::read_dir("/proc/self/task"));
+    let tasks = listings.flatten().filter_map(|task| {
+        let path = task.ok()?.path();
+        let name = std::fs::read_to_string(path.join("comm")).ok()?;
+        let id = path.file_name()?.to_str()?.parse().ok()?;
+        name.starts_with(prefix).then_some(id)
+    });
+    tasks.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// How often the thread went to sleep of its own accord.

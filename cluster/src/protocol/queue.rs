@@ -1,6 +1,6 @@
 //! Keys in the order in which they came, each once.
 
-use crate::sync::KeyHash;
+use crate::sync::{KeyHash, shed};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
@@ -33,13 +33,14 @@ impl<K: Eq + Hash + Clone, V> Queue<K, V> {
 
     pub(super) fn pop(&mut self) -> Option<(K, V)> {
         let (_, key) = self.order.pop_first()?;
-        let (_, value) = self.values.remove(&key)?;
+        let value = self.remove(&key)?;
         Some((key, value))
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let (place, value) = self.values.remove(key)?;
         self.order.remove(&place);
+        shed(&mut self.values);
         Some(value)
     }
 }
@@ -51,5 +52,22 @@ impl<K, V> Default for Queue<K, V> {
             values: HashMap::default(),
             places: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_keys_leaves_no_memory() {
+        let mut queue = Queue::default();
+        for key in 0..10_000 {
+            queue.push(key, |_| key);
+        }
+        assert!((0..9_000).all(|key| queue.pop() == Some((key, key))));
+        assert!((9_000..9_990).all(|key| queue.remove(&key) == Some(key)));
+        assert!(queue.values.capacity() < 100);
+        assert!((9_990..10_000).all(|key| queue.pop() == Some((key, key))));
     }
 }

@@ -9,6 +9,7 @@ use crate::error::FeedError;
 use crate::feed::Change;
 use crate::key::WireKey;
 use crate::position::Epoch;
+use crate::sync::shed;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -125,6 +126,7 @@ impl Watcher {
         for key in keys {
             watched.remove(&names.version(key));
         }
+        shed(&mut watched);
         Ok(())
     }
 }

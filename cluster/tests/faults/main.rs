@@ -7,10 +7,12 @@
 mod support;
 
 mod callers;
+mod herd;
 mod histories;
 mod load;
 mod lost;
 mod refusals;
+mod replicas;
 mod rows;
 
 use load::Load;

@@ -8,6 +8,7 @@ mod engine;
 #[path = "../engines/mod.rs"]
 mod engines;
 mod run;
+mod scale;
 mod shipped;
 mod store;
 mod world;

@@ -52,8 +52,8 @@ pub(crate) fn delete_topics(
     groups: &Coordinator,
 ) -> DeleteTopicsResponse {
     let delete = |name: TopicName| {
-        let deleted = topics.delete(&name);
-        let deleted = deleted.inspect(|()| groups.forget_topic(&name));
+        let deleted = groups.forget_topic(&name, || topics.delete(&name));
+        let deleted = deleted.inspect(|topic| topic.answer_all());
         DeletableTopicResult::default()
             .with_name(Some(name))
             .with_error_code(code(&deleted))

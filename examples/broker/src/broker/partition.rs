@@ -110,7 +110,7 @@ impl Partition {
         self.state.lock().deleted = true;
     }
 
-    /// Has what waits for it answered, once it is deleted. To be called with no lock held.
+    /// See [`Topic::answer_all`](super::topics::Topic::answer_all).
     pub(crate) fn answer_all(&self) {
         self.produces
             .check_and_complete_with(Bound::all().up_to(u64::MAX));

@@ -37,6 +37,12 @@ impl Topic {
         let partitions = (0..).zip(at).map(open).collect::<io::Result<_>>()?;
         Ok(Self { name, partitions })
     }
+
+    /// Has what waits for one of its partitions told that it is deleted. To be called with no lock held: this completes
+    /// requests.
+    pub(crate) fn answer_all(&self) {
+        self.partitions.iter().for_each(|it| it.answer_all());
+    }
 }
 
 /// All topics, by name.
@@ -116,24 +122,19 @@ impl Topics {
         Ok(topic)
     }
 
-    /// Deletes a topic. What waits for one of its partitions is answered that it is not there.
-    pub(crate) fn delete(&self, name: &str) -> Outcome {
-        let deleted = {
-            let mut by_name = self.by_name.write();
-            let topic = by_name.get(name).cloned();
-            let topic = topic.ok_or(ResponseError::UnknownTopicOrPartition)?;
-            if let Some(folder) = &self.folder {
-                let deleted = folder.delete(name);
-                deleted.map_err(|error| storage_failed("delete", name, &error))?;
-            }
-            by_name.remove(name);
-            // Before there can be another of this name: what a produce still appends to this one must not go there.
-            topic.partitions.iter().for_each(|it| it.delete());
-            topic
-        };
-        // With no lock held: this completes requests.
-        deleted.partitions.iter().for_each(|it| it.answer_all());
-        Ok(())
+    /// Takes a topic away. What waits for it is still to be [answered](Topic::answer_all).
+    pub(crate) fn delete(&self, name: &str) -> Outcome<Arc<Topic>> {
+        let mut by_name = self.by_name.write();
+        let topic = by_name.get(name).cloned();
+        let topic = topic.ok_or(ResponseError::UnknownTopicOrPartition)?;
+        if let Some(folder) = &self.folder {
+            let deleted = folder.delete(name);
+            deleted.map_err(|error| storage_failed("delete", name, &error))?;
+        }
+        by_name.remove(name);
+        // Before there can be another of this name: what a produce still appends to this one must not go there.
+        topic.partitions.iter().for_each(|it| it.delete());
+        Ok(topic)
     }
 
     /// Whether [`create`](Self::create) would.

@@ -169,14 +169,21 @@ impl Coordinator {
         answer.with_topics(topics.collect())
     }
 
-    /// A topic was deleted: what was committed for it means nothing to another one of that name. If the journal cannot
-    /// be written, that is logged, and the offsets stay.
-    pub(crate) fn forget_topic(&self, topic: &str) {
+    /// `delete` deletes a topic: then what was committed for it is forgotten, since it means nothing to another one of
+    /// that name. What is committed for that one comes afterwards, so the journal is locked meanwhile. If it cannot be
+    /// written, that is logged, and the offsets stay.
+    pub(crate) fn forget_topic<T>(
+        &self,
+        topic: &str,
+        delete: impl FnOnce() -> Outcome<T>,
+    ) -> Outcome<T> {
         let mut journal = self.journal.lock();
+        let deleted = delete()?;
         for group in self.all() {
             // (Logged where it is noted.)
             let _ = group.lock().forget(&mut journal, |name| *name == *topic);
         }
+        Ok(deleted)
     }
 
     pub(super) fn delete_groups(&self, asked: DeleteGroupsRequest) -> DeleteGroupsResponse {

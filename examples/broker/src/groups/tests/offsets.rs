@@ -155,13 +155,14 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     assert_eq!(found(&world), [vec![], both.clone()]);
     assert_eq!(commit(&world, "g"), 0);
     // Both forget a topic that is deleted.
-    world.coordinator.forget_topic(TOPIC);
+    let deleted = world.coordinator.forget_topic(TOPIC, || Ok(()));
+    assert_eq!(deleted, Ok(()));
     assert_eq!(found(&world), [vec![], vec![]]);
     assert_eq!(found(&start(&kept)), [vec![], vec![]]);
     assert_eq!(commit(&world, "i"), 0, "there is room again");
 }
 
-/// A topic is deleted when a commit has found it there: that is over before the offset is kept, or forgets it.
+/// A topic is deleted when a commit has found it there: the commit ends first, and what it has kept is forgotten.
 #[test]
 fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
     let world = World::new();
@@ -174,7 +175,7 @@ fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
         .with_topics(vec![topic]);
     thread::scope(|scope| {
         let is_partition = |_: &str, _| {
-            let deletion = scope.spawn(|| coordinator.forget_topic(TOPIC));
+            let deletion = scope.spawn(|| coordinator.forget_topic(TOPIC, || Ok(())));
             while !deletion.is_finished() && !journal.is_locked() {
                 thread::yield_now();
             }
@@ -183,6 +184,17 @@ fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
         coordinator.commit(&request, &is_partition);
     });
     assert_eq!(coordinator.committed().len(), 0);
+    // Another one of its name is there at once. What is committed for that one is kept.
+    thread::scope(|scope| {
+        let delete = || {
+            scope.spawn(|| coordinator.commit(&request, &|_, _| true));
+            thread::sleep(Duration::from_millis(50));
+            Ok(())
+        };
+        coordinator.forget_topic(TOPIC, delete)
+    })
+    .expect("it was there");
+    assert_eq!(coordinator.committed().len(), 1);
 }
 
 /// Clients commit for one partition after the other, all at once. What the broker says then, it says after a crash.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plots what `.ci/cluster-faults scale` prints, from stdin, as docs/guide/cluster-scale.svg (or the file that is named).
 
-    .ci/install plots && .ci/cluster-faults scale | .venv/bin/python cluster/tests/scale/plot.py
+    .ci/install plots && .ci/cluster-faults scale | .venv/bin/python cluster/tests/simulation/scale/plot.py
 """
 
 import pathlib
@@ -15,7 +15,7 @@ settings = {"svg.fonttype": "none", "svg.hashsalt": "scale", "font.size": 10, "f
 matplotlib.rcParams.update(settings)
 import matplotlib.pyplot as plt
 
-out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[3] / "docs/guide/cluster-scale.svg"
+out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[4] / "docs/guide/cluster-scale.svg"
 rows = {}
 for line in sys.stdin:
     if found := re.search(r"\| (Redis, \w+|NATS) (\|(?: [\d.]+ \|){13})", line):

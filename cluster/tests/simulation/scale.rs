@@ -2,14 +2,10 @@
 //! clients come by chance, and now and then a connection ends; every node restarts once, in any order; then the engine
 //! is gone for 30 s.
 
-#![allow(unreachable_pub, reason = "a test has no users")]
-
 mod engine;
-#[path = "../engines/mod.rs"]
-mod engines;
 
+use crate::engines::Host;
 use engine::{Second, Server, Store};
-use engines::Host;
 use request_purgatory_cluster::request_purgatory::{
     Waits, threads::Dispatch, threads::Reaper, time::ManualClock,
 };
