@@ -1,9 +1,11 @@
 //! G6: nothing is left behind. (Memory over a million operations is measured in the target `memory`.)
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, eventually, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, within};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -207,6 +209,48 @@ fn g03_a_change_that_another_replaces_is_dropped_with_no_lock_held() {
         assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
         assert_eq!(purgatory.check_and_complete(&1), 0);
         assert_eq!(purgatory.stats().completed, 1, "as the changes were to be");
+    });
+}
+
+/// The change of an operation that was satisfied all the same is left to the next call that has one, and its destructor
+/// panics. That call's own is for an operation that a thread examines.
+#[test]
+fn g12_a_change_that_panics_when_it_is_dropped_costs_no_other_operation_its_change() {
+    struct Bad;
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            std::panic::panic_any("intended");
+        }
+    }
+    within(PATIENCE, || {
+        quietly();
+        let purgatory = manual(|builder| builder).0;
+        let (inside, mut examinations) = (purgatory.downgrade(), 0);
+        let satisfied = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                let (inside, bad) = (inside.upgrade().expect("the test has it"), Bad);
+                inside.force_complete_for_key_with(&1, move |_| _ = &bad);
+            }
+            examinations == 3
+        });
+        assert!(purgatory.try_complete_else_watch(satisfied, [1]).is_ok());
+        assert_eq!(purgatory.check_and_complete(&1), 1);
+        let probe = Probe::new();
+        let (examined, stall) = probe.stalled_op(NEVER_IN_A_TEST);
+        assert!(purgatory.try_complete_else_watch(examined, [2]).is_ok());
+        let check = stall.check(&purgatory, 2);
+        let changed = Arc::new(AtomicBool::new(false));
+        let change = changed.clone();
+        let force = || {
+            purgatory
+                .force_complete_for_key_with(&2, move |_| change.store(true, Ordering::Relaxed))
+        };
+        let _ = catch_unwind(AssertUnwindSafe(force));
+        stall.end();
+        check.join().expect("no panic");
+        assert_eq!(probe.ending(), Some(Completion::Satisfied));
+        assert!(changed.load(Ordering::Relaxed));
     });
 }
 

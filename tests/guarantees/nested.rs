@@ -308,6 +308,36 @@ fn g01_a_nested_check_is_made_in_every_call() {
     });
 }
 
+/// A nested check meets an operation again, whose state has moved on: now it checks another key than before.
+#[test]
+fn g14_each_operation_causes_a_nested_check_of_each_key() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual(|builder| builder);
+        let ready = Arc::new(AtomicBool::new(false));
+        let happened = ready.clone();
+        let park = |key, mut when: Box<dyn FnMut(&Purgatory<Op>) -> bool + Send>| {
+            let (all, mut examinations) = (purgatory.downgrade(), 0);
+            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                examinations += 1;
+                // The park examines it twice.
+                examinations > 2 && when(&all.upgrade().expect("the test has it"))
+            });
+            assert!(purgatory.try_complete_else_watch(op, [key]).is_ok());
+        };
+        let mut checked = 1;
+        let moves_on = move |all: &Purgatory<Op>| {
+            checked += 1;
+            happened.store(checked == 3, Ordering::Relaxed);
+            all.check_and_complete(&checked) > 0
+        };
+        park(1, Box::new(moves_on));
+        park(2, Box::new(|all| all.check_and_complete(&1) > 0));
+        park(3, Box::new(move |_| ready.load(Ordering::Relaxed)));
+        purgatory.check_and_complete(&1);
+        assert_eq!((purgatory.watchers(&3), purgatory.stats().parked), (0, 2));
+    });
+}
+
 /// Each park takes stack of the hook that makes it, so there is an end to it: an error, with the operation inside.
 #[test]
 fn g14_the_ninth_nested_park_is_refused() {
