@@ -204,4 +204,28 @@ mod tests {
             assert!(sleeper.shared.round() > rest, "it drives none");
         }
     }
+
+    struct Bad;
+
+    impl Driven for Bad {
+        fn drive(self: Arc<Self>) -> Option<Duration> {
+            std::panic::resume_unwind(Box::new(()))
+        }
+    }
+
+    /// One that panics when it is driven is driven again soon, and the others in time.
+    #[test]
+    fn g12_one_that_panics_delays_no_other() {
+        for rest in [20, 1_000].map(Duration::from_millis) {
+            let good: Arc<dyn Driven> = Arc::new(Busy(Duration::ZERO, Some(rest)));
+            let bad: Arc<dyn Driven> = Arc::new(Bad);
+            for order in [[&good, &bad], [&bad, &good]] {
+                let sleeper = Sleeper::new();
+                for driven in order {
+                    sleeper.adopt(Arc::downgrade(driven));
+                }
+                assert!(Some(sleeper.shared.round()) <= Some(rest).min(AFTER_PANIC));
+            }
+        }
+    }
 }

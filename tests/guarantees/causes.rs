@@ -347,6 +347,26 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
     );
 }
 
+/// An operation that panics refuses nothing: the item is for the next one.
+#[test]
+fn g12_a_check_until_refused_goes_on_behind_an_operation_that_panics() {
+    quietly();
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    for panics in [true, false] {
+        let mut examinations = 0;
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            let is_checked = examinations > 2;
+            assert!(!(is_checked && panics), "intended");
+            is_checked
+        });
+        assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+    }
+    let bound = Bound::all().until_refused();
+    assert_eq!(purgatory.check_and_complete_with(&1, bound), 1);
+    assert_eq!(purgatory.stats().parked, 0);
+}
+
 /// That one is examined once more by its own thread, and may find nothing for another reason.
 #[test]
 fn g22_a_bounded_check_passes_over_what_another_thread_examines() {

@@ -11,7 +11,9 @@ use metrics::{
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::{Purgatory, Timer, purgatory::WeakRef, threads::Reaper};
+use request_purgatory::{
+    Purgatory, Timer, Waits, future::block_on, purgatory::WeakRef, threads::Reaper,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -285,6 +287,21 @@ fn g12_a_clock_that_panics_at_an_end_keeps_nothing_in_the_gauges() {
     let stats = purgatory.stats();
     assert_eq!((stats.parked, stats.completed, stats.panicked), (0, 1, 1));
     assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -2.0)]);
+}
+
+/// What was taken is given back when its guard is dropped, in no call of the purgatory.
+#[test]
+fn g12_a_panic_in_the_drop_of_a_guard_is_told() {
+    quietly();
+    let builder = Waits::<u64>::builder("takes").reaper(Reaper::Manual);
+    let (waits, snapshotter) = recorded(|| builder.build());
+    let waits = waits.expect("no threads to refuse");
+    let give_back = |_| std::panic::panic_any("intended");
+    let take = waits.take([1], NEVER_IN_A_TEST, |_| Some(7), give_back);
+    drop(block_on(take).expect("it takes at once"));
+    assert_eq!(waits.stats().panicked, 1);
+    let panicked = ("takes".to_owned(), "purgatory_panicked_total".to_owned());
+    assert_eq!(told(&snapshotter)[&panicked], DebugValue::Counter(1));
 }
 
 #[test]

@@ -18,7 +18,15 @@ pub const fn ms(millis: u64) -> Duration {
 }
 
 pub fn node<E: Source<Key> + Feed<Key> + Clone>(engine: &E) -> ClusterWaits<Key> {
+    node_that_lingers(engine, Config::default().linger)
+}
+
+fn node_that_lingers<E: Source<Key> + Feed<Key> + Clone>(
+    engine: &E,
+    linger: Duration,
+) -> ClusterWaits<Key> {
     let config = Config {
+        linger,
         audit: ms(1_000),
         ping: ms(500),
         backoff: (ms(50), ms(500)),
@@ -188,7 +196,7 @@ async fn f3_nats_discarded_events_are_a_reset_and_never_written_keys_stay_quiet(
     const KEYS: usize = 40;
     let rig = NatsRig::start(10_000).await;
     limit(&rig, 30).await;
-    let waits = node(&rig.engine());
+    let waits = node_that_lingers(&rig.engine(), ms(200));
     let keys = (0..KEYS)
         .map(|number| key(&number.to_string()))
         .collect::<Vec<_>>();
@@ -563,7 +571,7 @@ async fn f7_redis_what_is_announced_now_and_then_does_not_add_up() {
 async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     const KEYS: usize = 2_000;
     let rig = RedisRig::<false>::start_with(100_000, &["--tracking-table-max-keys", "1000"]).await;
-    let waits = node(&rig.engine());
+    let waits = node_that_lingers(&rig.engine(), ms(200));
     let keys = (0..KEYS)
         .map(|number| key(&number.to_string()))
         .collect::<Vec<_>>();
@@ -592,5 +600,17 @@ async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     print_row(row, "Redis, tracking", 15, 0, worst, reads_made);
     assert!(reads().await - before < 100, "no circle");
     assert!(waits.cluster().stats().lag.is_zero());
+    eventually("what was told of is forgotten", async || {
+        (waits.cluster().stats().watched_keys == KEYS - 15).then_some(())
+    })
+    .await;
+    let before = reads().await;
+    for key in &keys[..15] {
+        rig.commit(key).await.expect("it commits");
+        sleep(ms(20)).await;
+    }
+    // (Audits read what is watched.)
+    let reads_made = reads().await - before;
+    assert!(reads_made < 8, "{reads_made} of what is forgotten");
     parked.for_each(|wait| wait.abort());
 }
