@@ -3,6 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use async_nats::HeaderMap;
+use async_nats::header::NATS_SEQUENCE;
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
@@ -487,4 +489,22 @@ async fn nats_reads_a_stream_that_allows_no_direct_requests() {
     });
     assert!(!changed.await.expect("it changes").config.allow_direct);
     reads_show_what_was_committed_before(&rig).await;
+}
+
+/// An event is published with the headers that it had in another stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g24_nats_counts_by_the_sequence_of_its_own_stream() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let node = node(&rig, config());
+    let wait = node.wait_past(b"k".to_vec(), 0, LONG);
+    eventually("the node is in step", async || {
+        node.cluster().stats().lag.is_zero().then_some(())
+    })
+    .await;
+    let mut headers = HeaderMap::new();
+    headers.insert(NATS_SEQUENCE, "5000000");
+    let context = rig.context().await;
+    let published = context.publish_with_headers("purgatory.in.k", headers, "body".into());
+    let stored = published.await.expect("it is sent").await;
+    assert_eq!(wait.await, Ok(stored.expect("it is stored").sequence));
 }

@@ -165,7 +165,11 @@ fn what_waits_for_a_deleted_topic_is_told() {
     let (broker, mut admin) = Broker::with_topic(2, SLOW);
     let (mut consumer, mut producer) = (broker.client(), broker.client());
     let fetched = consumer.send(FETCH, &fetch("t", 2, 60_000));
-    let request = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
+    create_topic(&mut admin, "u", 1);
+    let values = batch(&[b"value"]);
+    let [mut request, another] =
+        ["t", "u"].map(|topic| produce_request(-1, 60_000, topic, &[(0, Some(&values))]));
+    request.topic_data.extend(another.topic_data);
     let sent = producer.send(PRODUCE, &request);
     broker.wait_for_figure("fetch", 1);
     broker.wait_for_figure("produce", 1);
@@ -179,8 +183,10 @@ fn what_waits_for_a_deleted_topic_is_told() {
     }
     consumer.send_raw(&next[2..]);
     consumer.receive::<ApiVersionsRequest>(0, 9);
+    // A produce waits for all of its topics.
+    assert_eq!(delete_topics(&mut admin, &["u"]), [0]);
     let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
-    assert_eq!(answer[0].0, UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(answer, [(UNKNOWN_TOPIC_OR_PARTITION, -1); 2]);
     broker.assert_clean((admin, consumer, producer));
 }
 
