@@ -189,3 +189,20 @@ fn g24_nodes_that_lost_an_engine_do_not_come_back_together() {
         assert!(pauses[31] - pauses[0] > whole / 8, "{pauses:?}");
     }
 }
+
+/// A node that announces what it commits is told of it by the feed afterwards.
+#[test]
+fn g24_what_is_known_counts_as_heard() {
+    let (table, _protocol) = started(&Config::default());
+    let _entry = table.enter(&0).expect("there is room");
+    let change = |key| Change {
+        key,
+        version: 1,
+        epoch: None,
+    };
+    for _ in 0..2 {
+        let told = [change(0), change(1)];
+        assert!(hear(&table, table.history().generation, &told).is_ok());
+    }
+    assert_eq!(table.counters.heard.read(), 2, "of the watched key");
+}

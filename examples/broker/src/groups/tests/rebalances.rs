@@ -198,6 +198,18 @@ fn a_static_member_that_restarts_disturbs_no_other() {
     }
 }
 
+/// Its first join is broken off, with no other member in the group.
+#[test]
+fn a_static_member_that_comes_back_alone_waits_for_nobody() {
+    let world = World::new();
+    drop(world.ask(named("a"), 9));
+    world.pass(INITIAL_DELAY);
+    assert_eq!(world.phase(), "PreparingRebalance");
+    let again = world.ask(named("a"), 9).answer();
+    assert_eq!((again.error_code, again.generation_id), (0, 1));
+    world.check();
+}
+
 #[test]
 fn the_shutdown_answers_everything_that_waits() {
     let world = World::new();
