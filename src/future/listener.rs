@@ -97,6 +97,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// of its own, which counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener ends. If the
     /// purgatory refuses it, the listener ends, and [`checked`](Self::checked) returns the reason.
     ///
+    /// The key is watched for as long as the listener is parked, but for
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most: a listener whose [handle](Self::handle) has moved
+    /// its deadline beyond that expires then.
+    ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
     /// use std::time::Duration;

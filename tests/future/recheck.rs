@@ -505,6 +505,24 @@ fn a_further_key_that_is_refused_ends_the_listener() {
     );
 }
 
+/// A key that was added is watched for the longest timeout, whatever the deadline of the listener is later.
+#[test]
+fn a_further_key_expires_at_the_longest_timeout() {
+    let clock = ManualClock::new();
+    let builder = Waits::<u64>::builder("also").clock(clock.clone());
+    let builder = builder.reaper(Reaper::Manual).max_timeout(SECOND);
+    let waits = builder.build().expect("no threads to refuse");
+    let mut listener = waits.listen([1], SECOND);
+    listener.also(2);
+    clock.advance(SECOND / 2);
+    let handle = listener.handle().expect("there is room");
+    assert!(handle.reschedule(SECOND));
+    pass(&waits, &clock, SECOND / 2);
+    assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
+    drop(listener);
+    assert_eq!(waits.stats().parked, 0);
+}
+
 #[test]
 fn g19_a_listener_that_is_dropped_leaves_no_recheck() {
     let (waits, _clock) = by_hand();

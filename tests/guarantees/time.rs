@@ -531,6 +531,27 @@ fn g09_a_reactor_follows_a_clock_moved_by_hand() {
     assert_eq!(Arc::strong_count(&woken), 1);
 }
 
+/// Several threads move one clock: it loses none of their steps, and never goes back.
+#[test]
+fn g09_a_clock_that_several_threads_move_never_goes_back() {
+    const STEPS: u32 = 20_000;
+    let clock = ManualClock::new();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut before = clock.now();
+                for _ in 0..STEPS {
+                    clock.advance(TICK);
+                    let now = clock.now();
+                    assert!(now.saturating_since(before) >= TICK);
+                    before = now;
+                }
+            });
+        }
+    });
+    assert_eq!(clock.now().since_origin(), TICK * 3 * STEPS);
+}
+
 /// A bucket keeps the low 16 bits of each deadline. What is more comes from the bucket's place, or from the record.
 #[test]
 fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {

@@ -55,8 +55,9 @@ pub struct Script {
     /// Each read finds another version.
     pub rises: bool,
     /// A stream that has discarded all up to the first of these sequences, and ends with the second one. It holds an
-    /// event of key 7, and of no other key.
+    /// event of one key, of key 7 unless it is another one.
     pub stream: Option<(u64, u64)>,
+    pub holds: Option<u64>,
     /// How many reads of keys are on their way.
     pub under_way: u64,
     /// When keys were read, and how many.
@@ -67,7 +68,8 @@ pub struct Script {
 impl Script {
     /// What a read that begins now shows.
     fn read(&self, keys: &[u64]) -> Reading {
-        let version = |key| (self.stream.is_none() || key == 7).then_some(self.version);
+        let is_held = |key| self.stream.is_none() || key == self.holds.unwrap_or(7);
+        let version = |key| is_held(key).then_some(self.version);
         let (floor, head) = self.stream.unzip();
         Reading {
             epoch: Epoch(1 + self.lost),

@@ -57,3 +57,27 @@ async fn g24_an_interest_is_told_of_discarded_events_of_any_of_its_keys() {
     until(&node, |_| both.is_reset() && both.version(&7) == 25).await;
     assert!(!sound.is_reset());
 }
+
+/// Events of a key were discarded in a history that is over. A client of the next one comes before the node has heard of
+/// that.
+#[tokio::test(start_paused = true)]
+async fn g24_what_was_discarded_in_one_history_is_nothing_to_the_next() {
+    let engine = Engine::default();
+    engine.set(|it| it.stream = Some((0, 10)));
+    let node = engine.node_with(LONG * 100);
+    let (waits, interest) = (
+        ClusterWaits::new(&node).unwrap(),
+        node.interest([8]).unwrap(),
+    );
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.set(|it| it.stream = Some((20, 30)));
+    node.read_again(&8);
+    until(&node, |_| interest.is_reset()).await;
+    engine.set(|it| (it.lost, it.stream) = (1, Some((0, 5))));
+    engine.set(|it| (it.holds, it.version) = (Some(8), 3));
+    let wait = waits.wait_past_position(8, Position { version: 3, ..ANEW }, LONG);
+    until(&node, |it| it.resets == 1 && it.lag.is_zero()).await;
+    engine.set(|it| (it.stream, it.version) = (Some((0, 8)), 7));
+    node.read_again(&8);
+    assert_eq!(wait.await, Ok(Position { version: 7, ..ANEW }));
+}
