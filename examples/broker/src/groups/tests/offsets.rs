@@ -162,6 +162,20 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     assert_eq!(commit(&world, "i"), 0, "there is room again");
 }
 
+/// Each commit outlives a crash, that which makes the journal long as well.
+#[test]
+fn f9_a_journal_that_is_written_anew_has_the_last_commit() {
+    let [kept, copy] = [(); 2].map(|()| tempdir().expect("a folder"));
+    let world = start(&kept);
+    for partition in 0..20 {
+        let by = ("g", "", -1);
+        assert_eq!(commit_all(&world, by, &[(partition, 7)], 4_000), 0);
+        fs::copy(journal(&kept), journal(&copy)).expect("it is there");
+        let found = committed_by(&start(&copy), "g");
+        assert_eq!(found.len(), partition as usize + 1);
+    }
+}
+
 /// A topic is deleted when a commit has found it there: the commit ends first, and what it has kept is forgotten.
 #[test]
 fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
