@@ -28,6 +28,8 @@ pub struct Script {
     pub advice: Option<Arc<str>>,
     /// A session ends after this time.
     pub lasts: Option<Duration>,
+    /// What a session hears instead of its end.
+    pub news: Vec<Change<u64>>,
     /// This number of sessions panic when they begin to listen.
     pub panics: u64,
     /// The feed says that its watches are not exact.
@@ -217,6 +219,10 @@ impl Changes<u64> for Engine {
             Some(lasts) => sleep(lasts).await,
             None => self.1.notified().await,
         }
-        Err(FeedError::Lagged)
+        let news = std::mem::take(&mut self.0.lock().unwrap().news);
+        match news.is_empty() {
+            true => Err(FeedError::Lagged),
+            false => Ok(news),
+        }
     }
 }

@@ -3,11 +3,18 @@
 use crate::engine::{Engine, FIRST};
 use crate::{ANEW, LONG, node_that_has_read, until};
 use request_purgatory_cluster::memory::MemoryEngine;
-use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Epoch, Position, WaitError};
+use request_purgatory_cluster::{
+    Change, Cluster, ClusterWaits, Config, Epoch, Position, WaitError,
+};
 use std::cell::Cell;
+use std::future::Future;
 use std::hash::{Hash, Hasher};
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 /// A read of one key shows that the store lost its data. There is no session, and no audit within the test, to have the
@@ -85,6 +92,48 @@ async fn g24_a_session_whose_history_ends_before_it_begins_is_given_up() {
     let stats = until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
     assert_eq!((stats.resets, stats.gaps), (1, 1));
     assert_eq!(node.epoch(), Some(ANEW.epoch));
+}
+
+/// When it is woken, lets the session hear of a version of the history before, and waits until it has.
+struct Hears(Engine, Cluster<u64>);
+
+impl Wake for Hears {
+    fn wake(self: Arc<Self>) {
+        let (key, version, epoch) = (7, 5_000, None);
+        self.0.set(|it| {
+            it.news = vec![Change {
+                key,
+                version,
+                epoch,
+            }]
+        });
+        let begun = Instant::now();
+        block_in_place(|| {
+            self.0.cut();
+            while self.1.stats().heard == 0 {
+                assert!(begun.elapsed() < LONG, "nothing is heard");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+}
+
+/// The session ends when all that waits was told of the new history. Until then it may hear news of the old one, which
+/// name none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g24_news_of_a_history_that_has_ended_is_not_believed() {
+    let engine = Engine::default();
+    let (node, interest) = node_that_has_read(&engine, 5).await;
+    let waits = ClusterWaits::new(&node).unwrap();
+    let hears = Waker::from(Arc::new(Hears(engine.clone(), node.clone())));
+    let mut wait = pin!(waits.wait_past(7, 5, LONG));
+    let polled = wait.as_mut().poll(&mut Context::from_waker(&hears));
+    assert!(polled.is_pending());
+    engine.set(|it| it.lost = 1);
+    node.read_again(&7);
+    let stats = until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
+    assert_eq!((stats.heard, stats.resets), (1, 1));
+    assert_eq!(interest.version(&7), 5);
 }
 
 /// A session ends, and in the same moment a read shows that the store lost its data, which would have ended it. The next
