@@ -185,3 +185,45 @@ impl SessionSpan {
         tracing::info!(target: "request_purgatory_cluster", parent: &self.span, cause = %cause, "ended");
     }
 }
+
+#[cfg(all(test, feature = "metrics"))]
+mod tests {
+    use super::*;
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+    use std::time::Duration;
+
+    /// Sessions fail for it, and so do reads.
+    #[test]
+    fn g24_a_cause_of_feed_and_store_has_the_larger_count() {
+        let recorder = DebuggingRecorder::new();
+        let observer = metrics::with_local_recorder(&recorder, || Observer::new("polls"));
+        let (often, once) = (Troubles::default(), Troubles::default());
+        for troubles in [&often, &often, &once] {
+            troubles.note("unread", "the disk is gone");
+        }
+        let stats = Stats {
+            watched_keys: 0,
+            sessions: 0,
+            gaps: 0,
+            failed: 0,
+            heard: 0,
+            healed: 0,
+            resets: 0,
+            reads: 0,
+            lag: Duration::ZERO,
+            feed_trouble: None,
+            store_trouble: None,
+            advice: None,
+        };
+        for troubles in [[&often, &once], [&once, &often]] {
+            observer.report(&stats, troubles);
+            let all = recorder.snapshotter().snapshot().into_vec();
+            let unread = all.into_iter().find(|(key, ..)| {
+                let mut labels = key.key().labels();
+                labels.any(|label| label.value() == "unread")
+            });
+            let (.., times) = unread.expect("it is told");
+            assert_eq!(times, DebugValue::Gauge(2.0.into()));
+        }
+    }
+}
