@@ -505,6 +505,16 @@ mod tests {
         assert_eq!((tend(210), table.watched_keys()), (None, 0));
     }
 
+    /// The store tells its epoch while nobody waits for the key.
+    #[test]
+    fn g24_a_key_that_lingers_learns_the_epoch() {
+        let table = Table::<u8>::new(1, Rules::default(), || {});
+        let entry = table.enter(&7).unwrap();
+        table.leave(&7, &entry);
+        assert!(table.adopt(Epoch(1)));
+        assert_eq!(entry.known().history.epoch, Some(Epoch(1)));
+    }
+
     /// A burst of keys leaves no room behind, wherever they were.
     #[test]
     fn a_burst_of_keys_leaves_no_memory() {

@@ -138,6 +138,30 @@ fn an_operation_that_no_task_awaits_has_its_callback() {
     assert_eq!(probe.ending(), Some(Completion::Satisfied));
 }
 
+/// A thread examines the operation when its future is dropped: nobody is told, whatever it says.
+#[test]
+fn an_operation_whose_future_is_dropped_in_an_examination_calls_nothing() {
+    for says in [true, false] {
+        let (fetches, _clock) = fetches(Dispatch::Inline);
+        let (probe, future) = (Probe::new(), Arc::new(Mutex::new(None)));
+        let (ending, dropped, mut examinations) = (probe.clone(), future.clone(), 0);
+        let when = move || {
+            examinations += 1;
+            let is_checked = examinations == 3;
+            if is_checked {
+                drop(dropped.lock().expect("no holder panics").take());
+            }
+            is_checked && says
+        };
+        let op = Op::new(NEVER_IN_A_TEST).when(when);
+        let fetch = fetches.completion(op.then(move |it| ending.end(it)), [1]);
+        *future.lock().expect("no holder panics") = Some(fetch.expect("there is room"));
+        fetches.check_and_complete(&1);
+        assert_eq!(probe.ending(), None);
+        assert_empty(&fetches);
+    }
+}
+
 /// What it is told, and when it arrived.
 struct Asked {
     arrival: Timestamp,

@@ -381,6 +381,25 @@ fn g07_a_reactor_is_woken_for_a_recheck_that_comes_early() {
     assert!(waits.next_deadline().is_some_and(|next| next < known));
 }
 
+/// A recheck has found what no check has announced. The reactor hears of the next recheck, and of the end of the grace,
+/// which comes before it.
+#[test]
+fn g07_a_reactor_is_woken_for_the_grace_after_a_recheck() {
+    let (waits, clock, woken) = with_a_reactor();
+    let happened = Cell::new(false);
+    let listener = waits.listen([1], None).recheck_every(SECOND);
+    let mut until = Box::pin(listener.until(|| ready(happened.get().then_some(()))));
+    let bell = Bell::new();
+    assert!(bell.poll(&mut until).is_pending());
+    happened.set(true);
+    pass(&waits, &clock, SECOND);
+    let before = woken.count();
+    assert!(bell.poll(&mut until).is_ready());
+    assert_eq!(woken.count(), before + 2);
+    pass(&waits, &clock, GRACE);
+    assert_eq!((waits.stats().parked, waits.stats().missed_checks), (0, 1));
+}
+
 #[test]
 fn rechecks_end_with_the_listener_and_with_the_purgatory() {
     let (waits, clock) = by_hand();
