@@ -430,6 +430,10 @@ async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
     assert!((1..200).contains(&answers), "{answers}");
     let again = waits.wait_past_position(key("a"), seen, ms(200)).await;
     assert_eq!(again, Err(WaitError::Expired), "it is quiet now");
+    // Somebody counts on, within what the log has.
+    rig.server.query("SET purgatory:v:a 3").await;
+    let told = reset(engine.events(&key("a"), 0, 100).await);
+    assert_eq!(told.version, 3);
 }
 
 /// By tracking, the loss is heard at once, with no audit for an hour.
