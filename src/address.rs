@@ -34,3 +34,24 @@ impl Address {
         (self.0 >> 32) as u32
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g18_an_address_tells_all_that_it_is_made_of() {
+        for (shard, index, generation) in [
+            (0, 0, 0),
+            (63, SLOTS - 1, u32::MAX),
+            (1, 1 << 20, 7),
+            (32, 1 << 25, 1 << 31),
+        ] {
+            let at = Address::new(shard, index, generation);
+            assert_eq!(
+                (at.shard(), at.index(), at.generation()),
+                (shard, index, generation)
+            );
+        }
+    }
+}

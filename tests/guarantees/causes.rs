@@ -1,5 +1,6 @@
 //! G25: a bounded check serves its own key. And: what an operation is told about why it is examined.
 
+use crate::support::keys::Acting;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, quietly, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
@@ -496,26 +497,32 @@ fn g05_what_is_found_satisfied_is_not_changed() {
 /// Neither that of the operation which it was to change, nor those of the others on the key.
 #[test]
 fn g12_a_change_that_panics_costs_no_operation_its_ending() {
-    within(PATIENCE, || {
-        quietly();
-        let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let probes = [(); 3].map(|()| Probe::new());
-        let (held, stall) = probes[0].stalled_op(NEVER_IN_A_TEST);
-        assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
-        for probe in &probes[1..] {
-            let op = probe.op(NEVER_IN_A_TEST);
-            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
-        }
-        let holder = stall.check(&purgatory, 2);
-        let change = |_: &mut Op| std::panic::panic_any("intended");
-        assert_eq!(purgatory.force_complete_for_key_with(&1, change), 2);
-        stall.end();
-        assert_eq!(holder.join().expect("the holder"), 0);
-        let endings = probes.map(|probe| probe.ending());
-        assert_eq!(endings, [Some(Completion::Satisfied); 3]);
-        assert_eq!(
-            (purgatory.stats().panicked, purgatory.stats().parked),
-            (3, 0)
-        );
-    });
+    type Change = Box<dyn Fn(&mut Op) + Send + Sync>;
+    let loud = Acting(0, Some(Arc::new(|| std::panic::panic_any("intended"))));
+    let changes: [(Change, u64); 2] = [
+        (Box::new(|_| std::panic::panic_any("intended")), 3),
+        // When it is dropped: by the holder, which is the last.
+        (Box::new(move |_| _ = &loud), 1),
+    ];
+    for (change, panics) in changes {
+        within(PATIENCE, move || {
+            quietly();
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let probes = [(); 3].map(|()| Probe::new());
+            let (held, stall) = probes[0].stalled_op(NEVER_IN_A_TEST);
+            assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
+            for probe in &probes[1..] {
+                let op = probe.op(NEVER_IN_A_TEST);
+                assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+            }
+            let holder = stall.check(&purgatory, 2);
+            assert_eq!(purgatory.force_complete_for_key_with(&1, change), 2);
+            stall.end();
+            assert_eq!(holder.join().expect("the holder"), 0);
+            let endings = probes.map(|probe| probe.ending());
+            assert_eq!(endings, [Some(Completion::Satisfied); 3]);
+            let stats = purgatory.stats();
+            assert_eq!((stats.panicked, stats.parked), (panics, 0));
+        });
+    }
 }

@@ -1,5 +1,6 @@
 //! G6: nothing is left behind. (Memory over a million operations is measured in the target `memory`.)
 
+use crate::support::keys::Acting;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, within};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
@@ -216,12 +217,6 @@ fn g03_a_change_that_another_replaces_is_dropped_with_no_lock_held() {
 /// panics. That call's own is for an operation that a thread examines.
 #[test]
 fn g12_a_change_that_panics_when_it_is_dropped_costs_no_other_operation_its_change() {
-    struct Bad;
-    impl Drop for Bad {
-        fn drop(&mut self) {
-            std::panic::panic_any("intended");
-        }
-    }
     within(PATIENCE, || {
         quietly();
         let purgatory = manual(|builder| builder).0;
@@ -229,8 +224,9 @@ fn g12_a_change_that_panics_when_it_is_dropped_costs_no_other_operation_its_chan
         let satisfied = Op::new(NEVER_IN_A_TEST).when(move || {
             examinations += 1;
             if examinations == 3 {
-                let (inside, bad) = (inside.upgrade().expect("the test has it"), Bad);
-                inside.force_complete_for_key_with(&1, move |_| _ = &bad);
+                let inside = inside.upgrade().expect("the test has it");
+                let loud = Acting(0, Some(Arc::new(|| std::panic::panic_any("intended"))));
+                inside.force_complete_for_key_with(&1, move |_| _ = &loud);
             }
             examinations == 3
         });

@@ -9,7 +9,7 @@ use request_purgatory::{
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -534,11 +534,12 @@ fn g09_a_reactor_follows_a_clock_moved_by_hand() {
 /// Several threads move one clock: it loses none of their steps, and never goes back.
 #[test]
 fn g09_a_clock_that_several_threads_move_never_goes_back() {
-    const STEPS: u32 = 20_000;
-    let clock = ManualClock::new();
+    const STEPS: u32 = 200_000;
+    let (clock, all_here) = (ManualClock::new(), Barrier::new(3));
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
+                all_here.wait();
                 let mut before = clock.now();
                 for _ in 0..STEPS {
                     clock.advance(TICK);
