@@ -149,7 +149,8 @@ fn g24_a_key_that_is_watched_again_delays_no_other() {
     assert!(!read(later) && read(config.settle));
 }
 
-/// Reads that were on their way together fail of one cause: the next comes after the first pause.
+/// Reads that were on their way together fail of one cause: the next comes after the first pause. Until then there are no
+/// more of them, though an audit is due.
 #[test]
 fn g24_reads_that_fail_together_pause_as_one() {
     let config = Config {
@@ -165,6 +166,8 @@ fn g24_reads_that_fail_together_pause_as_one() {
         Ok(Next::Do(ticket)) => ticket,
         other => panic!("a read for each key: {other:?}"),
     });
+    let full = protocol.next_read(2 * config.audit);
+    assert!(matches!(full, Ok(Next::Wait(None))), "{full:?}");
     for ticket in tickets {
         protocol.read(ticket.fail(), now).expect("it only fails");
     }
