@@ -595,8 +595,8 @@ impl Drop for Last {
     }
 }
 
-/// What is known of a nested check goes when the outermost call is about to return, and with it the last clone of the key
-/// whose operation it has completed.
+/// What is known of a nested check goes when the outermost call is about to return, and with it the last clone of the
+/// key whose operation it has completed.
 #[test]
 fn g14_the_key_of_a_nested_check_may_complete_another_operation() {
     within(PATIENCE, || {

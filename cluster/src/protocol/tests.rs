@@ -149,8 +149,8 @@ fn g24_a_key_that_is_watched_again_delays_no_other() {
     assert!(!read(later) && read(config.settle));
 }
 
-/// Reads that were on their way together fail of one cause: the next comes after the first pause. Until then there are no
-/// more of them, though an audit is due.
+/// Reads that were on their way together fail of one cause: the next comes after the first pause. Until they have failed
+/// there are no more of them, though an audit is due.
 #[test]
 fn g24_reads_that_fail_together_pause_as_one() {
     let config = Config {
