@@ -505,7 +505,7 @@ mod tests {
         assert_eq!((tend(210), table.watched_keys()), (None, 0));
     }
 
-    /// The store tells its epoch while nobody waits for the key.
+    /// The store tells its epoch while there is no interest in the key.
     #[test]
     fn g24_a_key_that_lingers_learns_the_epoch() {
         let table = Table::<u8>::new(1, Rules::default(), || {});

@@ -138,7 +138,7 @@ fn an_operation_that_no_task_awaits_has_its_callback() {
     assert_eq!(probe.ending(), Some(Completion::Satisfied));
 }
 
-/// A thread examines the operation when its future is dropped: nobody is told, whatever it says.
+/// A thread examines the operation when its future is dropped: `on_complete` is not called, whatever the answer is.
 #[test]
 fn an_operation_whose_future_is_dropped_in_an_examination_calls_nothing() {
     for says in [true, false] {

@@ -10,6 +10,7 @@ mod calls;
 mod cascades;
 mod causes;
 mod chains;
+mod clocks;
 mod composite;
 mod counts;
 mod destructors;

@@ -1,5 +1,6 @@
 //! G1, G14: checks that meet an operation which a thread is examining, this one or another.
 
+use crate::support::keys::{Act, by_number};
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
 };
@@ -474,5 +475,51 @@ fn g01_each_operation_that_is_being_parked_causes_its_check() {
         assert_eq!(events.count(), 2);
         let endings = waiting.map(|probe| probe.ending());
         assert_eq!(endings, [Some(Completion::Satisfied); 2]);
+    });
+}
+
+/// Acts when the last of its clones is dropped.
+#[derive(Clone)]
+struct Last(u64, Arc<Act>);
+
+by_number!(Last);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.1) == 1 {
+            (self.1)();
+        }
+    }
+}
+
+/// What is known of a nested check goes when the outermost call is about to return, and with it the last clone of the
+/// key whose operation it has completed.
+#[test]
+fn g14_the_key_of_a_nested_check_may_complete_another_operation() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Last>(|builder| builder);
+        let nothing = Arc::<Act>::new(Arc::new(|| ()));
+        let key = move |number| Last(number, nothing.clone());
+        let (inside, second) = (purgatory.downgrade(), key(2));
+        let act: Act = Arc::new(move || {
+            let inside = inside.upgrade().expect("the test has it");
+            inside.check_and_complete(&second);
+        });
+        let (of, third) = (purgatory.downgrade(), key(3));
+        let checks = Op::new(NEVER_IN_A_TEST).when(move || {
+            let of = of.upgrade().expect("the test has it");
+            of.check_and_complete(&third) > 0
+        });
+        let probes = [Probe::new(), Probe::new()];
+        let [completed, by_its_key] = probes.each_ref().map(|it| it.op(NEVER_IN_A_TEST));
+        let third = Last(3, Arc::new(act));
+        for (op, key) in [(by_its_key, key(2)), (completed, third), (checks, key(1))] {
+            assert!(purgatory.try_complete_else_watch(op, [key]).is_ok());
+        }
+        probes.iter().for_each(|probe| probe.satisfy());
+        assert_eq!(purgatory.check_and_complete(&key(1)), 0);
+        for probe in probes {
+            assert_eq!(probe.ending(), Some(Completion::Satisfied));
+        }
     });
 }

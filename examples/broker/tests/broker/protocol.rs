@@ -235,12 +235,15 @@ fn acks_are_none_of_the_leader_or_of_all() {
     let refused = produce_to(&mut client, 2, "t", 0, &one);
     assert_eq!(refused, (Code::InvalidRequiredAcks.code(), -1));
     let data = [0, 7].map(|partition| (partition, Some(&*one)));
-    let unanswered = |partitions| produce_request(0, 1_000, "t", &data[..partitions]);
-    client.send(PRODUCE, &unanswered(1));
+    let unanswered = |partitions| produce_request(0, 1_000, "t", partitions);
+    client.send(PRODUCE, &unanswered(&data[..1]));
     assert_eq!(produce(&mut client, "t", b"value"), 1);
-    // The second one is not there.
-    client.send(PRODUCE, &unanswered(2));
-    client.assert_closed();
+    // One partition is not there.
+    for partitions in [&data[1..], &data] {
+        let mut client = broker.client();
+        client.send(PRODUCE, &unanswered(partitions));
+        client.assert_closed();
+    }
     broker.wait_for_log("produce with acks 0");
 }
 
