@@ -1,7 +1,8 @@
 //! The engine is silent, or the connection is cut: how long callers wait, and who makes the connection again.
 
 use crate::load::print_row;
-use crate::lost::{key, ms};
+use crate::lost::key;
+use crate::ms;
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;

@@ -14,6 +14,7 @@ mod lost;
 mod refusals;
 mod replicas;
 mod rows;
+mod tracking;
 
 use load::Load;
 use request_purgatory_cluster::Config;
