@@ -5,7 +5,6 @@
 
 mod clients;
 mod engine;
-#[path = "../engines/mod.rs"]
 mod engines;
 mod run;
 mod scale;

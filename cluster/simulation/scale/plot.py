@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plots what `.ci/cluster-faults scale` prints, from stdin, as docs/guide/cluster-scale.svg (or the file that is named).
 
-    .ci/install plots && .ci/cluster-faults scale | .venv/bin/python cluster/tests/simulation/scale/plot.py
+    .ci/install plots && .ci/cluster-faults scale | .venv/bin/python cluster/simulation/scale/plot.py
 """
 
 import pathlib
