@@ -234,10 +234,7 @@ impl<P, W: Scheme> Engine<P, W> {
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => Ok((guard, held, earlier)),
-            Err((refusal, payload)) => {
-                drop(guard);
-                Err(self.refused(refusal, payload))
-            }
+            Err((refusal, payload)) => Err(self.refused(refusal, payload)),
         }
     }
 
