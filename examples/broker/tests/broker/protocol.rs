@@ -224,6 +224,9 @@ fn a_batch_sent_again_is_not_appended_again() {
         let at = 1_011 + i64::from(sequence);
         assert_eq!(send(5, 1, sequence, 1), (0, at), "{sequence}");
     }
+    // No more are remembered.
+    assert_eq!(send(5, 1, 7, 1), (0, 1_018), "a sixth");
+    assert_eq!(send(5, 1, 2, 1), gap, "one that five have followed");
     broker.assert_clean(client);
 }
 

@@ -198,6 +198,21 @@ fn a_static_member_that_restarts_disturbs_no_other() {
     }
 }
 
+/// For its assignment it has as long as its predecessor had, and no longer.
+#[test]
+fn a_static_member_that_restarts_asks_for_its_assignment_in_time() {
+    let world = World::new();
+    let joins = ["a", "b"].map(|name| world.ask(named(name), 9));
+    world.stabilised(joins.into(), 1);
+    let again = world.ask(named("b"), 9).answer();
+    assert_eq!((again.error_code, again.generation_id), (0, 1));
+    world.pass(REBALANCE);
+    assert_eq!(world.phase(), "PreparingRebalance");
+    let removed = world.heartbeat(&again.member_id, 1);
+    assert_eq!(removed, Code::UnknownMemberId.code());
+    world.check();
+}
+
 /// Its first join is broken off, with no other member in the group.
 #[test]
 fn a_static_member_that_comes_back_alone_waits_for_nobody() {
