@@ -264,13 +264,12 @@ impl State {
         ensure(is_assigned, ResponseError::RebalanceInProgress)
     }
 
-    /// Takes a member out, and ends its waits.
+    /// Takes a member out, and ends its waits. A rebalance has to follow.
     pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);
             member.fail(id, ResponseError::UnknownMemberId);
         }
-        self.unsynced.remove(id);
         if self.leader.as_ref() == Some(id) {
             self.leader = None;
         }

@@ -56,7 +56,6 @@ impl State {
                     member.join = Some(waiter);
                 }
                 self.touch(&id);
-                self.after.check = true;
             }
             Ok((id, false)) => {
                 self.touch(&id);
@@ -203,8 +202,7 @@ impl State {
         let id = match (member, instance) {
             // An administrator removes a static member by its name.
             ("", Some(instance)) => {
-                let id = self.named(instance).cloned();
-                id.ok_or(ResponseError::UnknownMemberId)?
+                (self.named(instance).cloned()).ok_or(ResponseError::UnknownMemberId)?
             }
             _ => {
                 self.check_identity(member, instance)?;

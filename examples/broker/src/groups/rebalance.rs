@@ -125,7 +125,6 @@ impl State {
         self.round += 1;
         self.generation = self.generation.checked_add(1).unwrap_or(1);
         self.assigned = None;
-        self.unsynced.clear();
     }
 
     /// The leader stays it if it has joined; else the eldest who has.

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::process::{Broker, command, output};
 use crate::requests::*;
-use kafka_protocol::messages::ProduceRequest;
+use kafka_protocol::messages::{JoinGroupRequest, ProduceRequest};
 use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;
 use std::process::Stdio;
@@ -29,14 +29,18 @@ fn a_name_is_served_at_all_its_addresses_or_refused() {
 #[test]
 fn a_signal_answers_every_parked_request() {
     for signal in ["TERM", "INT"] {
-        let (mut broker, mut producer) = Broker::with_topic(10, &["--replica-lag-ms", "60000"]);
+        let options = ["--replica-lag-ms", "60000", "--group-delay-ms", "60000"];
+        let (mut broker, mut producer) = Broker::with_topic(10, &options);
         let mut consumers: Vec<_> = (0..50).map(|_| broker.client()).collect();
         let send = |consumer: &mut Client| consumer.send(FETCH, &fetch("t", 10, 60_000));
         let fetches: Vec<_> = consumers.iter_mut().map(send).collect();
         let request = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
         let sent = producer.send(PRODUCE, &request);
         broker.wait_for_figure("fetch", 50);
+        let mut member = broker.client();
+        let joins = member.send(3, &join_request(60_000));
         broker.wait_for_figure("produce", 1);
+        broker.wait_for_figure("members", 1);
         crate::programs::signal(broker.pid(), signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
             let fetched = receive_fetched(consumer, correlation);
@@ -47,6 +51,9 @@ fn a_signal_answers_every_parked_request() {
         let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
         assert_eq!(answer[0].0, 7, "REQUEST_TIMED_OUT");
         producer.assert_closed();
+        let joined = member.receive::<JoinGroupRequest>(3, joins);
+        assert_eq!(joined.error_code, 16, "NOT_COORDINATOR");
+        member.assert_closed();
         assert_eq!(broker.wait_for_exit().code(), Some(0));
         // After five seconds it would say that some did not take their answers.
         assert_eq!(broker.log(), [""; 0]);

@@ -6,6 +6,7 @@ use kafka_protocol::indexmap::IndexMap;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
@@ -176,6 +177,19 @@ pub(crate) fn offset_at(client: &mut Client, topic: &str, timestamp: i64) -> (i1
     let answer = client.request(5, &list_offsets_request(topic, timestamp));
     let found = &answer.topics[0].partitions[0];
     (found.error_code, found.offset)
+}
+
+/// A consumer joins the group "g".
+pub(crate) fn join_request(rebalance_timeout_ms: i32) -> JoinGroupRequest {
+    let protocol = JoinGroupRequestProtocol::default()
+        .with_name(text("range"))
+        .with_metadata(Bytes::from_static(b"metadata"));
+    JoinGroupRequest::default()
+        .with_group_id(GroupId(text("g")))
+        .with_session_timeout_ms(10_000)
+        .with_rebalance_timeout_ms(rebalance_timeout_ms)
+        .with_protocol_type(text("consumer"))
+        .with_protocols(vec![protocol])
 }
 
 /// A record batch of one record per value.

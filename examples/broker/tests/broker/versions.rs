@@ -7,7 +7,6 @@ use crate::requests::*;
 use bytes::Bytes;
 use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource as Resource;
-use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::offset_delete_request::*;
@@ -70,17 +69,7 @@ fn every_request_is_answered_in_every_version() {
     all.each(|_| list_offsets_request("t", -1));
     let group = || GroupId(text("g"));
     all.each(|_| FindCoordinatorRequest::default().with_key(text("g")));
-    all.each(|_| {
-        let protocol = JoinGroupRequestProtocol::default()
-            .with_name(text("range"))
-            .with_metadata(Bytes::from_static(b"metadata"));
-        JoinGroupRequest::default()
-            .with_group_id(group())
-            .with_session_timeout_ms(10_000)
-            .with_rebalance_timeout_ms(500)
-            .with_protocol_type(text("consumer"))
-            .with_protocols(vec![protocol])
-    });
+    all.each(|_| join_request(500));
     all.each(|_| {
         let assignment = SyncGroupRequestAssignment::default();
         let assignment = assignment.with_assignment(Bytes::from_static(b"assignment"));

@@ -145,8 +145,10 @@ impl World {
             Reply::Now(answer) => {
                 let (sender, receiver) = oneshot::channel();
                 assert!(sender.send(answer).is_ok(), "the receiver is there");
-                let (answer, leave) = (receiver, None);
-                Waiting { answer, leave }
+                Waiting {
+                    answer: receiver,
+                    leave: None,
+                }
             }
             _ => panic!("no answer is to come"),
         };
