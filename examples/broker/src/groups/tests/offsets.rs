@@ -3,6 +3,7 @@
 use super::world::{GROUP, TOPIC, World};
 use crate::groups::journal::Journal;
 use crate::groups::member::{Id, text};
+use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::*;
 use std::fs;
@@ -95,6 +96,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // Without members, a client that assigns its partitions itself may commit.
     assert_eq!(commit(&world, "", -1, 7, 5), 0);
     assert_eq!(committed(&world), [(0, 11), (1, 20), (7, 5)]);
+    let group = world.coordinator.group(GROUP).expect("it is there");
     // Of two that delete it at once, one is told GROUP_ID_NOT_FOUND.
     let held = world.coordinator.journal.lock();
     let mut deleted = thread::scope(|scope| {
@@ -105,6 +107,9 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     });
     deleted.sort_unstable();
     assert_eq!(deleted, [0, 69]);
+    // One that has found it before begins anew, with the next one.
+    let late = group.lock().check_commit(&OffsetCommitRequest::default());
+    assert!(matches!(late, Err(Code::CoordinatorNotAvailable)), "{late:?}");
     assert_eq!(committed(&world), []);
     let memory = &world.coordinator.shared.memory;
     assert_eq!(memory.available_permits(), world.bytes);

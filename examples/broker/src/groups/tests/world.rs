@@ -145,10 +145,8 @@ impl World {
             Reply::Now(answer) => {
                 let (sender, receiver) = oneshot::channel();
                 assert!(sender.send(answer).is_ok(), "the receiver is there");
-                Waiting {
-                    answer: receiver,
-                    leave: None,
-                }
+                let (answer, leave) = (receiver, None);
+                Waiting { answer, leave }
             }
             _ => panic!("no answer is to come"),
         };
