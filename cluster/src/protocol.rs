@@ -140,13 +140,10 @@ impl<K: Key> Protocol<K> {
             live_since: None,
             tell: Queue::default(),
         });
-        if let Some(audit) = &mut self.audit {
-            audit.forget();
-        }
         self.note_progress(now);
     }
 
-    /// The session is over.
+    /// The session is over. Until the next one, an audit finds no fault.
     pub fn end(&mut self) {
         self.session = None;
         if let Some(audit) = &mut self.audit {
