@@ -1,9 +1,4 @@
 //! Simulated engines on virtual time, below the shipped feeds: what the client crates would have spoken with.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test uses its part, and has no users"
-)]
 
 pub mod nats_server;
 pub mod redis_server;

@@ -23,7 +23,8 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
             tokio::spawn(report(Arc::clone(&broker), interval));
         }
         server::run(listeners, Arc::clone(&broker), interrupted).await;
-        (broker.sync()).context("cannot write the last records to disk")?;
+        let synced = broker.sync();
+        synced.context("cannot write the last records to disk")?;
         // (A program may have read what is printed here, and stopped: no reason to fail.)
         let _ = say!("stopped; {}", parked(&broker));
         Ok(())

@@ -264,7 +264,7 @@ impl State {
         ensure(is_assigned, ResponseError::RebalanceInProgress)
     }
 
-    /// Takes a member out, and ends its waits. A rebalance has to follow.
+    /// Takes a member out, and ends its waits. Where the phase may await its sync, the caller begins another.
     pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);

@@ -202,7 +202,8 @@ impl State {
         let id = match (member, instance) {
             // An administrator removes a static member by its name.
             ("", Some(instance)) => {
-                (self.named(instance).cloned()).ok_or(ResponseError::UnknownMemberId)?
+                let id = self.named(instance).cloned();
+                id.ok_or(ResponseError::UnknownMemberId)?
             }
             _ => {
                 self.check_identity(member, instance)?;
