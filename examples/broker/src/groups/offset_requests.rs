@@ -148,8 +148,6 @@ impl Coordinator {
             let is_unused = state.phase == Phase::Empty;
             ensure(is_unused, ResponseError::GroupSubscribedToTopic)?;
             let at = (Id::from(topic), index);
-            let found = state.offsets.get(&at);
-            found.ok_or(ResponseError::UnknownTopicOrPartition)?;
             let change = (Id::clone(&state.id), Id::clone(&at.0), index, None);
             note(&mut journal, &[change])?;
             state.offsets.remove(&at);

@@ -167,6 +167,22 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
     broker.assert_tidy(innocent);
 }
 
+#[test]
+fn an_idle_connection_has_no_memory_of_a_long_request() {
+    let broker = Broker::with(&[]);
+    let memory = broker.resident_memory();
+    let long = batch(&[&vec![0; 15 << 20]]);
+    let idle = [(); 20].map(|()| {
+        let mut client = broker.client();
+        let (error, _) = produce_to(&mut client, 1, "missing", 0, &long);
+        assert_eq!(error, UNKNOWN_TOPIC_OR_PARTITION);
+        client
+    });
+    let grown = broker.resident_memory().saturating_sub(memory);
+    assert!(grown < 150 << 20, "memory grew by {grown}");
+    broker.assert_clean(idle);
+}
+
 /// The longest answers, as read and as encoded: there is memory for one, and the next is waited for, not for ever. That
 /// long requests wait changes nothing; there is room for three, and the next is answered at once.
 #[test]

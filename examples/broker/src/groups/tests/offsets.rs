@@ -4,6 +4,7 @@ use super::world::{GROUP, TOPIC, World};
 use crate::groups::journal::Journal;
 use crate::groups::member::{Id, text};
 use kafka_protocol::messages::offset_commit_request::*;
+use kafka_protocol::messages::offset_delete_request::*;
 use kafka_protocol::messages::*;
 use std::fs;
 use std::path::PathBuf;
@@ -164,6 +165,40 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     assert_eq!(found(&world), [vec![], vec![]]);
     assert_eq!(found(&start(&kept)), [vec![], vec![]]);
     assert_eq!(commit(&world, "i"), 0, "there is room again");
+}
+
+#[test]
+fn an_offset_is_deleted_once_its_group_has_no_members() {
+    let kept = tempdir().expect("a folder");
+    let world = start(&kept);
+    let delete = |group: &str, index| {
+        let partition = OffsetDeleteRequestPartition::default().with_partition_index(index);
+        let topic = OffsetDeleteRequestTopic::default()
+            .with_name(TopicName(text(TOPIC)))
+            .with_partitions(vec![partition]);
+        let request = OffsetDeleteRequest::default()
+            .with_group_id(GroupId(text(group)))
+            .with_topics(vec![topic]);
+        let answer = world.ask(request, 0).answer();
+        let topics = answer.topics.iter();
+        let partitions = topics.flat_map(|topic| &topic.partitions);
+        let errors = partitions.map(|partition| partition.error_code);
+        (answer.error_code, errors.collect::<Vec<_>>())
+    };
+    let ids = world.stable(1);
+    let by = (GROUP, &*ids[0], 1);
+    assert_eq!(commit_all(&world, by, &[(0, 7), (1, 8)], 0), 0);
+    assert_eq!(delete(GROUP, 0), (0, vec![86]), "GROUP_SUBSCRIBED_TO_TOPIC");
+    assert_eq!(committed(&world), [(0, 7), (1, 8)]);
+    assert_eq!(world.leave(&ids[0], None), 0);
+    // The second time there is none.
+    assert_eq!(
+        [delete(GROUP, 0), delete(GROUP, 0)],
+        [(); 2].map(|()| (0, vec![0]))
+    );
+    assert_eq!(committed(&world), [(1, 8)]);
+    assert_eq!(committed(&start(&kept)), [(1, 8)]);
+    assert_eq!(delete("missing", 0), (69, vec![]), "GROUP_ID_NOT_FOUND");
 }
 
 /// Each commit outlives a crash, that which makes the journal long as well.
