@@ -10,10 +10,10 @@ use crate::listen::Listeners;
 use connection::Context;
 use incoming::End;
 use limits::Limits;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{mpsc, watch};
 
 /// How long clients may take, at the shutdown, to read the last answers.
 const PARTING: Duration = Duration::from_secs(5);
@@ -30,19 +30,21 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
         limits: Arc::new(Limits::new()),
         stop: stopped,
     };
-    let mut connections = JoinSet::new();
+    // Nothing is sent: each connection holds a sender until its end.
+    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     tokio::pin!(stop);
     loop {
         tokio::select! {
             () = &mut stop => break,
-            Some(_) = connections.join_next() => {}
             accepted = listeners.accept() => match accepted {
                 Ok((socket, peer)) => {
                     let serving = connection::serve(socket, peer, context.clone());
-                    connections.spawn(async move {
+                    let open = open.clone();
+                    tokio::spawn(async move {
                         if let Err(End::Dropped(reason)) = serving.await {
                             log!("closed the connection of {peer}: {reason}");
                         }
+                        drop(open);
                     });
                 }
                 Err(error) => {
@@ -56,8 +58,9 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
     stopping.send_replace(true);
     // From here on a request that is still being taken up cannot park, so this reaches all.
     context.broker.shutdown();
-    let parting = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(PARTING, parting).await.is_err() {
+    drop(open);
+    let parting = tokio::time::timeout(PARTING, all_closed.recv());
+    if parting.await.is_err() {
         log!("some clients did not take their last answers");
     }
 }

@@ -176,3 +176,23 @@ fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome<usize> {
     ensure(has_room, ResponseError::PolicyViolation)?;
     Ok(count)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All find it missing, and one of them creates it.
+    #[test]
+    fn clients_that_want_a_new_topic_at_once_all_get_it() {
+        let purgatories = Purgatories::new().expect("threads are to be had");
+        let topics = Topics::open(purgatories, None, 1).expect("no folder");
+        std::thread::scope(|scope| {
+            // Does not keep them from looking, only from creating.
+            let held = topics.by_name.upgradable_read();
+            let clients = [(); 3].map(|()| scope.spawn(|| topics.find_or_create("t").is_ok()));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(held);
+            assert_eq!(clients.map(|client| client.join().ok()), [Some(true); 3]);
+        });
+    }
+}

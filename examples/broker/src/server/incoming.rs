@@ -179,3 +179,61 @@ impl<'a> Incoming<'a> {
         socket.read_buf(&mut self.buffer).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+    use kafka_protocol::messages::{ProduceRequest, RequestHeader};
+    use kafka_protocol::protocol::Encodable;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::yield_now;
+
+    /// What comes of a produce request of 40 MiB that arrives at this pace.
+    async fn receive(time_per_mib: Duration) -> Result<Sent, End> {
+        const PIECE: usize = 64 * 1024;
+        let records = Some(vec![0; 40 << 20].into());
+        let partition = PartitionProduceData::default().with_records(records);
+        let topic = TopicProduceData::default().with_partition_data(vec![partition]);
+        let request = ProduceRequest::default()
+            .with_acks(1)
+            .with_topic_data(vec![topic]);
+        let header = RequestHeader::default().with_request_api_version(8);
+        let mut frame = BytesMut::from(&[0; 4][..]);
+        header.encode(&mut frame, 1).expect("a header");
+        request.encode(&mut frame, 8).expect("a request");
+        let length = frame.len() as i32 - 4;
+        frame[..4].copy_from_slice(&length.to_be_bytes());
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let mut client = TcpStream::connect(address).await.expect("a client");
+        let (mut socket, _) = listener.accept().await.expect("the client");
+        let sending = async {
+            for piece in frame.chunks(PIECE) {
+                sleep(time_per_mib * PIECE as u32 / (1 << 20)).await;
+                client.write_all(piece).await.expect("an open connection");
+            }
+            // Time stands still meanwhile.
+            loop {
+                yield_now().await;
+            }
+        };
+        let (mut incoming, limits) = (Incoming::new(socket.split().0), Limits::new());
+        tokio::select! {
+            sent = incoming.next(&limits) => sent,
+            () = sending => unreachable!("it has no end"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_too_long_has_time_for_its_length() {
+        let sent = receive(Duration::from_secs(1)).await;
+        assert!(
+            matches!(sent, Ok(Sent::TooLong(_, 41_943_040..))),
+            "{sent:?}"
+        );
+        let sent = receive(Duration::from_millis(1_500)).await;
+        assert!(matches!(sent, Err(End::Dropped(_))), "{sent:?}");
+    }
+}

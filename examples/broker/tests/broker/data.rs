@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::process::{Broker, command, output};
 use crate::requests::*;
 use kafka_protocol::messages::offset_commit_request::*;
+use kafka_protocol::messages::offset_delete_request::*;
 use kafka_protocol::messages::*;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -269,6 +270,17 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     }
     assert!((5..20).contains(&kept), "{kept}");
     assert_eq!(commit(&mut client, "t", 1, 1), KAFKA_STORAGE_ERROR);
+    let unwanted = OffsetDeleteRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![Default::default()]);
+    let request = OffsetDeleteRequest::default()
+        .with_group_id(GroupId(text("g")))
+        .with_topics(vec![unwanted]);
+    // (The line of this one might still have room.)
+    limit(Some(1));
+    let deleted = client.request(0, &request);
+    let error = deleted.topics[0].partitions[0].error_code;
+    assert_eq!(error, KAFKA_STORAGE_ERROR);
     // What was refused is not there, and what was kept is whole.
     assert_eq!(committed(&mut client), [(0, kept)]);
     limit(None);

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::process::{Broker, command, output};
 use crate::requests::*;
-use kafka_protocol::messages::{JoinGroupRequest, ProduceRequest};
+use kafka_protocol::messages::*;
 use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;
 use std::process::Stdio;
@@ -24,6 +24,22 @@ fn a_name_is_served_at_all_its_addresses_or_refused() {
         let reason = format!("cannot listen on {taken}");
         assert!(stderr.contains(&reason), "{stderr}");
     }
+}
+
+/// A machine has many addresses, and a client knows that by which it has come.
+#[test]
+fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
+    let broker = Broker::with(&["--listen", "0.0.0.0:0"]);
+    let port = broker.address.port();
+    let mut client = Client::open(([127, 0, 0, 2], port).into());
+    assert_ne!(
+        client.socket.local_addr().unwrap().ip(),
+        client.socket.peer_addr().unwrap().ip()
+    );
+    let found = client.request(2, &FindCoordinatorRequest::default());
+    assert_eq!((&*found.host, found.port), ("127.0.0.2", i32::from(port)));
+    let found = &client.request(8, &MetadataRequest::default()).brokers[0];
+    assert_eq!((&*found.host, found.port), ("127.0.0.2", i32::from(port)));
 }
 
 #[test]

@@ -227,6 +227,11 @@ fn a_batch_sent_again_is_not_appended_again() {
     // No more are remembered.
     assert_eq!(send(5, 1, 7, 1), (0, 1_018), "a sixth");
     assert_eq!(send(5, 1, 2, 1), gap, "one that five have followed");
+    for sequence in 0..6 {
+        let at = 1_019 + i64::from(sequence);
+        assert_eq!(send(5, 2, sequence, 1), (0, at), "a new epoch");
+    }
+    assert_eq!(send(5, 2, 0, 1), gap, "one of it that five have followed");
     broker.assert_clean(client);
 }
 
@@ -301,6 +306,14 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let fetched = run(&mut client, &fetch);
     let batches = [0, 1, 2].map(|at: usize| records(&fetched[at]).len() as i32 / length);
     assert_eq!(batches, [1, 0, 0]);
+    // Nor may the first one of another topic.
+    create_topic(&mut client, "u", 1);
+    produce_to(&mut client, -1, "u", 0, &one);
+    let mut both = self::fetch("t", 1, 0).with_max_bytes(1);
+    both.topics.extend(self::fetch("u", 1, 0).topics);
+    let lengths = run(&mut client, &both).into_iter();
+    let lengths: Vec<_> = lengths.map(|found| records(&found).len()).collect();
+    assert_eq!(lengths, [one.len(), 0]);
     // Whole batches, from the one that holds the offset.
     let fetched = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&fetched[0])[..8], 2_i64.to_be_bytes());

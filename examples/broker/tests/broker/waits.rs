@@ -190,6 +190,25 @@ fn what_waits_for_a_deleted_topic_is_told() {
     broker.assert_clean((admin, consumer, producer));
 }
 
+/// More of that topic would change nothing, but its end does.
+#[test]
+fn a_fetch_is_told_of_a_deleted_topic_of_which_it_has_enough() {
+    let (broker, mut admin) = Broker::with_topic(1, &[]);
+    produce(&mut admin, "t", b"value");
+    create_topic(&mut admin, "u", 1);
+    let mut consumer = broker.client();
+    let mut both = fetch("t", 1, 60_000).with_min_bytes(1 << 20);
+    both.topics[0].partitions[0].partition_max_bytes = 1;
+    both.topics.extend(fetch("u", 1, 0).topics);
+    let sent = consumer.send(FETCH, &both);
+    broker.wait_for_figure("fetch", 1);
+    assert_eq!(delete_topics(&mut admin, &["t"]), [0]);
+    let fetched = receive_fetched(&mut consumer, sent).into_iter();
+    let errors: Vec<_> = fetched.map(|found| found.error_code).collect();
+    assert_eq!(errors, [UNKNOWN_TOPIC_OR_PARTITION, 0]);
+    broker.assert_clean((admin, consumer));
+}
+
 #[test]
 fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     let broker = Broker::with(SLOW);

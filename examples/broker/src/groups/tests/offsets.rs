@@ -82,6 +82,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // What was read until it joins again, may still be committed; then it has to wait for its assignment.
     let (_, mut newcomer) = world.join();
     assert_eq!(commit(&world, &ids[0], 1, 0, 11), 0);
+    assert_eq!(commit(&world, "", -1, 0, 99), 25, "as members are there");
     let mut joins: Vec<_> = ids.iter().map(|id| world.rejoin(id)).collect();
     World::members(&mut joins);
     let third = newcomer.answer().member_id.to_string();
@@ -186,8 +187,15 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
         (answer.error_code, errors.collect::<Vec<_>>())
     };
     let ids = world.stable(1);
-    let by = (GROUP, &*ids[0], 1);
-    assert_eq!(commit_all(&world, by, &[(0, 7), (1, 8)], 0), 0);
+    let commit = || commit_all(&world, (GROUP, &*ids[0], 1), &[(0, 7), (1, 8)], 0);
+    assert_eq!(commit(), 0);
+    let forgotten = world.coordinator.forget_topic(TOPIC, || Ok(()));
+    assert_eq!(
+        (forgotten, committed(&world)),
+        (Ok(()), vec![]),
+        "members or not"
+    );
+    assert_eq!(commit(), 0);
     assert_eq!(delete(GROUP, 0), (0, vec![86]), "GROUP_SUBSCRIBED_TO_TOPIC");
     assert_eq!(committed(&world), [(0, 7), (1, 8)]);
     assert_eq!(world.leave(&ids[0], None), 0);
@@ -313,6 +321,14 @@ fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_l
         length = longer;
     }
     fs::remove_dir(path.with_extension("new")).expect("it is empty");
+    // Nor can one take its place that was written: what follows is for the one that is there.
+    let aside = path.with_extension("aside");
+    fs::rename(&path, &aside).expect("move it away");
+    fs::create_dir(&path).expect("a folder");
+    journal.rewrite(&[]).expect_err("there is a folder");
+    fs::remove_dir(&path).expect("it is empty");
+    fs::rename(&aside, &path).expect("move it back");
+    assert!(grow(&mut journal) >= 2 * length);
     journal.rewrite(&[]).expect("there is room again");
     assert!(grow(&mut journal) < length, "it begins anew");
 }
