@@ -2,16 +2,17 @@
 
 use crate::engine::{Engine, FIRST};
 use crate::{ANEW, LONG, node_that_has_read, until};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{
-    Change, Cluster, ClusterWaits, Config, Epoch, Position, WaitError,
+    Change, Cluster, ClusterWaits, Config, Epoch, Interest, Position, WaitError,
 };
 use std::cell::Cell;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
@@ -229,4 +230,43 @@ async fn g24_an_announcement_stays_in_the_history_that_it_names() {
     go_on.send(()).unwrap();
     announcer.join().unwrap();
     assert_eq!(interest.version(&Slow(7)), 0);
+}
+
+/// Waits for a version of key 7, and tells whether the history has ended before.
+struct Fetch(Interest<u64>, u64, Sender<bool>);
+
+impl DelayedOperation for Fetch {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        Duration::MAX
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.0.version(&7) >= self.1 || self.0.is_reset()
+    }
+
+    fn on_complete(self, _: Completion) {
+        let _ = self.2.send(self.0.is_reset());
+    }
+}
+
+/// Each at the rank of its version: what grows ends those up to there, and a loss ends the others.
+#[tokio::test(start_paused = true)]
+async fn g24_operations_of_a_purgatory_are_told_of_versions_and_of_a_loss() {
+    let engine = Engine::default();
+    let node = engine.node();
+    let purgatory = Purgatory::<Fetch>::new("fetch");
+    node.attach(&purgatory);
+    let (told, ended) = channel();
+    for version in [5, 6, 100] {
+        let fetch = Fetch(node.interest([7]).unwrap(), version, told.clone());
+        let watch = Watch::from(7).at_rank(version);
+        purgatory.try_complete_else_watch(fetch, [watch]).unwrap();
+    }
+    for (version, lost, parked, is_reset) in [(5, 0, 2, false), (6, 0, 1, false), (6, 1, 0, true)] {
+        engine.set(|it| (it.version, it.lost) = (version, lost));
+        until(&node, |_| purgatory.stats().parked == parked).await;
+        assert_eq!(ended.recv(), Ok(is_reset));
+    }
 }

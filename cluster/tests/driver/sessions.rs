@@ -250,6 +250,24 @@ async fn g24_a_fault_of_one_session_is_not_held_against_the_next() {
     assert_eq!((stats.healed, stats.sessions, stats.gaps), (2, 2, 1));
 }
 
+/// All that is committed while there is no session is unheard: that is no fault of the next one.
+#[tokio::test(start_paused = true)]
+async fn g24_what_audits_find_without_a_session_is_not_held_against_the_next() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.rises) = (true, true));
+    let node = engine.node();
+    let _interest = node.interest([7]).unwrap();
+    sleep(LONG / 3).await;
+    engine.set(|it| it.refuses = false);
+    until(&node, |it| it.sessions == 1).await;
+    engine.set(|it| it.rises = false);
+    until(&node, |it| it.lag.is_zero()).await;
+    engine.set(|it| it.version += 1);
+    sleep(LONG / 3).await;
+    let stats = node.stats();
+    assert_eq!((stats.sessions, stats.gaps), (1, 0), "{stats:?}");
+}
+
 /// The session was too slow for a moment, and has caught up when the next event comes.
 #[tokio::test(start_paused = true)]
 async fn g24_a_session_in_memory_that_something_was_dropped_for_ends_though_later_events_fit() {
