@@ -8,11 +8,13 @@ use kafka_protocol::messages::offset_delete_request::*;
 use kafka_protocol::messages::*;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 use tempfile::{TempDir, tempdir};
 
 const KAFKA_STORAGE_ERROR: i16 = 56;
+const OFFSET_OUT_OF_RANGE: i16 = 1;
 
 /// A folder that is not there yet, in one that is removed at the end of the test.
 pub(crate) struct Folder {
@@ -115,7 +117,7 @@ fn a_torn_tail_is_cut_off() {
     let folder = Folder::new();
     let values: [&[u8]; 3] = [b"one", b"two", b"three"];
     let whole = stored(&values);
-    let two = stored(&values[..2]).len();
+    let [one, two] = [1, 2].map(|count| stored(&values[..count]).len());
     {
         let (_broker, mut client) = folder.open();
         create_topic(&mut client, "t", 1);
@@ -139,30 +141,59 @@ fn a_torn_tail_is_cut_off() {
         assert!(all(&mut client, "t") == whole[..two]);
         assert_eq!(produce(&mut client, "t", b"three"), 2);
         assert!(all(&mut client, "t") == whole);
+        let rest = run(&mut client, &fetch_from("t", &[1], 0));
+        assert!(records(&rest[0]) == &whole[one..], "from the middle");
+        let limited = fetch("t", 1, 0).with_max_bytes(whole.len() as i32 - 1);
+        let limited = run(&mut client, &limited);
+        assert!(records(&limited[0]) == &whole[..two], "a limit");
     }
+    // What cannot be read is there all the same, unlike what was dropped: a client would go on elsewhere.
+    let (_broker, mut client) = folder.open();
+    let mut error = || run(&mut client, &fetch("t", 1, 0))[0].error_code;
+    fs::write(&segment, &whole[..two]).expect("cut the segment");
+    assert_eq!(error(), KAFKA_STORAGE_ERROR);
+    fs::remove_file(&segment).expect("it is there");
+    assert_eq!(error(), OFFSET_OUT_OF_RANGE);
 }
 
-/// 8 batches of 15 MB are more than a partition keeps: the oldest segments are dropped, also for later consumers.
+/// 8 batches of 15 MB are more than a partition keeps: the oldest segments, of two each, are dropped, also for later
+/// consumers.
 #[test]
 fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let folder = Folder::new();
     let fifteen = batch(&[&vec![7; 15 << 20]]);
-    let kept = {
+    {
         let (_broker, mut client) = folder.open();
         create_topic(&mut client, "t", 1);
-        for offset in 0..8 {
-            assert_eq!(produce_to(&mut client, 1, "t", 0, &fifteen), (0, offset));
-        }
+        let mut append = |offsets: Range<i64>| {
+            for offset in offsets {
+                let appended = produce_to(&mut client, -1, "t", 0, &fifteen);
+                assert_eq!(appended, (0, offset));
+            }
+            offset_at(&mut client, "t", -2).1
+        };
+        append(0..4);
+        // What cannot be removed is no reason to refuse what comes: a folder is no file that could be.
+        let oldest = folder.entries("t/0").remove(0);
+        fs::remove_file(&oldest).expect("the first segment");
+        fs::create_dir(&oldest).expect("a folder in its place");
+        assert_eq!(append(4..6), 0);
+        fs::remove_dir(&oldest).expect("it is empty");
+        fs::write(&oldest, "").expect("a file again");
+        assert_eq!(append(6..8), 4);
+        assert_eq!(produce(&mut client, "t", b"value"), 8);
         assert!(folder.refusal().contains("another broker uses it"));
-        offset_at(&mut client, "t", -2).1
-    };
-    assert!((1..=4).contains(&kept), "{kept}");
+    }
     {
         let (_broker, mut client) = folder.open();
         let ends = [-2, -1].map(|end| offset_at(&mut client, "t", end).1);
-        assert_eq!(ends, [kept, 8]);
-        let oldest = run(&mut client, &fetch_from("t", &[kept], 0));
+        assert_eq!(ends, [4, 9]);
+        let oldest = run(&mut client, &fetch_from("t", &[4], 0));
         assert!(records(&oldest[0])[61..] == fifteen[61..]);
+        // The last batch of one segment, and the first one of the next.
+        let both = run(&mut client, &fetch_from("t", &[7], 0));
+        let (last, first) = records(&both[0]).split_at(fifteen.len());
+        assert!(last[61..] == fifteen[61..] && first[..8] == 8_i64.to_be_bytes());
     }
     let segments = folder.entries("t/0");
     assert!(segments.len() > 1, "{segments:?}");
@@ -170,8 +201,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let mut first = first.expect("open the segment");
     // It loses whole batches, or what is none is behind them.
     first.set_len(fifteen.len() as u64).expect("cut it");
-    let missing = format!("should begin with offset {}", kept + 1);
-    assert!(folder.refusal().contains(&missing));
+    assert!(folder.refusal().contains("should begin with offset 5"));
     first.write_all(b"more").expect("damage the segment");
     assert!(folder.refusal().contains("later segments follow"));
 }
@@ -184,15 +214,20 @@ fn a_deleted_topic_does_not_come_back() {
         create_topic(&mut client, topic, 2);
         produce(&mut client, topic, b"value");
     }
-    assert_eq!(commit(&mut client, "t", 0, 7), 0);
-    // A topic that cannot be deleted keeps what was committed for it.
+    let commits = [0, 2].map(|partition| commit(&mut client, "t", partition, 7));
+    assert_eq!(commits, [0, UNKNOWN_TOPIC_OR_PARTITION]);
+    // A topic that cannot be deleted keeps what was committed for it, and takes more.
     let in_the_way = folder.path.join("+old-t");
     fs::write(&in_the_way, "").expect("a file");
     let refused = delete_topics(&mut client, &["t"]);
     assert_eq!(refused, [KAFKA_STORAGE_ERROR]);
     assert_eq!(committed(&mut client), [(0, 7)]);
-    fs::remove_file(in_the_way).expect("it is there");
+    assert_eq!(produce(&mut client, "t", b"another"), 1);
+    fs::remove_file(&in_the_way).expect("it is there");
+    // An earlier deletion may have left this much.
+    fs::create_dir_all(in_the_way.join("0")).expect("a folder");
     assert_eq!(delete_topics(&mut client, &["t", "u"]), [0, 0]);
+    assert_eq!(commit(&mut client, "t", 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
     create_topic(&mut client, "u", 1);
     broker.end("KILL");
     // What a crash between two steps leaves.

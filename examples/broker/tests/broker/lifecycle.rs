@@ -40,6 +40,35 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
     assert_eq!((&*found.host, found.port), ("127.0.0.2", i32::from(port)));
     let found = &client.request(8, &MetadataRequest::default()).brokers[0];
     assert_eq!((&*found.host, found.port), ("127.0.0.2", i32::from(port)));
+    // An administrator is told where they came from.
+    client.send(3, &join_request(60_000));
+    broker.wait_for_figure("members", 1);
+    let mut administrator = broker.client();
+    let group = DescribeGroupsRequest::default().with_groups(vec![GroupId(text("g"))]);
+    let found = &administrator.request(5, &group).groups[0].members[0];
+    let from = client.socket.local_addr().unwrap().ip();
+    assert_eq!(*found.client_host, *format!("/{from}"));
+}
+
+/// There is no file descriptor left for a while: who connects meanwhile is served later.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_broker_that_cannot_accept_goes_on() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let broker = Broker::with(&[]);
+    // It has the limits of this process.
+    let before = getrlimit(Resource::Nofile);
+    let limit = |current| {
+        let pid = Pid::from_raw(broker.pid() as i32);
+        let limit = Rlimit { current, ..before };
+        prlimit(pid, Resource::Nofile, limit).expect("set a limit");
+    };
+    limit(Some(1));
+    let mut client = broker.client();
+    broker.wait_for_log("cannot accept a connection");
+    limit(before.current);
+    create_topic(&mut client, "t", 1);
+    broker.assert_clean(client);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use crate::client::frame;
 use crate::process::Broker;
 use crate::requests::*;
 use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::{CreateTopicsRequest, ProduceRequest};
+use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::{CreateTopicsRequest, DescribeConfigsRequest, ProduceRequest};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -19,15 +21,43 @@ fn topics_are_created_as_asked_or_refused() {
     let refused = (Code::InvalidTopicException.code(), 0);
     assert_eq!(metadata(&mut client, &illegal, true), [refused; 7]);
 
-    let checked = create_request(&[("checked", 3)]).with_validate_only(true);
     let mut create = |request: &CreateTopicsRequest| {
         let answer = client.request(4, request).topics.into_iter();
         answer.map(|topic| topic.error_code).collect::<Vec<_>>()
     };
-    assert_eq!(create(&checked), [0]);
-    let mut replicated = create_request(&[("checked", 3)]);
-    replicated.topics[0].replication_factor = 3;
-    assert_eq!(create(&replicated), [Code::InvalidReplicationFactor.code()]);
+    let longest = "x".repeat(249);
+    let checked = [
+        ("checked", 3, 0),
+        ("A_z-0.9", 3, 0),
+        (&longest, 3, 0),
+        ("new", 3, Code::TopicAlreadyExists.code()),
+        ("none", 0, Code::InvalidPartitions.code()),
+        ("a*b", 3, Code::InvalidTopicException.code()),
+    ];
+    let request = create_request(&checked.map(|(name, partitions, _)| (name, partitions)));
+    let errors = create(&request.with_validate_only(true));
+    assert_eq!(errors, checked.map(|(_, _, error)| error));
+    let mut request = create_request(&["a", "b", "c", "d", "e"].map(|name| (name, 1)));
+    request.topics[0].replication_factor = 3;
+    request.topics[1].assignments = vec![Default::default()];
+    // A setting may be asked for that a topic has anyway.
+    let configs = [
+        ("retention.ms", "1"),
+        ("none", "-1"),
+        ("retention.ms", "-1"),
+    ];
+    for (topic, (name, value)) in request.topics[2..].iter_mut().zip(configs) {
+        let config = CreatableTopicConfig::default().with_name(text(name));
+        topic.configs = vec![config.with_value(Some(text(value)))];
+    }
+    let errors = [
+        Code::InvalidReplicationFactor.code(),
+        Code::InvalidReplicaAssignment.code(),
+        Code::InvalidConfig.code(),
+        Code::InvalidConfig.code(),
+        0,
+    ];
+    assert_eq!(create(&request), errors);
     let wrong = [
         ("new", 3, Code::TopicAlreadyExists.code()),
         ("none", 0, Code::InvalidPartitions.code()),
@@ -37,15 +67,45 @@ fn topics_are_created_as_asked_or_refused() {
         ("twice", 1, Code::InvalidRequest.code()),
         ("twice", 1, Code::InvalidRequest.code()),
         ("default", -1, 0),
-        // There is a limit for all topics together, too: 10,000, with the 8 that are there.
+        // There is a limit for all topics together, too: 10,000, with the 9 that are there.
         ("most", 9_000, 0),
-        ("more", 993, Code::PolicyViolation.code()),
-        ("all", 992, 0),
+        ("more", 992, Code::PolicyViolation.code()),
+        ("all", 991, 0),
         ("another", 1, Code::PolicyViolation.code()),
     ];
-    let request = create_request(&wrong.map(|(name, partitions, _)| (name, partitions)));
+    let mut request = create_request(&wrong.map(|(name, partitions, _)| (name, partitions)));
+    // "default" leaves its replicas to the broker, too.
+    request.topics[7].replication_factor = -1;
     assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
     assert_eq!(metadata(&mut client, &["default"], false), [(0, 4)]);
+    broker.assert_clean(client);
+}
+
+#[test]
+fn settings_are_told_of_what_is_there() {
+    const TOPIC: i8 = 2;
+    const BROKER: i8 = 4;
+    let (invalid, unknown) = (Code::InvalidRequest.code(), UNKNOWN_TOPIC_OR_PARTITION);
+    let (broker, mut client) = Broker::with_topic(1, &["--partitions", "4"]);
+    for (kind, name, key, error, value) in [
+        (BROKER, "1", "num.partitions", 0, "4"),
+        // What holds for all brokers.
+        (BROKER, "", "num.partitions", 0, "4"),
+        (BROKER, "2", "num.partitions", invalid, ""),
+        (TOPIC, "t", "retention.bytes", 0, "67108864"),
+        (TOPIC, "missing", "retention.bytes", unknown, ""),
+    ] {
+        let resource = DescribeConfigsResource::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(name))
+            .with_configuration_keys(Some(vec![text(key)]));
+        let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
+        let found = client.request(1, &request).results.remove(0);
+        let configs = found.configs.iter();
+        let values = configs.filter_map(|config| config.value.as_deref());
+        let found = (found.error_code, values.collect::<String>());
+        assert_eq!(found, (error, value.to_owned()), "{name}");
+    }
     broker.assert_clean(client);
 }
 
@@ -87,6 +147,8 @@ fn f9_produce_refuses_bad_batches() {
         ("no zstd", patched(&good, 22, &[4])),
     ];
     refused(Code::CorruptMessage.code(), &corrupt);
+    let zeros = vec![0; good.len() - 61];
+    let hollow = counted(&patched(&good, 61, &zeros), zeros.len() as i32);
     let wrong = [
         ("old format", with(16, &[1])),
         ("two batches", good.repeat(2)),
@@ -96,6 +158,8 @@ fn f9_produce_refuses_bad_batches() {
         ("fewer than there are", counted(&good, 1)),
         ("more than there are", counted(&good, 3)),
         ("as many as there is room for", counted(&good, 15)),
+        ("records without fields", hollow),
+        ("transactional batch", patched(&good, 22, &[1 << 4])),
         ("control batch", patched(&good, 22, &[1 << 5])),
     ];
     refused(Code::InvalidRecord.code(), &wrong);
@@ -240,8 +304,10 @@ fn a_batch_sent_again_is_not_appended_again() {
 fn acks_are_none_of_the_leader_or_of_all() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
     let one = batch(&[b"value"]);
-    let refused = produce_to(&mut client, 2, "t", 0, &one);
-    assert_eq!(refused, (Code::InvalidRequiredAcks.code(), -1));
+    for acks in [2, -2] {
+        let refused = produce_to(&mut client, acks, "t", 0, &one);
+        assert_eq!(refused, (Code::InvalidRequiredAcks.code(), -1));
+    }
     let data = [0, 7].map(|partition| (partition, Some(&*one)));
     let unanswered = |partitions| produce_request(0, 1_000, "t", partitions);
     client.send(PRODUCE, &unanswered(&data[..1]));
@@ -315,9 +381,13 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let lengths: Vec<_> = lengths.map(|found| records(&found).len()).collect();
     assert_eq!(lengths, [one.len(), 0]);
     // Whole batches, from the one that holds the offset.
-    let fetched = run(&mut client, &fetch_from("t", &[2], 0));
-    assert_eq!(records(&fetched[0])[..8], 2_i64.to_be_bytes());
-    assert_eq!(records(&fetched[0])[16..], one[16..]);
+    let three = batch(&[b"a", b"b", b"c"]);
+    assert_eq!(produce_to(&mut client, -1, "u", 0, &three), (0, 1));
+    for offset in [1, 2] {
+        let fetched = run(&mut client, &fetch_from("u", &[offset], 0));
+        assert_eq!(records(&fetched[0])[..8], 1_i64.to_be_bytes());
+        assert_eq!(records(&fetched[0])[16..], three[16..]);
+    }
     broker.assert_clean(client);
 }
 
