@@ -159,3 +159,41 @@ impl Connection<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Settings;
+    use std::time::Duration;
+    use tokio::net::TcpListener;
+
+    /// Or a few of them would keep the memory that there is for the answers of all.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_its_answer_is_given_up() {
+        let settings = Settings {
+            data: None,
+            partitions: 1,
+            replica_lag_ms: Duration::ZERO,
+            group_delay_ms: Duration::ZERO,
+        };
+        let broker = Broker::open(&settings).expect("threads are to be had");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let _client = TcpStream::connect(address).await.expect("a client");
+        let (mut socket, client) = listener.accept().await.expect("the client");
+        let (reader, writer) = socket.split();
+        let mut connection = Connection {
+            broker: Arc::new(broker),
+            limits: Arc::new(Limits::new()),
+            address,
+            client,
+            incoming: Incoming::new(reader),
+            writer,
+            refusals: Refusals::default(),
+        };
+        // More than the sockets hold between them. It has 74 seconds.
+        let answer = vec![0; 64 << 20];
+        let written = timeout(Duration::from_secs(80), connection.write(&answer)).await;
+        assert!(matches!(written, Ok(Err(End::Dropped(_)))), "{written:?}");
+    }
+}

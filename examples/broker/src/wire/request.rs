@@ -143,3 +143,36 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
     let is_answered = acks_and_timeout[..2] != [0, 0] && topics == 1 && partitions == 1;
     is_answered.then(|| (TopicName(StrBytes::from_string(topic)), index))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BytesMut;
+    use kafka_protocol::messages::ProduceRequest;
+    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+    use kafka_protocol::protocol::Encodable;
+
+    /// Whoever awaits none would take it for the answer to its next request.
+    #[test]
+    fn one_answer_is_given_for_one_partition() {
+        for (acks, topics, partitions, is_answered) in [
+            (-1, 1, 1, true),
+            (1, 1, 1, true),
+            (0, 1, 1, false),
+            (-1, 1, 2, false),
+            (-1, 2, 1, false),
+        ] {
+            let topic = TopicProduceData::default()
+                .with_partition_data(vec![PartitionProduceData::default(); partitions]);
+            let request = ProduceRequest::default()
+                .with_acks(acks)
+                .with_topic_data(vec![topic; topics]);
+            let mut frame = BytesMut::new();
+            let header = RequestHeader::default().with_request_api_version(8);
+            header.encode(&mut frame, 1).expect("a header");
+            request.encode(&mut frame, 8).expect("a request");
+            let refusal = refuse(&frame);
+            assert_eq!(refusal.is_some(), is_answered, "{request:?}");
+        }
+    }
+}

@@ -1,10 +1,11 @@
 //! Committing and fetching offsets, and the journal that keeps them.
 
-use super::world::{GROUP, TOPIC, World};
-use crate::groups::journal::Journal;
+use super::world::{GROUP, SESSION, TOPIC, World};
+use crate::groups::journal::{Journal, read};
 use crate::groups::member::{Id, text};
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::offset_delete_request::*;
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use kafka_protocol::messages::*;
 use std::fs;
 use std::path::PathBuf;
@@ -13,14 +14,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::{TempDir, tempdir};
 
-/// Commits partitions of a group, each with its offset as metadata, the first in this many bytes; returns its error.
-fn commit_all(world: &World, by: (&str, &str, i32), offsets: &[(i32, i64)], length: usize) -> i16 {
+/// Commits partitions of a group, each with its offset as epoch and as metadata, the first in this many bytes; returns the
+/// error of each.
+fn commit_each(
+    world: &World,
+    by: (&str, &str, i32),
+    offsets: &[(i32, i64)],
+    length: usize,
+) -> Vec<i16> {
     let (group, member, generation) = by;
     let partitions = offsets.iter().map(|(index, offset)| {
         let length = length * usize::from(*index == offsets[0].0);
         OffsetCommitRequestPartition::default()
             .with_partition_index(*index)
             .with_committed_offset(*offset)
+            .with_committed_leader_epoch(*offset as i32)
             .with_committed_metadata(Some(text(&format!("{offset:length$}"))))
     });
     let topic = OffsetCommitRequestTopic::default()
@@ -31,7 +39,14 @@ fn commit_all(world: &World, by: (&str, &str, i32), offsets: &[(i32, i64)], leng
         .with_member_id(text(member))
         .with_generation_id_or_member_epoch(generation)
         .with_topics(vec![topic]);
-    world.ask(request, 8).answer().topics[0].partitions[0].error_code
+    let answer = world.ask(request, 8).answer();
+    let partitions = answer.topics[0].partitions.iter();
+    partitions.map(|partition| partition.error_code).collect()
+}
+
+/// The same, and returns the error of the first.
+fn commit_all(world: &World, by: (&str, &str, i32), offsets: &[(i32, i64)], length: usize) -> i16 {
+    commit_each(world, by, offsets, length)[0]
 }
 
 fn commit(world: &World, member: &str, generation: i32, partition: i32, offset: i64) -> i16 {
@@ -49,6 +64,7 @@ fn committed_by(world: &World, group: &str) -> Vec<(i32, i64)> {
     let offsets = partitions.map(|found| {
         let metadata = found.metadata.expect("empty rather than null");
         assert_eq!(metadata.trim(), found.committed_offset.to_string());
+        assert_eq!(metadata.trim(), found.committed_leader_epoch.to_string());
         (found.partition_index, found.committed_offset)
     });
     offsets.collect()
@@ -114,7 +130,30 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     assert_eq!(committed(&world), []);
     let memory = &world.coordinator.shared.memory;
     assert_eq!(memory.available_permits(), world.bytes);
+    assert_eq!(commit(&world, "", -1, 0, 13), 0);
+    assert_eq!(committed(&world), [(0, 13)]);
     world.check();
+}
+
+/// There a client begins as its settings say.
+#[test]
+fn where_nothing_was_committed_there_is_no_offset() {
+    let world = World::new();
+    let found = || {
+        let topic = OffsetFetchRequestTopic::default()
+            .with_name(TopicName(text(TOPIC)))
+            .with_partition_indexes(vec![1, 0]);
+        let request = OffsetFetchRequest::default()
+            .with_group_id(GroupId(text(GROUP)))
+            .with_topics(Some(vec![topic]));
+        let answer = world.ask(request, 7).answer();
+        let partitions = answer.topics[0].partitions.iter();
+        let found = partitions.map(|it| (it.partition_index, it.error_code, it.committed_offset));
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(found(), [(1, 0, -1), (0, 0, -1)], "no group");
+    assert_eq!(commit(&world, "", -1, 0, 7), 0);
+    assert_eq!(found(), [(1, 0, -1), (0, 0, 7)]);
 }
 
 #[test]
@@ -127,6 +166,11 @@ fn metadata_and_memory_are_bounded() {
     let refused = commit(&[(2, 1), (1, 2)], 4_096);
     assert_eq!(refused, 28, "INVALID_COMMIT_OFFSET_SIZE");
     assert_eq!(committed(&world), [(0, 1), (1, 2)]);
+    // One that is short takes some too.
+    let world = World::with(|settings| settings.max_bytes = 1_000);
+    let commits = (0..10).map(|index| self::commit(&world, "", -1, index, 1));
+    let errors: Vec<_> = commits.collect();
+    assert_eq!((errors[0], errors[9]), (0, 28), "{errors:?}");
 }
 
 fn journal(kept: &TempDir) -> PathBuf {
@@ -152,20 +196,29 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     // There are as many groups as there may be, and none goes with which something would be lost.
     assert_eq!(commit(&world, "i"), 44, "POLICY_VIOLATION");
     // Nor does the journal have what was refused.
-    let zombie = commit_all(&world, ("g", "zombie", 1), &[(0, 99)], 0);
-    assert_eq!(zombie, 25, "UNKNOWN_MEMBER_ID");
+    let zombie = commit_each(&world, ("g", "zombie", 1), &[(0, 99), (1, 99)], 0);
+    assert_eq!(zombie, [25, 25], "UNKNOWN_MEMBER_ID");
     let world = start(&kept);
     assert_eq!(found(&world), [both.clone(), both.clone()]);
     assert_eq!(delete(&world), 0);
     let world = start(&kept);
+    assert!(world.coordinator.group("g").is_none(), "it was deleted");
     assert_eq!(found(&world), [vec![], both.clone()]);
     assert_eq!(commit(&world, "g"), 0);
-    // Both forget a topic that is deleted.
+    // Both forget a topic that is deleted, and no other.
+    let deleted = world.coordinator.forget_topic("other", || Ok(()));
+    assert_eq!(deleted, Ok(()));
+    assert_eq!(found(&world), [both.clone(), both.clone()]);
     let deleted = world.coordinator.forget_topic(TOPIC, || Ok(()));
     assert_eq!(deleted, Ok(()));
     assert_eq!(found(&world), [vec![], vec![]]);
     assert_eq!(found(&start(&kept)), [vec![], vec![]]);
+    let unused = world.coordinator.group("g").expect("it is empty");
     assert_eq!(commit(&world, "i"), 0, "there is room again");
+    // One that has found it before begins anew, with the next one.
+    let late = unused.lock().check_commit(&Default::default());
+    assert_eq!(late.unwrap_err().code(), 15, "COORDINATOR_NOT_AVAILABLE");
+    assert_eq!(commit(&world, "g"), 0);
 }
 
 #[test]
@@ -187,7 +240,11 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
         (answer.error_code, errors.collect::<Vec<_>>())
     };
     let ids = world.stable(1);
-    let commit = || commit_all(&world, (GROUP, &*ids[0], 1), &[(0, 7), (1, 8)], 0);
+    let commit = || {
+        // Who commits is alive.
+        world.pass(SESSION * 2 / 3);
+        commit_all(&world, (GROUP, &*ids[0], 1), &[(0, 7), (1, 8)], 0)
+    };
     assert_eq!(commit(), 0);
     let forgotten = world.coordinator.forget_topic(TOPIC, || Ok(()));
     assert_eq!(
@@ -357,6 +414,15 @@ fn f9_a_torn_line_is_cut_off() {
         assert_eq!(committed(&start(&kept)), [(0, 7), (1, 8)], "{torn:?}");
     }
     print_row("torn line in the journal", 8, worst);
+}
+
+/// It is not taken for one that is not there: then it would be written anew, with nothing in it.
+#[test]
+fn a_journal_that_cannot_be_read_is_not_empty() {
+    let kept = tempdir().expect("a folder");
+    let none = read(&journal(&kept)).expect("none yet");
+    assert!(none.is_empty());
+    read(kept.path()).expect_err("a folder has no lines");
 }
 
 /// A row of the table that `.ci/cluster-faults` prints: no commit was lost, and the journal was read within this time.

@@ -3,7 +3,8 @@
 use super::world::*;
 use crate::groups::member::text;
 use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::{GroupId, JoinGroupRequest};
+use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestTopic;
+use kafka_protocol::messages::*;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -37,6 +38,92 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     assert_eq!(synced.assignment, share(&leader, 1));
     assert_eq!(sync.answer().assignment, share(&second, 1));
     assert_eq!((world.phase(), world.heartbeat(&second, 1)), ("Stable", 0));
+    // However often an administrator asks for a group, the answer has it once.
+    let often = vec![GroupId(text(GROUP)); 3];
+    let request = DescribeGroupsRequest::default().with_groups(often);
+    let groups = world.ask(request, 5).answer().groups;
+    assert_eq!((groups.len(), groups[0].members.len()), (1, 2));
+    // In the list are those in any of the states that it asks for.
+    let states = ["Empty", "stable"].map(text).to_vec();
+    let request = ListGroupsRequest::default().with_states_filter(states);
+    let groups = world.ask(request, 4).answer().groups;
+    assert_eq!((groups.len(), &*groups[0].protocol_type), (1, "consumer"));
+    world.check();
+}
+
+/// Groups are in memory. Who has been a member before a restart is told so, or it would not join again.
+#[test]
+fn a_member_from_before_a_restart_is_unknown() {
+    let before = World::new().stable(1);
+    let (world, id) = (World::new(), &before[0]);
+    let unknown = Code::UnknownMemberId.code();
+    assert_eq!(world.heartbeat(id, 1), unknown);
+    assert_eq!(world.sync(id, 1, &[]).answer().error_code, unknown);
+    assert_eq!(world.leave(id, None), unknown);
+    assert_eq!(world.rejoin(id).answer().error_code, unknown);
+}
+
+#[test]
+fn a_member_id_begins_with_a_client_id_cut_between_characters() {
+    let mut world = World::new();
+    // Byte 128 is in the middle of a character.
+    world.client_id = format!("x{}", "\u{e4}".repeat(100));
+    let (id, _) = world.join();
+    let kept = format!("x{}-", "\u{e4}".repeat(63));
+    assert!(id.starts_with(&kept), "{id}");
+}
+
+/// Among those that all know.
+#[test]
+fn members_agree_on_the_protocol_that_most_like_best() {
+    for (most, one) in [("a", "b"), ("b", "a")] {
+        let world = World::new();
+        let mut joins = [[one, most], [most, one], [most, one]].map(|offered| {
+            let request = join_request("").with_protocols(protocols(&offered));
+            world.ask(request, 3)
+        });
+        world.pass(INITIAL_DELAY);
+        for join in &mut joins {
+            assert_eq!(join.answer().protocol_name.as_deref(), Some(most));
+        }
+        world.check();
+    }
+}
+
+/// There are more partitions, say. Any other member has only missed its answer.
+#[test]
+fn a_leader_that_joins_again_assigns_anew() {
+    let world = World::new();
+    let ids = world.stable(2);
+    assert_eq!(world.rejoin(&ids[1]).answer().generation_id, 1);
+    assert_eq!(world.phase(), "Stable");
+    let mut leader = world.rejoin(&ids[0]);
+    assert!(leader.waits());
+    let beat = world.heartbeat(&ids[1], 1);
+    assert_eq!(beat, Code::RebalanceInProgress.code());
+    let mut other = world.rejoin(&ids[1]);
+    let generations = [&mut leader, &mut other].map(|join| join.answer().generation_id);
+    assert_eq!(generations, [2, 2]);
+    world.check();
+}
+
+/// Before the leader has assigned: one that has missed its answer gets it, one that has changed makes all join again.
+#[test]
+fn a_member_that_joins_again_before_it_has_its_share_is_heard() {
+    let world = World::new();
+    let mut joins = [world.join().1, world.join().1];
+    world.pass(INITIAL_DELAY);
+    let ids = World::members(&mut joins);
+    assert_eq!(world.rejoin(&ids[1]).answer().generation_id, 1);
+    assert_eq!(world.phase(), "CompletingRebalance");
+    let mut changed = join_request(&ids[1]);
+    changed.protocols[0].metadata = share(&ids[1], 1);
+    let mut join = world.ask(changed, 9);
+    assert!(join.waits());
+    let joined = world.rejoin(&ids[0]).answer();
+    let mut members = joined.members.iter();
+    assert!(members.any(|it| it.metadata == share(&ids[1], 1)));
+    assert_eq!((joined.generation_id, join.answer().generation_id), (2, 2));
     world.check();
 }
 
@@ -98,6 +185,16 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     world.pass(left);
     assert_eq!(join.answer().members.len(), 1);
     world.check();
+    // Half an hour is the longest.
+    let (world, minutes) = (World::new(), 60_000);
+    let patient = join_request("")
+        .with_session_timeout_ms(30 * minutes)
+        .with_rebalance_timeout_ms(31 * minutes);
+    let mut join = world.ask(patient, 3);
+    world.pass(INITIAL_DELAY + 29 * minutes as u32 * MS);
+    assert_eq!(world.heartbeat(&join.answer().member_id, 1), 0);
+    world.pass(minutes as u32 * MS);
+    assert_eq!(world.coordinator.members(), 0);
 }
 
 #[test]
@@ -126,12 +223,16 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!(world.coordinator.members(), 1);
     world.pass(MS);
     assert_eq!((world.phase(), world.coordinator.members()), ("Empty", 0));
+    // Those that come next may be of another kind.
+    let other = join_request("").with_protocol_type(text("connect"));
+    let mut joins = [other.clone(), other].map(|join| world.ask(join, 3));
+    assert!(joins.iter_mut().all(Asked::waits));
     world.check();
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let world = World::with(|settings| {
+    let mut world = World::with(|settings| {
         settings.max_members = 2;
         settings.max_bytes = 2_000;
     });
@@ -150,8 +251,11 @@ fn what_makes_no_sense_is_refused() {
         (session(i32::MAX), Code::InvalidSessionTimeout),
         (offers(&[]), inconsistent),
         (offers(&["unknown"]), inconsistent),
+        (offers(&["range"; 65]), inconsistent),
         (join().with_protocol_type(text("connect")), inconsistent),
         (offers(&["range", &long]), Code::GroupMaxSizeReached),
+        (named(""), Code::InvalidRequest),
+        (named(&"x".repeat(256)), Code::InvalidRequest),
         (join_request("stranger"), unknown),
         (named("x").with_member_id(text("stranger")), unknown),
     ] {
@@ -169,9 +273,25 @@ fn what_makes_no_sense_is_refused() {
     // None of it did the group any harm.
     assert_eq!((world.phase(), world.heartbeat(&ids[0], 1)), ("Stable", 0));
     world.check();
-    drop(world.ask(join(), 3));
-    let third = world.ask(join(), 3).answer();
-    assert_eq!(third.error_code, Code::GroupMaxSizeReached.code());
+    // A leader that assigns more than there is memory for is told so, and the group goes on.
+    assert_eq!(world.rejoin(&ids[0]).answer().generation_id, 2);
+    let mut sync = sync_request(&ids[0], 2, &[&ids[0]]);
+    sync.assignments[0].assignment = vec![0; 2_000].into();
+    let refused = world.ask(sync, 5).answer().error_code;
+    assert_eq!(refused, Code::UnknownServerError.code());
+    assert_eq!(world.rejoin(&ids[0]).answer().generation_id, 3);
+    // There is no memory for what waits.
+    world.may_wait = false;
+    let late = world.ask(join(), 3).answer().error_code;
+    let errors = [late, world.sync(&ids[0], 3, &[]).answer().error_code];
+    assert_eq!(errors, [Code::CoordinatorNotAvailable.code(); 2]);
+    world.may_wait = true;
+    // There are as many members as there may be, in the group or in all together.
+    for world in [world, World::with(|settings| settings.max_sessions = 1)] {
+        drop(world.ask(join(), 3));
+        let next = world.ask(join(), 3).answer();
+        assert_eq!(next.error_code, Code::GroupMaxSizeReached.code());
+    }
 }
 
 #[test]
@@ -187,15 +307,38 @@ fn a_static_member_that_restarts_disturbs_no_other() {
         // One that led is not told that it does, or it would assign anew.
         assert_eq!(*again.leader, *ids[0]);
         assert!(again.member_id != **before && again.members.is_empty());
-        // Its assignment is still its own, and the old client is told that it has been replaced.
+        // Its assignment is still its own.
         let synced = world.sync(&again.member_id, 1, &[]).answer();
         assert_eq!(synced.assignment, share(before, 1));
         assert_eq!(world.heartbeat(&again.member_id, 1), 0);
+        // The old client is told that another has its name, whatever it does.
         assert_eq!(world.heartbeat(before, 1), Code::UnknownMemberId.code());
-        let fenced = join_request(before).with_group_instance_id(Some(text(name)));
-        let fenced = world.ask(fenced, 9).answer().error_code;
-        assert_eq!(fenced, Code::FencedInstanceId.code());
-        // Nor later, as one that has not asked for its assignment.
+        let (group, id, instance) = (GroupId(text(GROUP)), text(before), Some(text(name)));
+        let join = join_request(before).with_group_instance_id(instance.clone());
+        let sync = sync_request(before, 1, &[]).with_group_instance_id(instance.clone());
+        let heartbeat = HeartbeatRequest::default()
+            .with_group_id(group.clone())
+            .with_generation_id(1)
+            .with_member_id(id.clone())
+            .with_group_instance_id(instance.clone());
+        let topic = OffsetCommitRequestTopic::default()
+            .with_name(TopicName(text(TOPIC)))
+            .with_partitions(vec![Default::default()]);
+        let commit = OffsetCommitRequest::default()
+            .with_group_id(group)
+            .with_generation_id_or_member_epoch(1)
+            .with_member_id(id)
+            .with_group_instance_id(instance)
+            .with_topics(vec![topic]);
+        let errors = [
+            world.ask(join, 9).answer().error_code,
+            world.ask(sync, 5).answer().error_code,
+            world.ask(heartbeat, 4).answer().error_code,
+            world.ask(commit, 8).answer().topics[0].partitions[0].error_code,
+            world.leave(before, Some(name)),
+        ];
+        assert_eq!(errors, [Code::FencedInstanceId.code(); 5]);
+        // The new one is not removed later, as one that has not asked for its assignment.
         world.pass(REBALANCE);
         assert_eq!(world.phase(), "Stable");
         world.check();
@@ -204,6 +347,44 @@ fn a_static_member_that_restarts_disturbs_no_other() {
         assert_eq!(world.phase(), "PreparingRebalance");
         world.check();
     }
+}
+
+/// Two clients have one name: the one that came first is told so, whatever it waits for.
+#[test]
+fn a_static_member_that_is_replaced_while_it_waits_is_told() {
+    let world = World::new();
+    let fenced = Code::FencedInstanceId.code();
+    let [mut leader, mut first] = ["a", "b"].map(|name| world.ask(named(name), 9));
+    let mut second = world.ask(named("b"), 9);
+    assert_eq!(first.answer().error_code, fenced);
+    world.pass(INITIAL_DELAY);
+    // The leader knows them by their names.
+    let members = leader.answer().members.into_iter();
+    let names = members.filter_map(|it| it.group_instance_id);
+    assert_eq!(names.collect::<Vec<_>>(), ["a", "b"].map(text));
+    let id = second.answer().member_id.to_string();
+    let mut sync = world.sync(&id, 1, &[]);
+    assert!(sync.waits());
+    let mut third = world.ask(named("b"), 9);
+    assert_eq!(sync.answer().error_code, fenced);
+    assert!(third.waits());
+    world.check();
+}
+
+/// It does not know any more what the members have agreed on.
+#[test]
+fn a_static_member_that_restarts_with_another_protocol_makes_all_agree_anew() {
+    let world = World::new();
+    let joins = ["a", "b"].map(|name| world.ask(named(name), 9));
+    let ids = world.stabilised(joins.into(), 2);
+    let other = named("b").with_protocols(protocols(&["roundrobin"]));
+    let mut again = world.ask(other, 9);
+    assert!(again.waits());
+    let leader = join_request(&ids[0]).with_group_instance_id(Some(text("a")));
+    for joined in [world.ask(leader, 9).answer(), again.answer()] {
+        assert_eq!(joined.protocol_name.as_deref(), Some("roundrobin"));
+    }
+    world.check();
 }
 
 /// For its assignment it has as long as its predecessor had, and no longer.

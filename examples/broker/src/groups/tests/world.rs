@@ -29,6 +29,10 @@ pub(super) struct World {
     pub(super) coordinator: Coordinator,
     pub(super) clock: ManualClock,
     pub(super) bytes: usize,
+    /// What its clients call themselves.
+    pub(super) client_id: String,
+    /// Whether there is memory for what has to wait.
+    pub(super) may_wait: bool,
 }
 
 /// A request that was sent. Dropped, its client has gone.
@@ -125,6 +129,8 @@ impl World {
             bytes: settings.max_bytes,
             coordinator: Coordinator::open(settings).expect("no threads are needed"),
             clock,
+            client_id: "client".to_owned(),
+            may_wait: true,
         }
     }
 
@@ -133,9 +139,9 @@ impl World {
         let caller = Caller {
             address,
             client: address,
-            client_id: "client".to_owned(),
+            client_id: self.client_id.clone(),
             version,
-            may_wait: true,
+            may_wait: self.may_wait,
             refusals: Default::default(),
         };
         let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
@@ -182,14 +188,19 @@ impl World {
         self.ask(request, 4).answer().error_code
     }
 
+    /// The error of one that leaves, behind another that no group knows.
     pub(super) fn leave(&self, member: &str, instance: Option<&str>) -> i16 {
         let identity = MemberIdentity::default()
             .with_member_id(text(member))
             .with_group_instance_id(instance.map(text));
         let request = LeaveGroupRequest::default()
             .with_group_id(GroupId(text(GROUP)))
-            .with_members(vec![identity]);
-        self.ask(request, 5).answer().members[0].error_code
+            .with_members(vec![MemberIdentity::default(), identity.clone()]);
+        let left = &self.ask(request, 5).answer().members[1];
+        // An administrator finds it by these.
+        let names = (&left.member_id, &left.group_instance_id);
+        assert_eq!(names, (&identity.member_id, &identity.group_instance_id));
+        left.error_code
     }
 
     /// Moves the clock from deadline to deadline.
