@@ -1,5 +1,5 @@
 //! What rechecks cost: a target of its own with one test, because it counts the processor time of the whole process.
-//! `cargo test --release --test rechecks -- --nocapture` prints it.
+//! `.ci/release rechecks` prints it.
 
 use procfs_core::{FromRead, process::Stat, process::Status};
 use request_purgatory::Waits;

@@ -72,3 +72,18 @@ impl WireKey for u64 {
         (number.to_bytes() == bytes).then_some(number)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_no_number_has_is_no_key() {
+        for text in ["007", "+7", " 7", "-7", "7.0", "", "18446744073709551616"] {
+            assert_eq!(u64::from_bytes(text.as_bytes()), None, "{text:?}");
+        }
+        for number in [0, 7, u64::MAX] {
+            assert_eq!(u64::from_bytes(&number.to_bytes()), Some(number));
+        }
+    }
+}

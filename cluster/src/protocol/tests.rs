@@ -209,3 +209,24 @@ fn g24_what_is_known_counts_as_heard() {
     }
     assert_eq!(table.counters.heard.read(), 2, "of the watched key");
 }
+
+/// Neither the keys that a session takes over nor those that come later are told the feed in one piece.
+#[test]
+fn g24_the_feed_is_told_of_no_more_keys_at_once_than_the_setting_says() {
+    let config = Config {
+        read_batch: 10,
+        ..Config::default()
+    };
+    let now = Duration::ZERO;
+    let (table, mut protocol) = started(&config);
+    let enter = |key: u64| table.enter(&key).expect("there is room");
+    let _taken_over = (0..25).map(enter).collect::<Vec<_>>();
+    protocol.begin(true, now);
+    let _later = (25..50).map(enter).collect::<Vec<_>>();
+    protocol.tend(now);
+    let told = std::iter::from_fn(|| match protocol.next_tell()? {
+        Tell::Watch(keys) => Some(keys.len()),
+        Tell::Unwatch(keys) => panic!("{keys:?} are watched"),
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [10, 10, 5, 10, 10, 5]);
+}

@@ -378,6 +378,25 @@ mod tests {
         assert!(slot.lock().attempt.is_none());
     }
 
+    /// A primary that has become a replica, or has lost its own, may have a successor. One that answers and refuses has none.
+    #[test]
+    fn another_connection_is_made_where_another_server_may_do_better() {
+        let of_kind = |kind| RedisError::from((ErrorKind::Server(kind), "the server refuses"));
+        let of_code = |code: &str| ::redis::make_extension_error(code.to_owned(), None);
+        for (error, expected) in [
+            (of_kind(ServerErrorKind::ReadOnly), true),
+            (of_kind(ServerErrorKind::MasterDown), true),
+            (of_code("NOREPLICAS"), true),
+            (of_code("OOM"), false),
+            (of_kind(ServerErrorKind::NoPerm), false),
+            (of_kind(ServerErrorKind::ResponseError), false),
+        ] {
+            let text = error.to_string();
+            let found = is_fatal(&EngineError::Store(error.into()));
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
     /// A server with this role. One that is no primary hangs up.
     #[cfg(feature = "rules")]
     struct Role(&'static str);

@@ -107,7 +107,10 @@ async fn a_key_is_not_heard_of_after_its_watch<R: Rig>() {
     let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
     let [ended, other] = [key(1), key(2)];
     let keys = [ended.clone(), other.clone()];
-    interests.watch(&keys).await.expect("it watches");
+    // However often they are watched.
+    for _ in 0..2 {
+        interests.watch(&keys).await.expect("it watches");
+    }
     interests.unwatch(&keys[..1]).await.expect("it ends one");
     eventually("it is heard of no more", async || {
         let mut is_quiet = true;
@@ -379,7 +382,7 @@ conformance! {
 
 /// Bodies after what was seen, in order, no more than asked for, and of this key only.
 macro_rules! events {
-    ($test:ident: $rig:ty) => {
+    (fn $test:ident: $rig:ty) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() {
             let rig = <$rig>::start(CAPACITY).await;
@@ -397,6 +400,7 @@ macro_rules! events {
                 (first, 10, &[(second, 2), (third, 4)]),
                 (first, 1, &[(second, 2)]),
                 (third, 10, &[]),
+                (0, 0, &[]),
             ] {
                 let events = engine.events(&key(0), seen, limit).await.expect("it reads");
                 let found = events.iter().map(|it| (it.version, it.body[0]));
@@ -414,8 +418,8 @@ macro_rules! events {
     };
 }
 
-events!(redis_tells_recent_events: RedisTracking);
-events!(nats_tells_recent_events: NatsRig);
+events!(fn redis_tells_recent_events: RedisTracking);
+events!(fn nats_tells_recent_events: NatsRig);
 
 /// A log loses its oldest bodies, in blocks of a hundred or so; and there is none where none are kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -507,4 +511,22 @@ async fn g24_nats_counts_by_the_sequence_of_its_own_stream() {
     let published = context.publish_with_headers("purgatory.in.k", headers, "body".into());
     let stored = published.await.expect("it is sent").await;
     assert_eq!(wait.await, Ok(stored.expect("it is stored").sequence));
+}
+
+/// Every client that may publish on a channel may write anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_published_ignores_what_is_no_version() {
+    let rig = RedisPublished::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    let key = b"k".to_vec();
+    let watched = interests.watch(std::slice::from_ref(&key)).await;
+    watched.expect("it watches");
+    for text in ["word", "1f-7", "7"] {
+        let publish = format!("PUBLISH purgatory:c:k {text}");
+        rig.server.query(&publish).await;
+    }
+    let version = rig.commit(&key).await.expect("it commits");
+    hear(&mut changes, &key, version, LONG)
+        .await
+        .expect("it is heard");
 }

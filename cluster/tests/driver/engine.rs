@@ -1,8 +1,8 @@
 //! A feed and a store that do what a test says.
 
 use request_purgatory_cluster::{
-    Change, Changes, Cluster, Config, EngineError, Epoch, Feed, FeedError, Interests, Reading,
-    Source,
+    Change, Changes, Cluster, Config, EngineError, Epoch, Feed, FeedError, Interests, KeyError,
+    Reading, Source,
 };
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -14,6 +14,14 @@ use tokio::time::{Instant, sleep};
 pub const AUDIT: Duration = Duration::from_millis(500);
 pub const FIRST: Duration = Duration::from_millis(10);
 pub const LONGEST: Duration = Duration::from_secs(1);
+/// A key that the store cannot hold, and why.
+pub const TOO_LONG: (u64, KeyError) = (
+    u64::MAX,
+    KeyError::TooLong {
+        length: 2,
+        limit: 1,
+    },
+);
 
 /// What the feed and the store do now.
 #[derive(Debug, Default)]
@@ -28,8 +36,9 @@ pub struct Script {
     pub advice: Option<Arc<str>>,
     /// A session ends after this time.
     pub lasts: Option<Duration>,
-    /// What a session hears instead of its end.
+    /// What a session hears instead of its end; and why it ends, unless because it was slow.
     pub news: Vec<Change<u64>>,
+    pub fault: Option<FeedError>,
     /// This number of sessions panic when they begin to listen.
     pub panics: u64,
     /// The feed says that its watches are not exact.
@@ -151,6 +160,13 @@ impl Source<u64> for Engine {
         }
         Ok(reading)
     }
+
+    fn admit(&self, key: &u64) -> Result<(), KeyError> {
+        match TOO_LONG {
+            (too_long, why) if *key == too_long => Err(why),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Feed<u64> for Engine {
@@ -219,9 +235,10 @@ impl Changes<u64> for Engine {
             Some(lasts) => sleep(lasts).await,
             None => self.1.notified().await,
         }
-        let news = std::mem::take(&mut self.0.lock().unwrap().news);
+        let mut script = self.0.lock().unwrap();
+        let news = std::mem::take(&mut script.news);
         match news.is_empty() {
-            true => Err(FeedError::Lagged),
+            true => Err(script.fault.take().unwrap_or(FeedError::Lagged)),
             false => Ok(news),
         }
     }

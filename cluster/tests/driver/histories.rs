@@ -5,7 +5,7 @@ use crate::{ANEW, LONG, node_that_has_read, until};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{
-    Change, Cluster, ClusterWaits, Config, Epoch, Interest, Position, WaitError,
+    Change, Cluster, ClusterWaits, Config, Epoch, Interest, Position, Source, WaitError,
 };
 use std::cell::Cell;
 use std::future::Future;
@@ -16,7 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// A read of one key shows that the store lost its data. There is no session, and no audit within the test, to have the
 /// others read.
@@ -134,6 +134,7 @@ async fn g24_news_of_a_history_that_has_ended_is_not_believed() {
     node.read_again(&7);
     let stats = until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
     assert_eq!((stats.heard, stats.resets), (1, 1));
+    assert_eq!(stats.feed_trouble.expect("it ended").word, "reset");
     assert_eq!(interest.version(&7), 5);
 }
 
@@ -159,24 +160,28 @@ async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
     assert_eq!(node.epoch(), Some(ANEW.epoch));
 }
 
-/// While a slice of an audit is on its way, another read shows that the history is over. There is no session that would
-/// begin another audit.
+/// While a slice of an audit is on its way, another read shows that the history is over; or the slice does. There is no
+/// session that would begin another audit.
 #[tokio::test(start_paused = true)]
 async fn g24_an_audit_that_is_overtaken_by_a_loss_goes_on() {
-    let engine = Engine::default();
-    engine.set(|it| (it.refuses, it.version) = (true, 5));
-    let node = engine.node();
-    let interest = node.interest([7]).unwrap();
-    until(&node, |_| interest.version(&7) == 5).await;
-    engine.set(|it| it.gated = true);
-    until(&node, |_| engine.0.lock().unwrap().under_way == 1).await;
-    engine.set(|it| (it.gated, it.lost) = (false, 1));
-    node.read_again(&7);
-    until(&node, |it| it.resets == 1).await;
-    engine.answer();
-    sleep(FIRST).await;
-    engine.set(|it| it.version = 6);
-    until(&node, |_| interest.version(&7) == 6).await;
+    for is_overtaken in [true, false] {
+        let engine = Engine::default();
+        engine.set(|it| (it.refuses, it.version) = (true, 5));
+        let node = engine.node();
+        let interest = node.interest([7]).unwrap();
+        until(&node, |_| interest.version(&7) == 5).await;
+        engine.set(|it| it.gated = is_overtaken);
+        if is_overtaken {
+            until(&node, |_| engine.0.lock().unwrap().under_way == 1).await;
+            node.read_again(&7);
+        }
+        engine.set(|it| (it.gated, it.lost) = (false, 1));
+        until(&node, |it| it.resets == 1).await;
+        engine.answer();
+        sleep(FIRST).await;
+        engine.set(|it| it.version = 6);
+        until(&node, |_| interest.version(&7) == 6).await;
+    }
 }
 
 /// A key whose first hash, on a thread that has asked for it, lasts as long as the test wants.
@@ -232,6 +237,34 @@ async fn g24_an_announcement_stays_in_the_history_that_it_names() {
     assert_eq!(interest.version(&Slow(7)), 0);
 }
 
+/// It ends waits at once, with a feed that tells nothing and no audit; of another history it is ignored.
+#[tokio::test(start_paused = true)]
+async fn g24_an_announcement_ends_waits_of_its_history_and_of_no_other() {
+    let engine = Engine::default();
+    let (node, interest) = node_that_has_read(&engine, 5).await;
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(7, 5, LONG);
+    node.announce_position(&7, Position { version: 6, ..ANEW });
+    assert_eq!(interest.version(&7), 5);
+    let (epoch, version) = (Epoch(1), 6);
+    node.announce_position(&7, Position { epoch, version });
+    assert_eq!(timeout(FIRST, wait).await, Ok(Ok(6)));
+    let wait = waits.wait_past(7, 6, LONG);
+    node.announce(&7, 7);
+    assert_eq!(timeout(FIRST, wait).await, Ok(Ok(7)));
+}
+
+/// An older copy takes over, which has nothing of the key.
+#[tokio::test]
+async fn g24_an_older_copy_in_memory_has_nothing_of_what_came_later() {
+    let engine = MemoryEngine::new();
+    let older = engine.backup();
+    engine.commit(7);
+    engine.restore(older);
+    let reading = engine.versions(&[7]).await.unwrap();
+    assert_eq!(reading.versions, [Some(0)]);
+}
+
 /// Waits for a version of key 7, and tells whether the history has ended before.
 struct Fetch(Interest<u64>, u64, Sender<bool>);
 
@@ -251,7 +284,8 @@ impl DelayedOperation for Fetch {
     }
 }
 
-/// Each at the rank of its version: what grows ends those up to there, and a loss ends the others.
+/// Each at the rank of its version: what grows ends those up to there, and a loss ends the others. The end of the node is
+/// not that of the purgatory.
 #[tokio::test(start_paused = true)]
 async fn g24_operations_of_a_purgatory_are_told_of_versions_and_of_a_loss() {
     let engine = Engine::default();
@@ -269,4 +303,6 @@ async fn g24_operations_of_a_purgatory_are_told_of_versions_and_of_a_loss() {
         until(&node, |_| purgatory.stats().parked == parked).await;
         assert_eq!(ended.recv(), Ok(is_reset));
     }
+    node.shutdown();
+    assert!(!purgatory.is_shut_down());
 }

@@ -87,6 +87,8 @@ async fn g24_causes_that_take_turns_are_told_as_troubles() {
     };
     let other = until(&node, is_other).await.feed_trouble;
     let other = other.expect("as seen");
+    let words = [trouble.word, other.word];
+    assert!(words.contains(&"connect") && words.contains(&"refused"));
     assert!(other.times.abs_diff(trouble.times) <= 1, "{other:?}");
     // All of it is over at once.
     engine.set(|it| it.refuses = false);
@@ -155,20 +157,34 @@ async fn g24_each_session_that_ends_is_a_gap() {
     assert_eq!(stats.feed_trouble.expect("sessions end").word, "lagged");
     engine.set(|it| it.lasts = None);
     until(&node, |it| it.sessions > 3 && it.lag.is_zero()).await;
+    for (fault, word) in [
+        (FeedError::Cut("a cable".into()), "cut"),
+        (FeedError::Silent(LONG), "silent"),
+        (FeedError::Protocol("a word".into()), "protocol"),
+    ] {
+        let sessions = node.stats().sessions;
+        engine.set(|it| it.fault = Some(fault));
+        engine.cut();
+        let stats = until(&node, |it| it.sessions > sessions && it.lag.is_zero()).await;
+        assert_eq!(stats.gaps, sessions);
+        assert_eq!(stats.feed_trouble.expect("it ended").word, word);
+    }
     let gaps = node.stats().gaps;
     node.shutdown();
     sleep(LONG).await;
     assert_eq!(node.stats().gaps, gaps, "the shutdown is no gap");
 }
 
-/// News on its way is no fault of a session; but a feed that stays deaf is.
+/// Neither what was committed before a session nor news on its way is a fault of it; but a feed that stays deaf is.
 #[tokio::test(start_paused = true)]
 async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     let engine = Engine::default();
+    engine.set(|it| it.version = 5);
     let node = engine.node();
     let _interest = node.interest([7]).unwrap();
+    // Without a session, for the session, and by the first audit.
     until(&node, |it| it.reads > 2 && it.lag.is_zero()).await;
-    engine.set(|it| it.version = 1);
+    engine.set(|it| it.version = 6);
     sleep(LONG / 3).await;
     let stats = node.stats();
     assert_eq!((stats.healed, stats.sessions, stats.gaps), (1, 1, 0));
@@ -232,22 +248,29 @@ async fn g24_a_key_that_is_forgotten_need_not_be_heard_of() {
 /// faults in a row.
 #[tokio::test(start_paused = true)]
 async fn g24_a_fault_of_one_session_is_not_held_against_the_next() {
-    let engine = Engine::default();
-    let node = engine.node();
-    let _interest = node.interest([7]).unwrap();
-    for session in 1..=2 {
-        until(&node, |it| it.sessions == session && it.lag.is_zero()).await;
-        engine.set(|it| it.version += 1);
-        until(&node, |it| it.healed == session).await;
-        // It has been looked at once more, and the next audit is not over.
-        sleep(Config::default().settle + FIRST).await;
-        if session == 1 {
-            engine.cut();
+    let settle = Config::default().settle;
+    // It has been looked at once more, and the next audit is not over; or it is to be looked at before the next session.
+    for (looked_at_in, opens_in) in [
+        (settle + FIRST, Duration::ZERO),
+        (Duration::ZERO, settle * 3 / 2),
+    ] {
+        let engine = Engine::default();
+        engine.set(|it| it.opens_in = opens_in);
+        let node = engine.node();
+        let _interest = node.interest([7]).unwrap();
+        for session in 1..=2 {
+            until(&node, |it| it.sessions == session && it.lag.is_zero()).await;
+            engine.set(|it| it.version += 1);
+            until(&node, |it| it.healed == session).await;
+            sleep(looked_at_in).await;
+            if session == 1 {
+                engine.cut();
+            }
         }
+        sleep(LONG / 3).await;
+        let stats = node.stats();
+        assert_eq!((stats.healed, stats.sessions, stats.gaps), (2, 2, 1));
     }
-    sleep(LONG / 3).await;
-    let stats = node.stats();
-    assert_eq!((stats.healed, stats.sessions, stats.gaps), (2, 2, 1));
 }
 
 /// All that is committed while there is no session is unheard: that is no fault of the next one.

@@ -1,8 +1,15 @@
 //! A store that is a stream with limits: it discards events that a node has not seen.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, FIRST};
 use crate::{ANEW, LONG, until};
-use request_purgatory_cluster::{ClusterWaits, Position, WaitError};
+use request_purgatory_cluster::{ClusterWaits, Epoch, Position, WaitError};
+use tokio::time::timeout;
+
+/// In the history that the engine begins with.
+fn at(version: u64) -> Position {
+    let epoch = Epoch(1);
+    Position { epoch, version }
+}
 
 /// The stream is made anew, and has fewer events then than it had when a key began to be watched. What was known of the
 /// old one says nothing of the new one: neither of a key that was watched before, nor of one that comes later.
@@ -80,4 +87,71 @@ async fn g24_what_was_discarded_in_one_history_is_nothing_to_the_next() {
     engine.set(|it| (it.stream, it.version) = (Some((0, 8)), 7));
     node.read_again(&8);
     assert_eq!(wait.await, Ok(Position { version: 7, ..ANEW }));
+}
+
+/// The node has missed nothing: neither when it knows nothing of the stream yet, nor when it knows how long that is.
+#[tokio::test(start_paused = true)]
+async fn g24_a_client_that_comes_after_its_events_were_discarded_is_told() {
+    let engine = Engine::default();
+    engine.set(|it| it.stream = Some((10, 20)));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    for key in [1, 2] {
+        let wait = waits.wait_past_position(key, at(3), LONG);
+        let told = timeout(LONG, wait).await;
+        assert_eq!(told, Ok(Err(WaitError::Reset(at(20)))), "of key {key}");
+    }
+}
+
+/// The node knows how long the stream is, by another key. Before it reads this one, events come and are discarded.
+#[tokio::test(start_paused = true)]
+async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
+    let engine = Engine::default();
+    engine.set(|it| it.stream = Some((10, 20)));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let _other = node.interest([1]).unwrap();
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    let wait = waits.wait_past(2, 0, LONG);
+    engine.set(|it| it.stream = Some((30, 40)));
+    let is_reset = Err(WaitError::Reset(at(40)));
+    assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
+}
+
+/// An older copy took over, in the same history. It does not say the version of the key; that it is shorter is enough.
+#[tokio::test(start_paused = true)]
+async fn g24_a_stream_that_is_shorter_than_a_known_version_went_back() {
+    let engine = Engine::default();
+    engine.set(|it| (it.stream, it.version) = (Some((0, 100)), 90));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 90).await;
+    let wait = waits.wait_past(7, 90, LONG);
+    engine.set(|it| (it.stream, it.holds) = (Some((20, 60)), Some(9)));
+    node.read_again(&7);
+    let is_reset = Err(WaitError::Reset(at(0)));
+    assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
+}
+
+/// Another node has told the client of an event that this node has not heard of: a read decides, and the client waits on.
+/// Of key 7 the node knows an event, of key 8 that there is none.
+#[tokio::test(start_paused = true)]
+async fn g24_a_client_that_is_ahead_of_its_node_on_a_stream_is_not_refused() {
+    for key in [7, 8] {
+        let engine = Engine::default();
+        engine.set(|it| (it.stream, it.version) = (Some((0, 20)), 5));
+        let node = engine.node_with(LONG * 100);
+        let waits = ClusterWaits::new(&node).unwrap();
+        let interest = node.interest([7, 8]).unwrap();
+        until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+        engine.set(|it| (it.holds, it.stream, it.version) = (Some(key), Some((0, 25)), 25));
+        let mut wait = waits.wait_past(key, 25, LONG);
+        let told = timeout(FIRST, &mut wait).await;
+        assert!(told.is_err(), "of key {key}: {told:?}");
+        assert_eq!(interest.version(&key), 25);
+        engine.set(|it| (it.stream, it.version) = (Some((0, 30)), 30));
+        node.read_again(&key);
+        assert_eq!(timeout(LONG, wait).await, Ok(Ok(30)));
+    }
 }

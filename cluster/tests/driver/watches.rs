@@ -1,8 +1,8 @@
 //! Which keys are watched, and for how long.
 
-use crate::engine::{Engine, FIRST};
+use crate::engine::{Engine, FIRST, TOO_LONG};
 use crate::{LONG, until};
-use request_purgatory_cluster::{Cluster, Config, InterestError};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, InterestError, WaitError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -62,4 +62,19 @@ async fn g24_the_watches_of_all_keys_that_are_forgotten_end() {
         drop(interest);
         until(&node, |_| engine.0.lock().unwrap().watched.is_empty()).await;
     }
+}
+
+/// Whichever of the keys it is: one that is watched would end each session.
+#[tokio::test(start_paused = true)]
+async fn g24_a_key_that_the_store_cannot_hold_is_refused() {
+    let node = node(&Engine::default());
+    let (too_long, why) = TOO_LONG;
+    let refused = InterestError::Key(why);
+    for keys in [[1, too_long], [too_long, 1]] {
+        assert_eq!(node.interest(keys).err(), Some(refused.clone()));
+    }
+    assert_eq!(node.stats().watched_keys, 0);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(too_long, 0, LONG);
+    assert_eq!(wait.await, Err(WaitError::Interest(refused)));
 }

@@ -177,6 +177,34 @@ async fn f2_nats_who_may_not_make_the_stream_is_told_what_to_run() {
     print_row(row, "NATS", 1, 0, told, trouble.cause);
 }
 
+/// Somebody has made the stream, and forgot that it is to republish, or wrote other subjects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f2_nats_a_stream_that_does_not_republish_is_refused() {
+    for republish in [
+        None,
+        Some(("purgatory.in.>", "elsewhere.>")),
+        Some(("purgatory.in.a.>", "purgatory.out.>")),
+    ] {
+        let server = NatsServer::start().await;
+        let client = async_nats::connect(server.url()).await;
+        let context = async_nats::jetstream::new(client.expect("it accepts"));
+        let made = context.create_stream(stream::Config {
+            name: "PURGATORY".into(),
+            subjects: vec!["purgatory.in.>".into()],
+            republish: republish.map(|(source, destination)| stream::Republish {
+                source: source.into(),
+                destination: destination.into(),
+                headers_only: true,
+            }),
+            ..stream::Config::default()
+        });
+        made.await.expect("it makes the stream");
+        let refused = NatsEngine::connect(NatsRig::config(vec![server.url()], 10_000)).await;
+        let refused = refused.expect_err("no news would come").to_string();
+        assert!(refused.contains("does not republish"), "{refused}");
+    }
+}
+
 async fn limit(rig: &NatsRig, messages: i64) {
     let context = rig.context().await;
     let stream = context.get_stream("PURGATORY").await.expect("it is there");
@@ -433,29 +461,32 @@ async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
     assert_eq!(told.version, 3);
 }
 
-/// By tracking, the loss is heard at once, with no audit for an hour.
+/// By tracking, the loss is heard at once, with no audit for an hour; also that of the epoch alone, which an eviction may
+/// take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_redis_tracking_hears_that_a_counter_is_lost() {
-    let rig = RedisRig::<false>::start(10_000).await;
-    let engine = rig.engine();
-    let config = Config {
-        audit: LONG * 100,
-        ..Config::default()
-    };
-    let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
-    let waits = ClusterWaits::new(&node).expect("there is a thread");
-    engine.commit(&key("a"), b"x").await.expect("it commits");
-    assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
-    let wait = waits.wait_past(key("a"), 1, LONG);
-    live(&waits).await;
-    rig.server.query("DEL purgatory:v:a").await;
-    let lost_at = Instant::now();
-    let told = wait.await;
-    assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");
-    let worst = lost_at.elapsed();
-    live(&waits).await;
-    let row = "F4 counter deleted, no audit";
-    print_row(row, "Redis, tracking", 1, 0, worst, since(lost_at));
+    for (what, name) in [("counter", "v:a"), ("epoch", "epoch")] {
+        let rig = RedisRig::<false>::start(10_000).await;
+        let engine = rig.engine();
+        let config = Config {
+            audit: LONG * 100,
+            ..Config::default()
+        };
+        let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
+        let waits = ClusterWaits::new(&node).expect("there is a thread");
+        engine.commit(&key("a"), b"x").await.expect("it commits");
+        assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
+        let wait = waits.wait_past(key("a"), 1, LONG);
+        live(&waits).await;
+        rig.server.query(&format!("DEL purgatory:{name}")).await;
+        let lost_at = Instant::now();
+        let told = wait.await;
+        assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");
+        let worst = lost_at.elapsed();
+        live(&waits).await;
+        let row = format!("F4 {what} deleted, no audit");
+        print_row(&row, "Redis, tracking", 1, 0, worst, since(lost_at));
+    }
 }
 
 /// The log is gone, and the counter is there.
