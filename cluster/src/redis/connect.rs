@@ -378,7 +378,8 @@ mod tests {
         assert!(slot.lock().attempt.is_none());
     }
 
-    /// A primary that has become a replica, or has lost its own, may have a successor. One that answers and refuses has none.
+    /// A primary that has become a replica, or has lost its own, may have a successor. One that answers and refuses has
+    /// none.
     #[test]
     fn another_connection_is_made_where_another_server_may_do_better() {
         let of_kind = |kind| RedisError::from((ErrorKind::Server(kind), "the server refuses"));

@@ -284,8 +284,8 @@ impl DelayedOperation for Fetch {
     }
 }
 
-/// Each at the rank of its version: what grows ends those up to there, and a loss ends the others. The end of the node is
-/// not that of the purgatory.
+/// Each at the rank of its version: what grows ends those up to there, and a loss ends the others. The end of the node
+/// is not that of the purgatory.
 #[tokio::test(start_paused = true)]
 async fn g24_operations_of_a_purgatory_are_told_of_versions_and_of_a_loss() {
     let engine = Engine::default();

@@ -134,8 +134,8 @@ async fn g24_a_stream_that_is_shorter_than_a_known_version_went_back() {
     assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
 }
 
-/// Another node has told the client of an event that this node has not heard of: a read decides, and the client waits on.
-/// Of key 7 the node knows an event, of key 8 that there is none.
+/// Another node has told the client of an event that this node has not heard of: a read decides, and the client waits
+/// on. Of key 7 the node knows an event, of key 8 that there is none.
 #[tokio::test(start_paused = true)]
 async fn g24_a_client_that_is_ahead_of_its_node_on_a_stream_is_not_refused() {
     for key in [7, 8] {

@@ -461,8 +461,8 @@ async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
     assert_eq!(told.version, 3);
 }
 
-/// By tracking, the loss is heard at once, with no audit for an hour; also that of the epoch alone, which an eviction may
-/// take.
+/// By tracking, the loss is heard at once, with no audit for an hour; also that of the epoch alone, which an eviction
+/// may take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_redis_tracking_hears_that_a_counter_is_lost() {
     for (what, name) in [("counter", "v:a"), ("epoch", "epoch")] {

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::{TempDir, tempdir};
 
-/// Commits partitions of a group, each with its offset as epoch and as metadata, the first in this many bytes; returns the
-/// error of each.
+/// Commits partitions of a group, each with its offset as epoch and as metadata, the first in this many bytes; returns
+/// the error of each.
 fn commit_each(
     world: &World,
     by: (&str, &str, i32),
