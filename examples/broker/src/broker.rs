@@ -43,12 +43,14 @@ impl Broker {
         let offsets = folder.as_ref().map(Folder::offsets);
         let groups = groups::settings::Settings::new(settings.group_delay_ms, offsets)?;
         let topics = Topics::open(purgatories.clone(), folder, settings.partitions)?;
+        let is_topic = |name: &str| topics.topic(name).is_ok();
+        let groups = Coordinator::open(groups, is_topic)?;
         Ok(Self {
             follower: Follower::start(settings.replica_lag_ms),
             connection: Arc::default(),
             topics,
             purgatories,
-            groups: Coordinator::open(groups)?,
+            groups,
             // A new producer must not be taken for one that came before the restart: so they begin anywhere below 2^62.
             producer_ids: AtomicU64::new(RandomState::new().hash_one(()) >> 2),
         })

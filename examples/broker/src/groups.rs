@@ -82,7 +82,10 @@ type Charge = OwnedSemaphorePermit;
 
 impl Coordinator {
     /// A coordinator with the offsets that were kept.
-    pub(crate) fn open(settings: Settings) -> anyhow::Result<Self> {
+    pub(crate) fn open(
+        settings: Settings,
+        is_topic: impl Fn(&str) -> bool,
+    ) -> anyhow::Result<Self> {
         let clock = || Arc::clone(&settings.clock);
         let rebalances = Purgatory::builder("rebalances").clock(clock());
         let sessions = Tracker::builder("sessions").clock(clock());
@@ -107,7 +110,10 @@ impl Coordinator {
             groups: RwLock::default(),
         };
         if let Some(path) = &coordinator.shared.settings.offsets {
-            for change in journal::read(path)? {
+            let mut changes = journal::read(path)?;
+            // A crash may have come between the deletion of a topic and that of its offsets.
+            changes.retain(|(_, topic, ..)| is_topic(topic));
+            for change in changes {
                 if let Err(error) = coordinator.restore(change) {
                     log!("an offset that was kept is left out: {error}");
                 }

@@ -222,6 +222,8 @@ fn a_deleted_topic_does_not_come_back() {
     let refused = delete_topics(&mut client, &["t"]);
     assert_eq!(refused, [KAFKA_STORAGE_ERROR]);
     assert_eq!(committed(&mut client), [(0, 7)]);
+    let offsets = folder.path.join("+offsets");
+    let before = fs::read(&offsets).expect("the journal");
     assert_eq!(produce(&mut client, "t", b"another"), 1);
     fs::remove_file(&in_the_way).expect("it is there");
     // An earlier deletion may have left this much.
@@ -234,6 +236,7 @@ fn a_deleted_topic_does_not_come_back() {
     for unfinished in ["+new-v", "+old-w"] {
         fs::create_dir_all(folder.path.join(unfinished).join("0")).expect("a folder");
     }
+    fs::write(offsets, before).expect("the journal");
     fs::write(folder.path.join("+offsets.new"), "[").expect("a file");
     let (_broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {

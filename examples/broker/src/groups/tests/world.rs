@@ -127,7 +127,7 @@ impl World {
         change(&mut settings);
         Self {
             bytes: settings.max_bytes,
-            coordinator: Coordinator::open(settings).expect("no threads are needed"),
+            coordinator: Coordinator::open(settings, |_| true).expect("no threads are needed"),
             clock,
             client_id: "client".to_owned(),
             may_wait: true,
