@@ -106,7 +106,7 @@ impl Recheck {
         Some(recheck)
     }
 
-    /// Begins the next interval.
+    /// Begins the next interval. (One may be running, since rechecks were asked for anew.)
     pub(super) fn arm<K: Key, S: KeyHasher>(&mut self, listening: &Listening<K, S>) {
         let (signal, handle) = (listening.shared().clone(), listening.handle().cloned());
         let tick = Box::new(move || {
@@ -115,6 +115,7 @@ impl Recheck {
                 Panics::contain(|| signal.end(super::WaitError::Panicked));
             }
         });
+        drop(self.next.take().map(|id| self.rechecks.timer.stop(id)));
         let part = self.interval / PARTS;
         let start = |handle| self.rechecks.start(handle, self.interval, part, tick);
         self.next = listening.handle().and_then(start);

@@ -94,6 +94,24 @@ fn an_event_that_no_check_announces_is_found_and_counted() {
     }
 }
 
+/// Rechecks are asked for anew after the end of an interval that was not told: one interval runs then, not two.
+#[test]
+fn rechecks_that_are_asked_for_anew_come_once_in_an_interval() {
+    let (waits, clock) = by_hand();
+    let listener = waits.listen([1], None).recheck_every(SECOND);
+    pass(&waits, &clock, SECOND);
+    let mut listener = listener.recheck_every(SECOND);
+    let bell = Bell::new();
+    // It was told late, and the next interval has begun with that.
+    for told in [true, false, true, false, true] {
+        pass(&waits, &clock, SECOND / 2);
+        let poll = bell.poll(&mut Box::pin(listener.checked()));
+        assert_eq!(poll.is_ready(), told);
+    }
+    drop(listener);
+    assert_eq!(waits.next_deadline(), None);
+}
+
 /// What a check has announced is no missed check, also if an interval has passed since.
 #[test]
 fn a_check_counts_before_a_recheck() {
