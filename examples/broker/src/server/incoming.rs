@@ -190,7 +190,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;
 
-    /// What comes of a produce request of 40 MiB that arrives at this pace.
+    /// What comes of a produce request of 40 MiB that begins after 9 seconds and arrives at this pace.
     async fn receive(time_per_mib: Duration) -> Result<Sent, End> {
         const PIECE: usize = 64 * 1024;
         let records = Some(vec![0; 40 << 20].into());
@@ -210,6 +210,7 @@ mod tests {
         let mut client = TcpStream::connect(address).await.expect("a client");
         let (mut socket, _) = listener.accept().await.expect("the client");
         let sending = async {
+            sleep(Duration::from_secs(9)).await;
             for piece in frame.chunks(PIECE) {
                 sleep(time_per_mib * PIECE as u32 / (1 << 20)).await;
                 client.write_all(piece).await.expect("an open connection");
@@ -228,7 +229,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_too_long_has_time_for_its_length() {
-        let sent = receive(Duration::from_secs(1)).await;
+        let sent = receive(Duration::from_millis(1_200)).await;
         assert!(
             matches!(sent, Ok(Sent::TooLong(_, 41_943_040..))),
             "{sent:?}"

@@ -190,6 +190,12 @@ fn an_answer_has_memory_or_is_not_made() {
     let (broker, mut first) = Broker::with_topic(1, &[]);
     let long = batch(&[&vec![0; 15 << 20]]);
     assert_eq!(produce_to(&mut first, 1, "t", 0, &long).0, 0);
+    // What does not fit into the answer takes no memory.
+    let mut twice = fetch_from("t", &[0, 0], 0);
+    twice.topics[0].partitions[1].partition = 0;
+    let found = run(&mut first, &twice);
+    let lengths = [0, 1].map(|at: usize| records(&found[at]).len());
+    assert_eq!(lengths, [long.len(), 0]);
     // As many elements as there may be, and the one partition very often.
     let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
     for partition in &mut many.topics[0].partitions {

@@ -380,6 +380,10 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let lengths = run(&mut client, &both).into_iter();
     let lengths: Vec<_> = lengths.map(|found| records(&found).len()).collect();
     assert_eq!(lengths, [one.len(), 0]);
+    // But one behind partitions with nothing to read may, if there is none before.
+    let fetched = run(&mut client, &fetch_from("t", &[3, 0], 0).with_max_bytes(1));
+    let lengths = [0, 1].map(|at: usize| records(&fetched[at]).len());
+    assert_eq!(lengths, [0, one.len()]);
     // Whole batches, from the one that holds the offset.
     let three = batch(&[b"a", b"b", b"c"]);
     assert_eq!(produce_to(&mut client, -1, "u", 0, &three), (0, 1));
