@@ -12,6 +12,7 @@ use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -45,6 +46,25 @@ async fn g24_a_store_that_lost_its_data_has_all_keys_read_again() {
         let wait = waits.wait_past_position(8, anew, LONG);
         assert_eq!(wait.await, Ok(Position { version: 5, ..anew }));
     }
+}
+
+/// There was a session, which the read has ended, and the next one cannot be opened: the keys are read all the same.
+#[tokio::test(start_paused = true)]
+async fn g24_all_keys_are_read_again_though_no_session_follows() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7, 8]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&8) == 5).await;
+    engine.set(|it| (it.refuses, it.lost) = (true, 1));
+    node.read_again(&7);
+    until(&node, |it| it.resets == 1).await;
+    let wait = waits.wait_past_position(8, ANEW, LONG);
+    assert_eq!(
+        timeout(FIRST, wait).await,
+        Ok(Ok(Position { version: 5, ..ANEW }))
+    );
 }
 
 /// While a session opens, its read of the history is overtaken by a read of a key, which finds the next one: the session
@@ -136,6 +156,58 @@ async fn g24_news_of_a_history_that_has_ended_is_not_believed() {
     assert_eq!((stats.heard, stats.resets), (1, 1));
     assert_eq!(stats.feed_trouble.expect("it ended").word, "reset");
     assert_eq!(interest.version(&7), 5);
+}
+
+/// Also if it is of a key that is watched no more: what it says of the history holds for all.
+#[tokio::test(start_paused = true)]
+async fn g24_news_of_another_history_ends_the_session_whatever_its_key() {
+    let engine = Engine::default();
+    let (node, _interest) = node_that_has_read(&engine, 5).await;
+    let news = Change {
+        key: 9,
+        version: 1,
+        epoch: Some(ANEW.epoch),
+    };
+    engine.set(|it| (it.lost, it.news) = (1, vec![news]));
+    engine.cut();
+    let stats = until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
+    assert_eq!((stats.gaps, stats.resets), (1, 1));
+}
+
+/// When it is woken first, a client of this node has committed in the new history, to all keys.
+struct Commits(Cluster<u64>, AtomicBool);
+
+impl Wake for Commits {
+    fn wake(self: Arc<Self>) {
+        if !self.1.swap(true, Ordering::Relaxed) {
+            (0..100).for_each(|key| {
+                self.0
+                    .announce_position(&key, Position { version: 5, ..ANEW })
+            });
+        }
+    }
+}
+
+/// While those that wait are told of the loss one after the other, the first events of the new history come. Those that
+/// are told later have not seen them either.
+#[tokio::test(start_paused = true)]
+async fn g24_a_wait_goes_on_from_the_beginning_of_the_new_history() {
+    let engine = Engine::default();
+    let (node, _interest) = node_that_has_read(&engine, 5).await;
+    let waits = ClusterWaits::new(&node).unwrap();
+    let commits = Waker::from(Arc::new(Commits(node.clone(), AtomicBool::default())));
+    let mut context = Context::from_waker(&commits);
+    let mut told: Vec<_> = (0..100).map(|key| waits.wait_past(key, 5, LONG)).collect();
+    until(&node, |it| it.lag.is_zero()).await;
+    for wait in &mut told {
+        assert!(pin!(wait).poll(&mut context).is_pending());
+    }
+    engine.set(|it| it.lost = 1);
+    node.read_again(&7);
+    until(&node, |it| it.resets == 1).await;
+    for wait in told {
+        assert_eq!(wait.await, Err(WaitError::Reset(ANEW)));
+    }
 }
 
 /// A session ends, and in the same moment a read shows that the store lost its data, which would have ended it. The next

@@ -3,7 +3,9 @@
 use crate::engine::{AUDIT, Engine, FIRST, LONGEST};
 use crate::{LONG, assert_paused, until};
 use request_purgatory_cluster::memory::MemoryEngine;
-use request_purgatory_cluster::{Changes, Cluster, Config, Feed, FeedError, Interests, Stats};
+use request_purgatory_cluster::{
+    Change, Changes, Cluster, Config, Feed, FeedError, Interests, Stats,
+};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -147,6 +149,17 @@ async fn g24_sessions_that_end_again_and_again_pause() {
     assert!(begun.elapsed() >= LONGEST / 3, "{:?}", begun.elapsed());
 }
 
+/// Sessions that are too short stay so, however long the pauses before them become: some 24 in 30 s.
+#[tokio::test(start_paused = true)]
+async fn g24_the_pause_before_a_session_is_no_part_of_its_time() {
+    let engine = Engine::default();
+    engine.set(|it| it.lasts = Some(LONGEST * 7 / 10));
+    let node = engine.node();
+    sleep(LONG).await;
+    let gaps = node.stats().gaps;
+    assert!((18..=30).contains(&gaps), "{gaps}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn g24_each_session_that_ends_is_a_gap() {
     let engine = Engine::default();
@@ -191,6 +204,37 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     engine.set(|it| it.rises = true);
     let stats = until(&node, |it| it.gaps == 1).await;
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
+}
+
+/// Where watches are not exact, a read makes up for what a new key has missed: that is no fault of the session, though it
+/// happens before each audit. What is committed of the keys before is heard.
+#[tokio::test(start_paused = true)]
+async fn g24_what_a_late_watch_has_missed_is_no_fault() {
+    let engine = Engine::default();
+    engine.set(|it| it.is_late = true);
+    let node = engine.node();
+    let mut interests = Vec::new();
+    until(&node, |it| it.sessions == 1 && it.lag.is_zero()).await;
+    for key in 1..=6 {
+        let interest = node.interest([key]).unwrap();
+        until(&node, |_| {
+            interest.version(&key) == key - 1 && interest.position(&key).is_some()
+        })
+        .await;
+        // In the last moment, so that no audit comes first.
+        sleep(Config::default().settle - FIRST).await;
+        let heard = (0..key).map(|key_before| Change {
+            key: key_before,
+            version: key,
+            epoch: None,
+        });
+        engine.set(|it| (it.version, it.news) = (key, heard.collect()));
+        engine.cut();
+        until(&node, |_| interest.version(&key) == key).await;
+        interests.push(interest);
+        sleep(AUDIT).await;
+    }
+    assert_eq!((node.stats().sessions, node.stats().gaps), (1, 0));
 }
 
 /// Each session is live, and ends of the same: it is deaf, or ends before the second audit, or before the longest pause.

@@ -3,7 +3,7 @@
 use crate::engine::{Engine, FIRST};
 use crate::{ANEW, LONG, until};
 use request_purgatory_cluster::{ClusterWaits, Epoch, Position, WaitError};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// In the history that the engine begins with.
 fn at(version: u64) -> Position {
@@ -116,6 +116,31 @@ async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
     engine.set(|it| it.stream = Some((30, 40)));
     let is_reset = Err(WaitError::Reset(at(40)));
     assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
+}
+
+/// A read that began before is told after one that shows how long the stream has become: what lies between is no loss of
+/// a client that comes then.
+#[tokio::test(start_paused = true)]
+async fn g24_a_read_that_was_overtaken_makes_no_stream_shorter() {
+    let engine = Engine::default();
+    engine.set(|it| it.stream = Some((10, 100)));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let _interest = node.interest([1, 2]).unwrap();
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.set(|it| it.gated = true);
+    node.read_again(&1);
+    until(&node, |_| engine.0.lock().unwrap().under_way == 1).await;
+    engine.set(|it| (it.gated, it.stream) = (false, Some((900, 1_000))));
+    let reads = engine.reads().len();
+    node.read_again(&2);
+    until(&node, |_| engine.reads().len() > reads).await;
+    engine.answer();
+    until(&node, |_| engine.0.lock().unwrap().under_way == 0).await;
+    sleep(FIRST).await;
+    let mut wait = waits.wait_past(3, 0, LONG);
+    let told = timeout(LONG / 2, &mut wait).await;
+    assert!(told.is_err(), "{told:?}");
 }
 
 /// An older copy took over, in the same history. It does not say the version of the key; that it is shorter is enough.
