@@ -206,8 +206,8 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
 }
 
-/// Where watches are not exact, a read makes up for what a new key has missed: that is no fault of the session, though it
-/// happens before each audit. What is committed of the keys before is heard.
+/// Where watches are not exact, a read makes up for what a new key has missed: that is no fault of the session, though
+/// it happens before each audit. What is committed of the keys before is heard.
 #[tokio::test(start_paused = true)]
 async fn g24_what_a_late_watch_has_missed_is_no_fault() {
     let engine = Engine::default();
