@@ -115,10 +115,14 @@ impl Recheck {
                 Panics::contain(|| signal.end(super::WaitError::Panicked));
             }
         });
-        drop(self.next.take().map(|id| self.rechecks.timer.stop(id)));
+        self.disarm();
         let part = self.interval / PARTS;
         let start = |handle| self.rechecks.start(handle, self.interval, part, tick);
         self.next = listening.handle().and_then(start);
+    }
+
+    fn disarm(&mut self) {
+        drop(self.next.take().map(|id| self.rechecks.timer.stop(id)));
     }
 
     /// The condition was true after a recheck. The operation stays parked for the [grace](GRACE); if no check comes
@@ -146,8 +150,6 @@ impl Recheck {
 
 impl Drop for Recheck {
     fn drop(&mut self) {
-        if let Some(id) = self.next {
-            drop(self.rechecks.timer.stop(id));
-        }
+        self.disarm();
     }
 }

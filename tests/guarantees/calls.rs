@@ -200,3 +200,27 @@ fn g13_the_completion_of_an_examination_that_was_left_goes_where_it_was_sent() {
         assert_eq!(probe.ending(), Some(Completion::Satisfied));
     });
 }
+
+/// Also of what a deferred check ends because another call has meanwhile come for it.
+#[test]
+fn g13_what_a_deferred_check_ends_for_another_call_goes_where_it_was_sent() {
+    const ENDS: [fn(&Bench); 2] = [
+        |it| assert!(it.handles[0].cancel().is_none(), "it is held"),
+        |it| assert!(!it.handles[0].force_complete(), "it is held"),
+    ];
+    for end in ENDS {
+        within(PATIENCE, move || {
+            let probe = Probe::new();
+            let (op, stall) = probe.stalled_op(NEVER_IN_A_TEST);
+            let it = Bench::of([op]);
+            it.purgatory.check_later(1);
+            let checked = it.clone();
+            let check = stall.examine(move || checked.purgatory.advance());
+            end(&it);
+            stall.end();
+            check.join().expect("no panic");
+            assert_eq!((probe.ending(), it.run_jobs()), (None, 1));
+            assert!(probe.ending().is_some());
+        });
+    }
+}
