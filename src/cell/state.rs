@@ -348,7 +348,8 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let back = || prop_oneof![5 => Just(0), 1 => 1..3_u32];
+        let distant = || (0..u32::BITS).prop_map(|bit| 1 << bit);
+        let back = || prop_oneof![5 => Just(0), 1 => 1..3_u32, 1 => distant()];
         prop_oneof![
             7 => (back(), 0..5_usize).prop_map(|(back, mark)| Step::Claim(back, mark)),
             3 => any::<bool>().prop_map(Step::Release),

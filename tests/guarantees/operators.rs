@@ -288,6 +288,23 @@ fn g15_an_async_shutdown_does_not_wait_for_the_jobs_of_an_executor() {
     });
 }
 
+/// It waits for nothing there, and is told that there is nothing to wait for.
+#[test]
+fn g15_a_callback_is_told_that_a_shutdown_is_over() {
+    within(PATIENCE, || {
+        let [purgatory, over] = ["g15-callback", "g15-over"].map(Purgatory::<Op>::new);
+        over.shutdown();
+        let (told, answer) = channel();
+        let op = Op::new(NEVER_IN_A_TEST).then(move |_| {
+            let answer = over.shutdown_timeout(NEVER_IN_A_TEST);
+            told.send(answer.is_ok()).expect("the test waits");
+        });
+        park(&purgatory, op, 1);
+        assert_eq!(purgatory.force_complete_for_key(&1), 1);
+        assert_eq!(answer.recv(), Ok(true));
+    });
+}
+
 /// A thread is in the `try_complete` of an operation when the shutdown comes, and will end it.
 #[test]
 fn g15_a_shutdown_in_the_background_waits_for_an_operation_that_is_examined() {
