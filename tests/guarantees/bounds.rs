@@ -5,6 +5,7 @@ use request_purgatory::{
     Purgatory, Watch, purgatory::Builder, purgatory::KeyHasher, purgatory::RejectReason,
     threads::Reaper,
 };
+use std::cell::Cell;
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,17 +22,23 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
         let purgatory = builder.build().expect("no threads to refuse");
         let resolved = purgatory.resolve(2);
         let tick = Duration::from_millis(1);
-        for way in 0..4 {
+        for way in 0..6 {
             let probes = (0..=max).map(|_| Probe::new()).collect::<Vec<_>>();
+            let parks = Cell::new(0);
             let park = |probe: &Arc<Probe>| {
                 let op = probe.op(tick);
-                // The other key comes first, and must be left again where the operation is refused.
-                let other = Watch::from(9 + way);
-                let watch = match way {
+                parks.set(parks.get() + 1);
+                // The other key comes first, has room, and must be left again where the operation is refused.
+                let other = Watch::from(9 + parks.get());
+                let watch = match way % 2 {
                     0 => Watch::from(1),
-                    1 => resolved.watch(),
-                    2 => Watch::from(1).at_rank(5),
-                    _ => resolved.watch().at_rank(5),
+                    _ => resolved.watch(),
+                };
+                // Without a rank, at one, or in turn.
+                let watch = match way / 2 {
+                    0 => watch,
+                    2 if parks.get() % 2 == 0 => watch,
+                    _ => watch.at_rank(5),
                 };
                 purgatory.try_complete_else_watch(op, [other, watch])
             };
@@ -49,8 +56,11 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
             let stats = purgatory.stats();
             assert_eq!((stats.parked, stats.watched), (max, 2 * max));
             assert_eq!(
-                (purgatory.watchers(&key), purgatory.watchers(&(9 + way))),
-                (max, max)
+                (
+                    purgatory.watchers(&key),
+                    purgatory.watchers(&(9 + parks.get()))
+                ),
+                (max, 0)
             );
             if max > 0 {
                 // A place that is free is taken once.
