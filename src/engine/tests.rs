@@ -334,7 +334,7 @@ fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
     {
         // A call that is refused takes no place either.
-        let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(3);
+        let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(2);
         let purgatory = purgatory.build().expect("it starts no thread");
         let op = Op::new(Duration::MAX);
         let state = op.1.clone();
@@ -357,7 +357,9 @@ fn g28_a_refused_thread_changes_nothing() {
         grant(usize::MAX);
         let far = Op::new(3_600_000 * SOON);
         assert!(purgatory.try_complete_else_watch(far, [3]).is_ok());
-        eventually(|| *state.lock() == State::Ended);
+        // And its place is free.
+        let is_delivered = || purgatory.stats().completions_pending == 0;
+        eventually(|| *state.lock() == State::Ended && is_delivered());
         let op = Op::new(SOON);
         let expired = op.1.clone();
         assert!(purgatory.try_complete_else_watch(op, [2]).is_ok());

@@ -22,14 +22,15 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
         let purgatory = builder.build().expect("no threads to refuse");
         let resolved = purgatory.resolve(2);
         let tick = Duration::from_millis(1);
-        for way in 0..6 {
+        for (way, is_shared) in (0..6).flat_map(|way| [(way, true), (way, false)]) {
             let probes = (0..=max).map(|_| Probe::new()).collect::<Vec<_>>();
             let parks = Cell::new(0);
             let park = |probe: &Arc<Probe>| {
                 let op = probe.op(tick);
                 parks.set(parks.get() + 1);
-                // The other key comes first, has room, and must be left again where the operation is refused.
-                let other = Watch::from(9 + parks.get());
+                // The other key comes first, and must be left again where the operation is refused. It is full as well,
+                // or has room.
+                let other = Watch::from(9 + if is_shared { way } else { parks.get() });
                 let watch = match way % 2 {
                     0 => Watch::from(1),
                     _ => resolved.watch(),
@@ -55,12 +56,13 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
             );
             let stats = purgatory.stats();
             assert_eq!((stats.parked, stats.watched), (max, 2 * max));
+            let (other, on_other) = match is_shared {
+                true => (9 + way, max),
+                false => (9 + parks.get(), 0),
+            };
             assert_eq!(
-                (
-                    purgatory.watchers(&key),
-                    purgatory.watchers(&(9 + parks.get()))
-                ),
-                (max, 0)
+                (purgatory.watchers(&key), purgatory.watchers(&other)),
+                (max, on_other)
             );
             if max > 0 {
                 // A place that is free is taken once.

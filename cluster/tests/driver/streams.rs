@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, FIRST};
 use crate::{ANEW, LONG, until};
-use request_purgatory_cluster::{ClusterWaits, Epoch, Position, WaitError};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Epoch, Position, WaitError};
 use tokio::time::{sleep, timeout};
 
 /// In the history that the engine begins with.
@@ -11,14 +11,21 @@ fn at(version: u64) -> Position {
     Position { epoch, version }
 }
 
+/// A stream that has discarded all up to the first of these sequences and ends with the second one, where its last event
+/// of key 7 has this version; and a node of it without audits.
+fn stream(ends: (u64, u64), version: u64) -> (Engine, Cluster<u64>, ClusterWaits<u64>) {
+    let engine = Engine::default();
+    engine.set(|it| (it.stream, it.version) = (Some(ends), version));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    (engine, node, waits)
+}
+
 /// The stream is made anew, and has fewer events then than it had when a key began to be watched. What was known of the
 /// old one says nothing of the new one: neither of a key that was watched before, nor of one that comes later.
 #[tokio::test(start_paused = true)]
 async fn g24_a_stream_that_was_made_anew_is_measured_from_its_beginning() {
-    let engine = Engine::default();
-    engine.set(|it| it.stream = Some((10, 100)));
-    let node = engine.node_with(LONG * 100);
-    let waits = ClusterWaits::new(&node).unwrap();
+    let (engine, node, waits) = stream((10, 100), 0);
     // By the first key the node learns how long the stream is.
     let mut read = 0;
     let mut watched = Vec::new();
@@ -92,10 +99,7 @@ async fn g24_what_was_discarded_in_one_history_is_nothing_to_the_next() {
 /// The node has missed nothing: neither when it knows nothing of the stream yet, nor when it knows how long that is.
 #[tokio::test(start_paused = true)]
 async fn g24_a_client_that_comes_after_its_events_were_discarded_is_told() {
-    let engine = Engine::default();
-    engine.set(|it| it.stream = Some((10, 20)));
-    let node = engine.node_with(LONG * 100);
-    let waits = ClusterWaits::new(&node).unwrap();
+    let (_engine, _node, waits) = stream((10, 20), 0);
     for key in [1, 2] {
         let wait = waits.wait_past_position(key, at(3), LONG);
         let told = timeout(LONG, wait).await;
@@ -106,10 +110,7 @@ async fn g24_a_client_that_comes_after_its_events_were_discarded_is_told() {
 /// The node knows how long the stream is, by another key. Before it reads this one, events come and are discarded.
 #[tokio::test(start_paused = true)]
 async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
-    let engine = Engine::default();
-    engine.set(|it| it.stream = Some((10, 20)));
-    let node = engine.node_with(LONG * 100);
-    let waits = ClusterWaits::new(&node).unwrap();
+    let (engine, node, waits) = stream((10, 20), 0);
     let _other = node.interest([1]).unwrap();
     until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
     let wait = waits.wait_past(2, 0, LONG);
@@ -122,10 +123,7 @@ async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
 /// a client that comes then.
 #[tokio::test(start_paused = true)]
 async fn g24_a_read_that_was_overtaken_makes_no_stream_shorter() {
-    let engine = Engine::default();
-    engine.set(|it| it.stream = Some((10, 100)));
-    let node = engine.node_with(LONG * 100);
-    let waits = ClusterWaits::new(&node).unwrap();
+    let (engine, node, waits) = stream((10, 100), 0);
     let _interest = node.interest([1, 2]).unwrap();
     until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
     engine.set(|it| it.gated = true);
@@ -146,10 +144,7 @@ async fn g24_a_read_that_was_overtaken_makes_no_stream_shorter() {
 /// An older copy took over, in the same history. It does not say the version of the key; that it is shorter is enough.
 #[tokio::test(start_paused = true)]
 async fn g24_a_stream_that_is_shorter_than_a_known_version_went_back() {
-    let engine = Engine::default();
-    engine.set(|it| (it.stream, it.version) = (Some((0, 100)), 90));
-    let node = engine.node_with(LONG * 100);
-    let waits = ClusterWaits::new(&node).unwrap();
+    let (engine, node, waits) = stream((0, 100), 90);
     let interest = node.interest([7]).unwrap();
     until(&node, |it| it.lag.is_zero() && interest.version(&7) == 90).await;
     let wait = waits.wait_past(7, 90, LONG);
@@ -164,10 +159,7 @@ async fn g24_a_stream_that_is_shorter_than_a_known_version_went_back() {
 #[tokio::test(start_paused = true)]
 async fn g24_a_client_that_is_ahead_of_its_node_on_a_stream_is_not_refused() {
     for key in [7, 8] {
-        let engine = Engine::default();
-        engine.set(|it| (it.stream, it.version) = (Some((0, 20)), 5));
-        let node = engine.node_with(LONG * 100);
-        let waits = ClusterWaits::new(&node).unwrap();
+        let (engine, node, waits) = stream((0, 20), 5);
         let interest = node.interest([7, 8]).unwrap();
         until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
         engine.set(|it| (it.holds, it.stream, it.version) = (Some(key), Some((0, 25)), 25));

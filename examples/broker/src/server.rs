@@ -10,10 +10,9 @@ use crate::listen::Listeners;
 use connection::Context;
 use incoming::End;
 use limits::Limits;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 /// How long clients may take, at the shutdown, to read the last answers.
 const PARTING: Duration = Duration::from_secs(5);
@@ -30,8 +29,6 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
         limits: Arc::new(Limits::new()),
         stop: stopped,
     };
-    // Nothing is sent: each connection holds a sender until its end.
-    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     tokio::pin!(stop);
     loop {
         tokio::select! {
@@ -39,7 +36,7 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
             accepted = listeners.accept() => match accepted {
                 Ok((socket, peer)) => {
                     let serving = connection::serve(socket, peer, context.clone());
-                    let open = open.clone();
+                    let open = context.stop.clone();
                     tokio::spawn(async move {
                         if let Err(End::Dropped(reason)) = serving.await {
                             log!("closed the connection of {peer}: {reason}");
@@ -58,8 +55,9 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
     stopping.send_replace(true);
     // From here on a request that is still being taken up cannot park, so this reaches all.
     context.broker.shutdown();
-    drop(open);
-    let parting = tokio::time::timeout(PARTING, all_closed.recv());
+    // Each connection holds a receiver until its end.
+    drop(context);
+    let parting = tokio::time::timeout(PARTING, stopping.closed());
     if parting.await.is_err() {
         log!("some clients did not take their last answers");
     }

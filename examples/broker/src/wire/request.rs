@@ -152,7 +152,7 @@ mod tests {
     use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
     use kafka_protocol::protocol::Encodable;
 
-    /// Whoever awaits none would take it for the answer to its next request.
+    /// A client that awaits no answer would take one for the answer to its next request.
     #[test]
     fn one_answer_is_given_for_one_partition() {
         for (acks, topics, partitions, is_answered) in [
