@@ -183,9 +183,9 @@ impl<'a> Incoming<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::request::tests::encoded;
+    use kafka_protocol::messages::ProduceRequest;
     use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-    use kafka_protocol::messages::{ProduceRequest, RequestHeader};
-    use kafka_protocol::protocol::Encodable;
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;
@@ -199,12 +199,8 @@ mod tests {
         let request = ProduceRequest::default()
             .with_acks(1)
             .with_topic_data(vec![topic]);
-        let header = RequestHeader::default().with_request_api_version(8);
-        let mut frame = BytesMut::from(&[0; 4][..]);
-        header.encode(&mut frame, 1).expect("a header");
-        request.encode(&mut frame, 8).expect("a request");
-        let length = frame.len() as i32 - 4;
-        frame[..4].copy_from_slice(&length.to_be_bytes());
+        let request = encoded(&request);
+        let frame = [&(request.len() as i32).to_be_bytes()[..], &request].concat();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let mut client = TcpStream::connect(address).await.expect("a client");

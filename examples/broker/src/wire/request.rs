@@ -145,12 +145,21 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use bytes::BytesMut;
     use kafka_protocol::messages::ProduceRequest;
     use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
     use kafka_protocol::protocol::Encodable;
+
+    /// The request as it comes, but for its length in front.
+    pub(crate) fn encoded(request: &ProduceRequest) -> BytesMut {
+        let mut bytes = BytesMut::new();
+        let header = RequestHeader::default().with_request_api_version(8);
+        header.encode(&mut bytes, 1).expect("a header");
+        request.encode(&mut bytes, 8).expect("a request");
+        bytes
+    }
 
     /// A client that awaits no answer would take one for the answer to its next request.
     #[test]
@@ -167,11 +176,7 @@ mod tests {
             let request = ProduceRequest::default()
                 .with_acks(acks)
                 .with_topic_data(vec![topic; topics]);
-            let mut frame = BytesMut::new();
-            let header = RequestHeader::default().with_request_api_version(8);
-            header.encode(&mut frame, 1).expect("a header");
-            request.encode(&mut frame, 8).expect("a request");
-            let refusal = refuse(&frame);
+            let refusal = refuse(&encoded(&request));
             assert_eq!(refusal.is_some(), is_answered, "{request:?}");
         }
     }
