@@ -189,7 +189,7 @@ fn an_idle_connection_has_no_memory_of_a_long_request() {
 fn an_answer_has_memory_or_is_not_made() {
     let (broker, mut first) = Broker::with_topic(1, &[]);
     let long = batch(&[&vec![0; 15 << 20]]);
-    assert_eq!(produce_to(&mut first, 1, "t", 0, &long).0, 0);
+    assert_eq!(produce_to(&mut first, -1, "t", 0, &long).0, 0);
     // What does not fit into the answer takes no memory.
     let mut twice = fetch_from("t", &[0, 0], 0);
     twice.topics[0].partitions[1].partition = 0;
@@ -225,7 +225,7 @@ fn an_answer_has_memory_or_is_not_made() {
 fn a_request_that_waits_for_the_memory_of_its_answer_has_none() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
     let long = batch(&[&vec![0; 15 << 20]]);
-    assert_eq!(produce_to(&mut client, 1, "t", 0, &long).0, 0);
+    assert_eq!(produce_to(&mut client, -1, "t", 0, &long).0, 0);
     let forgotten = ForgottenTopic::default().with_topic(topic_name(&"t".repeat(32_000)));
     let twenty = fetch("t", 1, 0).with_forgotten_topics_data(vec![forgotten; 640]);
     let fetched = run(&mut client, &twenty);
