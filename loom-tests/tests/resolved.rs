@@ -217,7 +217,7 @@ fn g01_the_last_of_many_leaves_while_another_comes() {
     leaver_adder_checker(Some(3), None);
 }
 
-/// Catches: an `add_locked` that does not try the word again; a list that is gathered without the swap.
+/// Catches: a list that is gathered without the swap.
 #[test]
 fn g01_the_only_one_leaves_while_another_comes() {
     leaver_adder_checker(None, None);
@@ -307,7 +307,7 @@ fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
     }
 }
 
-/// Catches: a release that tries once to say that the list is behind the lock, and not again after the watcher has left.
+/// Catches: a release that reads who the only watcher is before it moves it, and gives up where that one has left.
 #[test]
 fn g02_a_place_that_both_have_left_takes_a_list_that_is_there() {
     bounded(|| {

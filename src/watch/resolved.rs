@@ -93,29 +93,26 @@ impl<K> Resolved<K> {
         }
         let mut locked = self.locked.lock();
         // Without a rank and on an empty list, the word is enough.
-        while turn.is_ranked() || !self.swap(EMPTY, watcher.0) {
-            if self.gather(&mut locked) {
-                match &mut locked.list {
-                    Some(list) => return list.add_up_to(max, watcher, turn),
-                    none => *none = Some(WatchList::new(watcher, turn)),
-                }
-                return true;
-            }
+        if !turn.is_ranked() && self.swap(EMPTY, watcher.0) {
+            return true;
         }
-        true
-    }
-
-    /// Has the list behind the lock, which is held. `false` if another thread changed the word meanwhile.
-    fn gather(&self, locked: &mut Locked<K>) -> bool {
-        // ORDERING: Relaxed: the swap checks it, and `MANY` changes only under this lock.
-        match self.word.load(Ordering::Relaxed) {
-            MANY => true,
-            EMPTY => self.swap(EMPTY, MANY),
-            only if self.swap(only, MANY) => {
-                locked.list = Some(WatchList::One(Address(only)));
+        self.gather(&mut locked);
+        match &mut locked.list {
+            Some(list) => list.add_up_to(max, watcher, turn),
+            none => {
+                *none = Some(WatchList::new(watcher, turn));
                 true
             }
-            _ => false,
+        }
+    }
+
+    /// Has the list behind the lock, which is held.
+    fn gather(&self, locked: &mut Locked<K>) {
+        // ORDERING: Relaxed: `MANY` comes and goes under this lock only.
+        if self.word.load(Ordering::Relaxed) != MANY {
+            // ORDERING: AcqRel, as in `swap`. No removal comes between reading the only watcher and moving it.
+            let seen = Seen(self.word.swap(MANY, Ordering::AcqRel));
+            locked.list = seen.only().map(WatchList::One);
         }
     }
 
@@ -219,7 +216,7 @@ impl<K> Resolved<K> {
         let mut locked = self.locked.lock();
         locked.pins -= 1;
         if locked.pins == 0 {
-            while !self.gather(&mut locked) {}
+            self.gather(&mut locked);
         }
     }
 }

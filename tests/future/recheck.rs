@@ -524,22 +524,30 @@ fn a_key_that_is_learnt_again_counts_at_its_lowest_rank() {
     assert_eq!(waits.stats().parked, 4, "one for each that was lower");
 }
 
+/// And the reason stays, whether the timeout of those that are parked passes before it is told or after.
 #[test]
 fn a_further_key_that_is_refused_ends_the_listener() {
-    let waits = Waits::<u64>::builder("also")
-        .reaper(Reaper::Manual)
-        .max_parked(2);
-    let waits = waits.build().expect("no threads to refuse");
-    let mut listener = waits.listen([1], NEVER_IN_A_TEST);
-    (2..4).for_each(|key| listener.also(key));
-    assert_eq!(block_on(listener.checked()), Err(WaitError::Full));
-    drop(waits);
-    listener.also(9);
-    assert_eq!(
-        block_on(listener.checked()),
-        Err(WaitError::Full),
-        "the first end counts"
-    );
+    for told_first in [true, false] {
+        let clock = ManualClock::new();
+        let builder = Waits::<u64>::builder("also").clock(clock.clone());
+        let builder = builder.reaper(Reaper::Manual).max_parked(2);
+        let waits = builder.build().expect("no threads to refuse");
+        let mut listener = waits.listen([1], SECOND);
+        (2..4).for_each(|key| listener.also(key));
+        if told_first {
+            assert_eq!(block_on(listener.checked()), Err(WaitError::Full));
+        }
+        pass(&waits, &clock, SECOND);
+        assert_eq!(waits.stats().expired, 1);
+        assert_eq!(block_on(listener.checked()), Err(WaitError::Full));
+        drop(waits);
+        listener.also(9);
+        assert_eq!(
+            block_on(listener.checked()),
+            Err(WaitError::Full),
+            "the first end counts"
+        );
+    }
 }
 
 /// A key that was added is watched for the longest timeout, whatever the deadline of the listener is later.

@@ -170,6 +170,33 @@ fn g27_a_take_inside_a_predicate_leaves_the_job_to_those_that_wait() {
     assert_empty(&waits);
 }
 
+/// Whether another one waits is asked after the newcomer has taken, not before.
+#[test]
+fn g27_a_take_that_comes_while_a_newcomer_looks_is_not_overtaken() {
+    let (waits, _clock) = by_hand();
+    let (queues, earlier) = (Queues::default(), Arc::new(Mutex::new(None)));
+    let (inside, takes, returns) = (waits.downgrade(), queues.clone(), queues.clone());
+    let made = earlier.clone();
+    let mut newcomer = waits.take(
+        [1],
+        NEVER_IN_A_TEST,
+        move |cause| {
+            let inside = inside.upgrade()?;
+            lock(&made).get_or_insert_with(|| {
+                let waiting = takes.take(&inside, &[1], NEVER_IN_A_TEST);
+                takes.put(1, 7);
+                waiting
+            });
+            takes.pop(cause.key(), &[1])
+        },
+        move |job| returns.give_back(job),
+    );
+    let earlier = lock(&earlier).take().expect("it was made");
+    assert_eq!((is_pending(&mut newcomer), done(earlier)), (true, 7));
+    drop(newcomer);
+    assert_empty(&waits);
+}
+
 /// In a predicate, in `give_back`, and in the `on_complete` of another purgatory.
 #[test]
 fn g26_a_guard_that_is_dropped_in_a_callback_goes_to_the_next() {

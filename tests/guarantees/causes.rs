@@ -1,6 +1,6 @@
 //! G25: a bounded check serves its own key. And: what an operation is told about why it is examined.
 
-use crate::support::keys::Acting;
+use crate::support::keys::{Acting, by_number};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, quietly, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
@@ -197,6 +197,40 @@ fn g25_an_operation_is_told_the_key_however_it_is_checked() {
             assert_eq!(std::mem::take(&mut *lock(&told)), [None], "the deadline");
             assert!(purgatory.is_empty());
         }
+    }
+}
+
+/// A key as a client writes it: equal to others that are written otherwise.
+#[derive(Debug, Clone)]
+struct Written(u64, &'static str);
+by_number!(Written);
+
+/// However the key of a check is written: an operation looks it up as it has written it itself.
+#[test]
+fn g25_an_operation_is_told_its_own_value_of_the_key() {
+    let waits = Waits::<Written>::builder("g25").reaper(Reaper::Manual);
+    let waits = waits.build().expect("no threads to refuse");
+    let [key, other] = [1, 2].map(|number| Written(number, "own"));
+    let resolved = waits.resolve(Written(1, "resolved"));
+    for keys in [vec![key.clone()], vec![other.clone(), key], vec![other; 4]] {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = told.clone();
+        let _waits = waits.take(
+            keys.into_iter().chain([Written(1, "own")]),
+            None,
+            move |cause| {
+                lock(&tell).extend(cause.key().map(|key| key.1));
+                None::<()>
+            },
+            drop,
+        );
+        waits.check_and_complete(&Written(1, "checked"));
+        waits.check_and_complete_with(&Written(1, "checked"), Bound::at_most(1));
+        resolved.check_and_complete();
+        resolved.check_and_complete_with(Bound::at_most(1));
+        waits.check_later(Written(1, "later"));
+        waits.advance();
+        assert_eq!(*lock(&told), ["own"; 5]);
     }
 }
 
