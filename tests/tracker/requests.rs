@@ -275,6 +275,36 @@ fn requests_of_a_lost_connection_fail_together() {
     );
 }
 
+/// Another thread may answer a request that has been picked: it is none of those that this call has ended.
+#[test]
+fn g05_a_request_that_is_answered_after_it_was_picked_counts_as_answered() {
+    within(PATIENCE, || {
+        let (calls, _) = manual();
+        let request = |id| calls.request(id, TICK).expect("room");
+        let mut pending = (0..100).map(request).collect::<Vec<_>>();
+        let (mut first, mut asked) = (None, 0);
+        let is_wanted = |id: &u32| {
+            let first = *first.get_or_insert(*id);
+            asked += 1;
+            if asked == 100 {
+                // Of another map shard than the last, whose lock this thread has.
+                let respond = || delivered(calls.respond(&first, "in time".into()));
+                thread::scope(|scope| assert!(scope.spawn(respond).join().expect("no panic")));
+            }
+            true
+        };
+        assert_eq!(calls.fail_where(is_wanted, |_| "lost".into()), 99);
+        let first = first.expect("the first");
+        let answered = pending.remove(first as usize);
+        assert_eq!(block_on(answered).as_deref(), Ok("in time"));
+        for request in pending {
+            assert_eq!(block_on(request).as_deref(), Ok("lost"));
+        }
+        let stats = calls.stats();
+        assert_eq!((stats.completed, stats.cancelled, stats.parked), (1, 99, 0));
+    });
+}
+
 /// One server of several is lost. The closures of the user's may panic: of the one that picks, nothing has happened; of
 /// the one that responds, that request ends with it, and the others with their response.
 #[test]
