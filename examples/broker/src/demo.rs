@@ -4,7 +4,6 @@ mod load;
 
 use crate::broker::Broker;
 use crate::cli::{DemoOptions, Settings};
-use crate::console::{log, say};
 use crate::{serve, server};
 use load::{Load, Tally};
 use request_purgatory::purgatory::Stats;

@@ -1,7 +1,6 @@
 //! A request and its answer, as the layers hand them to each other: who asks, and how the answer comes.
 
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::{BrokerId, ResponseKind};
+use crate::messages::*;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -39,11 +39,10 @@ pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 
-use crate::console::log;
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use group::{DelayedPhase, Group, Phase};
 use journal::{Change, Journal};
-use kafka_protocol::ResponseError;
 use member::Id;
 use parking_lot::{Mutex, RwLock};
 use request_purgatory::{Purgatory, Tracker};

@@ -22,13 +22,17 @@
 //! | bytes | `wire`: frames, requests, responses |
 //! | below all | `exchange` (a request and its answer), `cli` (options), `listen`, `console` |
 
+// Its macros are known to all that follow.
+#[macro_use]
+mod console;
+
 mod broker;
 mod cli;
-mod console;
 mod demo;
 mod exchange;
 mod groups;
 mod listen;
+pub mod messages;
 mod page;
 mod serve;
 mod server;
@@ -37,7 +41,6 @@ pub mod wire;
 
 use clap::Parser;
 use cli::{Cli, Command};
-use console::log;
 use std::io;
 use std::process::ExitCode;
 

@@ -3,12 +3,9 @@
 use crate::broker::delayed::Request;
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
-use crate::console::log;
 use crate::exchange::{Answer, Outcome, Unread};
+use crate::messages::*;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::fetch_response::*;
-use kafka_protocol::messages::{FetchRequest, ResponseKind, TopicName};
 use std::io;
 use std::sync::Arc;
 

@@ -2,14 +2,8 @@
 
 use crate::broker::topics::{Topic, Topics};
 use crate::exchange::{Caller, NODE, Outcome, Reply};
+use crate::messages::*;
 use crate::wire::apis::APIS;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsRequest};
-use kafka_protocol::messages::list_offsets_response::*;
-use kafka_protocol::messages::metadata_response::*;
-use kafka_protocol::messages::{MetadataRequest, TopicName};
-use kafka_protocol::protocol::StrBytes;
 
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
@@ -52,7 +46,7 @@ pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Calle
     };
     let broker = MetadataResponseBroker::default()
         .with_node_id(NODE)
-        .with_host(StrBytes::from_string(caller.address.ip().to_string()))
+        .with_host(text(&caller.address.ip().to_string()))
         .with_port(i32::from(caller.address.port()));
     MetadataResponse::default()
         .with_brokers(vec![broker])
@@ -71,9 +65,8 @@ fn describe(topic: &Topic) -> MetadataResponseTopic {
             .with_replica_nodes(vec![NODE])
             .with_isr_nodes(vec![NODE])
     });
-    let name = StrBytes::from_string(topic.name.to_string());
     MetadataResponseTopic::default()
-        .with_name(Some(TopicName(name)))
+        .with_name(Some(TopicName(text(&topic.name))))
         .with_partitions(partitions.collect())
 }
 

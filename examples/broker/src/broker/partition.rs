@@ -1,12 +1,11 @@
 //! One partition: its log, and how far of it consumers may see.
 
 use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
-use crate::console::log;
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
-use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
 use request_purgatory::{Bound, ResolvedKey, Watch};
 use std::io;

@@ -4,13 +4,9 @@ use crate::broker::delayed::Request;
 use crate::broker::partition::{Appended, Partition};
 use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome, ensure};
+use crate::messages::*;
 use crate::storage::batch::Batch;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::produce_request::PartitionProduceData;
-use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
-use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName};
-use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -43,7 +39,7 @@ impl Produced {
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
             let partitions = topic.partition_data.iter().map(partition).collect();
             // Its own, so that what waits for replicas does not keep the whole request.
-            let name = TopicName(StrBytes::from_string(topic.name.to_string()));
+            let name = TopicName(text(&topic.name));
             (name, partitions)
         });
         let topics = topics.collect();

@@ -2,10 +2,9 @@
 
 use crate::broker::delayed::{Purgatories, TopicPartition};
 use crate::broker::partition::Partition;
-use crate::console::log;
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::folder::Folder;
-use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;

@@ -7,7 +7,6 @@
 
 use super::Charge;
 use super::member::Id;
-use crate::console::log;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

@@ -3,11 +3,8 @@
 use super::settings::MAX_PROTOCOLS;
 use super::{Charge, Shared};
 use crate::exchange::{Answer, Outcome, ensure};
+use crate::messages::*;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
-use kafka_protocol::messages::{JoinGroupResponse, SyncGroupResponse};
-use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -119,10 +116,6 @@ impl Protocols {
         let found = protocols.find(|(name, _)| &**name == protocol);
         found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
     }
-}
-
-pub(super) fn text(text: &str) -> StrBytes {
-    StrBytes::from_string(text.to_owned())
 }
 
 pub(super) fn join_failed(member: &str, error: ResponseError) -> JoinGroupResponse {

@@ -1,13 +1,10 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, Waiter, sync_failed, text};
+use super::member::{Id, Member, Waiter, sync_failed};
 use crate::exchange::{Answer, Outcome, ensure};
+use crate::messages::*;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
-use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::{JoinGroupResponse, SyncGroupRequest, SyncGroupResponse};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,16 +1,12 @@
 //! The requests of members.
 
 use super::group::{Group, State};
-use super::member::{Id, Waiter, join_failed, sync_failed, text};
+use super::member::{Id, Waiter, join_failed, sync_failed};
 use super::membership::Join;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
-use crate::console::log;
 use crate::exchange::{Caller, NODE, Reply, Waiting, code, ensure};
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::leave_group_request::MemberIdentity;
-use kafka_protocol::messages::leave_group_response::MemberResponse;
-use kafka_protocol::messages::*;
+use crate::messages::*;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 

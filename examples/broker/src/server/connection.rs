@@ -1,7 +1,6 @@
 //! One client's connection: a request in, its answer out, and then the next, as in Kafka's own broker.
 
 use crate::broker::Broker;
-use crate::console::log;
 use crate::exchange::{Answer, Caller, Refusals, Reply};
 use crate::server::incoming::{End, Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};

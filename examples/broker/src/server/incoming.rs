@@ -1,10 +1,10 @@
 //! The requests of one client, frame by frame, within its limits.
 
+use crate::messages::*;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
 use crate::wire::request::{LONGEST, Refusal, START, refuse};
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::ApiKey;
 use std::fmt::Display;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
@@ -183,9 +183,8 @@ impl<'a> Incoming<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::*;
     use crate::wire::request::tests::encoded;
-    use kafka_protocol::messages::ProduceRequest;
-    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;

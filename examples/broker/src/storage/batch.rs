@@ -2,9 +2,9 @@
 //! its own filled in; of the records inside, which may be compressed, the broker knows only how many there are.
 
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::records;
 use bytes::{Buf, Bytes, BytesMut};
-use kafka_protocol::ResponseError;
 
 /// Longest batch taken.
 pub const MAX_BATCH: usize = 16 * 1024 * 1024;

@@ -2,8 +2,8 @@
 //! recognised by its sequence number, and not appended twice. Most clients produce this way unless told not to.
 
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::batch::{Batch, Sequence};
-use kafka_protocol::ResponseError;
 use std::collections::{HashMap, VecDeque};
 
 /// Batches remembered per producer: as many as a client may have in flight.

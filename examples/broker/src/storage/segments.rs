@@ -1,7 +1,6 @@
 //! Segment files: the batches of a log one after the other, as they go over the wire. Each file is named after the
 //! offset that it begins with, as Kafka's are.
 
-use crate::console::log;
 use crate::storage::batch::Batch;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;

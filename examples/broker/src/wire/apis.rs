@@ -1,7 +1,7 @@
 //! The requests this broker takes: one table, read by the version negotiation and by the decoder alike, so that nothing
 //! can be advertised which is not handled.
 
-use kafka_protocol::messages::ApiKey;
+use crate::messages::*;
 use std::ops::RangeInclusive;
 
 /// One kind of request: the versions handled here, and how its bytes are laid out.

@@ -1,13 +1,10 @@
 //! From a frame to a request.
 
+use crate::messages::*;
 use crate::wire::apis::Api;
 use crate::wire::outline::{self, Walk};
 use bytes::{Buf, Bytes};
-use kafka_protocol::ResponseError;
-pub use kafka_protocol::messages::RequestKind;
-use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
-use kafka_protocol::messages::{ApiKey, ProduceResponse, RequestHeader, TopicName};
-use kafka_protocol::protocol::{Decodable, StrBytes};
+use kafka_protocol::protocol::Decodable;
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
 #[derive(Debug)]
@@ -148,8 +145,6 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
 pub(crate) mod tests {
     use super::*;
     use bytes::BytesMut;
-    use kafka_protocol::messages::ProduceRequest;
-    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
     use kafka_protocol::protocol::Encodable;
 
     /// The request as it comes, but for its length in front.

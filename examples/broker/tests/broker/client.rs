@@ -1,9 +1,9 @@
 //! A client that sends what it is told to, and reads the answers.
 
 use crate::programs::PATIENCE;
+use broker::messages::*;
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::{RequestHeader, ResponseHeader};
-use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 

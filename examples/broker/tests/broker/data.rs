@@ -3,9 +3,6 @@
 use crate::client::Client;
 use crate::process::{Broker, command, output};
 use crate::requests::*;
-use kafka_protocol::messages::offset_commit_request::*;
-use kafka_protocol::messages::offset_delete_request::*;
-use kafka_protocol::messages::*;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::ops::Range;

@@ -3,7 +3,6 @@
 use crate::client::Client;
 use crate::process::{Broker, command, output};
 use crate::requests::*;
-use kafka_protocol::messages::*;
 use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;
 use std::process::Stdio;

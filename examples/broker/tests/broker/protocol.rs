@@ -3,10 +3,6 @@
 use crate::client::frame;
 use crate::process::Broker;
 use crate::requests::*;
-use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
-use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
-use kafka_protocol::messages::{CreateTopicsRequest, DescribeConfigsRequest, ProduceRequest};
 use std::io::Write;
 use std::time::{Duration, Instant};
 

@@ -1,24 +1,12 @@
 //! The requests that tests make most.
 
 use crate::client::Client;
+pub(crate) use broker::messages::{ResponseError as Code, *};
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::indexmap::IndexMap;
-use kafka_protocol::messages::create_topics_request::CreatableTopic;
-use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
-use kafka_protocol::messages::fetch_response::PartitionData;
-use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
-use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use kafka_protocol::messages::*;
-use kafka_protocol::protocol::StrBytes;
 use kafka_protocol::records::*;
 
 pub(crate) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
-
-pub(crate) fn text(text: &str) -> StrBytes {
-    StrBytes::from_string(text.to_owned())
-}
 
 pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName(text(name))

@@ -5,14 +5,6 @@ use crate::client::Client;
 use crate::process::Broker;
 use crate::requests::*;
 use bytes::Bytes;
-use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
-use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource as Resource;
-use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::offset_commit_request::*;
-use kafka_protocol::messages::offset_delete_request::*;
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::*;
 use kafka_protocol::protocol::Request;
 
 /// A client, and the versions that it was told of and has not tried.
@@ -58,7 +50,7 @@ fn every_request_is_answered_in_every_version() {
     });
     all.each(|_| {
         let keys = Some(vec![text("num.partitions")]);
-        let resource = Resource::default().with_configuration_keys(keys);
+        let resource = DescribeConfigsResource::default().with_configuration_keys(keys);
         DescribeConfigsRequest::default().with_resources(vec![resource])
     });
     all.each(|_| InitProducerIdRequest::default().with_transactional_id(None));

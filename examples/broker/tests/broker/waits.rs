@@ -4,7 +4,6 @@ use crate::client::{Client, frame};
 use crate::data::Folder;
 use crate::process::Broker;
 use crate::requests::*;
-use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
 use std::time::{Duration, Instant};
 
 const REQUEST_TIMED_OUT: i16 = 7;

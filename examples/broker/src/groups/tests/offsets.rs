@@ -2,11 +2,8 @@
 
 use super::world::{GROUP, SESSION, TOPIC, World};
 use crate::groups::journal::{Journal, read};
-use crate::groups::member::{Id, text};
-use kafka_protocol::messages::offset_commit_request::*;
-use kafka_protocol::messages::offset_delete_request::*;
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::*;
+use crate::groups::member::Id;
+use crate::messages::*;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Barrier;

@@ -1,10 +1,7 @@
 //! Rebalances, one step after the other.
 
 use super::world::*;
-use crate::groups::member::text;
-use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestTopic;
-use kafka_protocol::messages::*;
+use crate::messages::{ResponseError as Code, *};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);

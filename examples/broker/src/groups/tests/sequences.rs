@@ -2,8 +2,7 @@
 //! of a generation are told the same.
 
 use super::world::*;
-use crate::groups::member::text;
-use kafka_protocol::messages::*;
+use crate::messages::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,14 +1,11 @@
 //! A coordinator, its clock, and clients that ask it.
 
 use crate::exchange::{Answer, Caller, Reply, Waiting};
+use crate::groups::Coordinator;
 use crate::groups::group::Phase;
 use crate::groups::settings::Settings;
-use crate::groups::{Coordinator, member::text};
+use crate::messages::*;
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
-use kafka_protocol::messages::leave_group_request::MemberIdentity;
-use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Decodable, Request};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, ManualClock};
