@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 /// The one broker of this cluster.
 pub(crate) const NODE: BrokerId = BrokerId(1);
 
-/// Who asks.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// Where the client reached this broker, and so will reach its coordinator.
@@ -55,7 +54,6 @@ pub(crate) fn milliseconds(count: i32) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
-/// An answer.
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
     /// Much data, which is read only when the client can be sent it.
@@ -75,7 +73,6 @@ impl<R: Into<ResponseKind>> From<R> for Answer {
     }
 }
 
-/// How a request is answered.
 pub(crate) enum Reply {
     Now(Answer),
     /// By a delayed operation, which may have ended already.

@@ -88,7 +88,6 @@ fn holds(asked: &CreatableTopicConfig) -> bool {
     configs.any(|(name, value)| name == &*asked.name && is(&value))
 }
 
-/// Tells what topics and this broker are configured to.
 pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
     let describe = |asked: DescribeConfigsResource| {
         let found = configs_of(&asked, topics);

@@ -90,7 +90,6 @@ impl Unread for Fetch {
         self.partitions().map(size).sum()
     }
 
-    /// Reads what is there now.
     fn read(self: Box<Self>) -> ResponseKind {
         let mut limits = Limits(self.max_bytes, true);
         let mut partition = |asked: PartitionFetch| {

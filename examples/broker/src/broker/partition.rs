@@ -72,12 +72,10 @@ impl Partition {
         })
     }
 
-    /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.state.lock().log.sync()
     }
 
-    /// What a fetch waits on.
     pub(crate) fn for_fetches(&self) -> Watch<'_, TopicPartition> {
         self.fetches.watch()
     }

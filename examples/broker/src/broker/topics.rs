@@ -44,7 +44,6 @@ impl Topic {
     }
 }
 
-/// All topics, by name.
 pub(crate) struct Topics {
     by_name: RwLock<ByName>,
     /// Where requests wait for partitions.
@@ -78,7 +77,6 @@ impl Topics {
         })
     }
 
-    /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let topics = self.all();
         let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
@@ -100,7 +98,6 @@ impl Topics {
         found.ok_or(ResponseError::UnknownTopicOrPartition)
     }
 
-    /// Creates a topic.
     pub(crate) fn create(&self, name: &str, partitions: i32) -> Outcome<Arc<Topic>> {
         let mut by_name = self.by_name.write();
         let count = check(&by_name, name, partitions)?;

@@ -70,7 +70,6 @@ impl Histogram {
     }
 }
 
-/// Clients at work.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) tally: Arc<Tally>,

@@ -11,7 +11,6 @@ use request_purgatory::purgatory::RejectReason;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// A JoinGroup request.
 pub(super) struct Join {
     pub(super) request: JoinGroupRequest,
     pub(super) version: i16,

@@ -43,7 +43,6 @@ pub(crate) struct Incoming<'a> {
     known: bool,
 }
 
-/// What a client sent.
 #[derive(Debug)]
 pub(crate) enum Sent {
     /// A request, without its length, and the memory for it.

@@ -6,7 +6,6 @@ use crate::messages::*;
 use crate::storage::records;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Longest batch taken.
 pub const MAX_BATCH: usize = 16 * 1024 * 1024;
 
 /// The header up to and with the record count.
@@ -93,7 +92,6 @@ impl Batch {
         Ok((offset, Self::read(&bytes.slice(..length))?))
     }
 
-    /// Bytes in the batch.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }

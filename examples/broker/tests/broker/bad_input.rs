@@ -4,15 +4,11 @@
 //! `ATTACK_TIMES` makes the attacks that many times as long: `.ci/attack` runs them at full length. Their figures go to
 //! stdout (`--nocapture`).
 
-use crate::client::{frame, framed};
-use crate::process::Broker;
-use crate::programs::eventually;
-use crate::requests::*;
+use super::*;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// Frames that are refused, each with the reason for it that is logged. (The decoder has its own test, of any bytes.)
 fn refused() -> Vec<(Vec<u8>, &'static str)> {
@@ -96,12 +92,11 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
 fn attack(broker: &Broker, over: &AtomicBool, done: &AtomicU64, number: usize) {
     let mut half_sent = vec![0; 20_000_000];
     half_sent[..4].copy_from_slice(&20_000_000_i32.to_be_bytes());
-    let topic = |number| {
-        let name = text(&format!("bad name {number}"));
-        MetadataRequestTopic::default().with_name(Some(TopicName(name)))
-    };
-    let names = Some((0..19_999).map(topic).collect());
-    let names = frame(9, 1, &MetadataRequest::default().with_topics(names));
+    let names: Vec<_> = (0..19_999)
+        .map(|number| format!("bad name {number}"))
+        .collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let names = frame(9, 1, &metadata_request(&names));
     let never_read = frame(FETCH, 1, &fetch("big", 1, 60_000)).repeat(1_000);
     let bytes = &[half_sent, names, never_read][number % 3];
     while !over.load(Ordering::Relaxed) {
@@ -189,9 +184,7 @@ fn an_answer_has_memory_or_is_not_made() {
     // What does not fit into the answer takes no memory.
     let mut twice = fetch_from("t", &[0, 0], 0);
     twice.topics[0].partitions[1].partition = 0;
-    let found = run(&mut first, &twice);
-    let lengths = [0, 1].map(|at: usize| records(&found[at]).len());
-    assert_eq!(lengths, [long.len(), 0]);
+    assert_eq!(lengths(&mut first, &twice), [long.len(), 0]);
     // As many elements as there may be, and the one partition very often.
     let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
     for partition in &mut many.topics[0].partitions {
@@ -211,8 +204,8 @@ fn an_answer_has_memory_or_is_not_made() {
     second.assert_closed();
     broker.wait_for_log("no memory for");
     receive_fetched(&mut first, sent);
-    let fetched = run(&mut broker.client(), &fetch("t", 1, 60_000));
-    assert_eq!(records(&fetched[0]).len(), long.len());
+    let late = lengths(&mut broker.client(), &fetch("t", 1, 60_000));
+    assert_eq!(late, [long.len()]);
     broker.assert_clean((first, second, waiting));
 }
 
@@ -224,8 +217,7 @@ fn a_request_that_waits_for_the_memory_of_its_answer_has_none() {
     assert_eq!(produce_to(&mut client, -1, "t", 0, &long).0, 0);
     let forgotten = ForgottenTopic::default().with_topic(topic_name(&"t".repeat(32_000)));
     let twenty = fetch("t", 1, 0).with_forgotten_topics_data(vec![forgotten; 640]);
-    let fetched = run(&mut client, &twenty);
-    assert_eq!(records(&fetched[0]).len(), long.len());
+    assert_eq!(lengths(&mut client, &twenty), [long.len()]);
     broker.assert_clean(client);
 }
 

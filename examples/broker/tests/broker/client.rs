@@ -1,13 +1,11 @@
 //! A client that sends what it is told to, and reads the answers.
 
-use crate::programs::PATIENCE;
-use broker::messages::*;
+use super::*;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A connection.
 pub(crate) struct Client {
     pub(crate) socket: TcpStream,
     next_correlation: i32,
@@ -69,7 +67,6 @@ impl Client {
     }
 }
 
-/// A request frame.
 pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> Vec<u8> {
     let header = RequestHeader::default()
         .with_request_api_key(R::KEY)

@@ -1,13 +1,10 @@
 //! What `--data` keeps, over restarts, crashes and a full disk.
 
-use crate::client::Client;
-use crate::process::{Broker, command, output};
-use crate::requests::*;
+use super::*;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Instant;
 use tempfile::{TempDir, tempdir};
 
 const KAFKA_STORAGE_ERROR: i16 = 56;

@@ -1,8 +1,6 @@
 //! The program itself: where it listens, its end, and its demonstration.
 
-use crate::client::Client;
-use crate::process::{Broker, command, output};
-use crate::requests::*;
+use super::*;
 use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;
 use std::process::Stdio;

@@ -16,3 +16,11 @@ mod requests;
 mod stock;
 mod versions;
 mod waits;
+
+// What most of them need.
+use broker::messages::{ResponseError as Code, *};
+use client::{Client, frame, framed};
+use process::{Broker, command, output};
+use programs::{PATIENCE, available, eventually, signal};
+use requests::*;
+use std::time::{Duration, Instant};

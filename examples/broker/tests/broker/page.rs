@@ -1,8 +1,7 @@
 //! What the broker shows of its purgatories: the figures, and the page.
 
-use crate::process::{Broker, command};
-use crate::programs::{available, eventually, run};
-use crate::requests::{FETCH, fetch, produce, receive_fetched};
+use super::*;
+use crate::programs::run;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;

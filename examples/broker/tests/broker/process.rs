@@ -1,8 +1,7 @@
 //! A broker process under test.
 
-use crate::client::Client;
-use crate::programs::{PATIENCE, eventually, run, signal};
-use crate::requests::create_topic;
+use super::*;
+use crate::programs::run;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -168,7 +167,6 @@ fn address(line: &str, behind: &str) -> Option<SocketAddr> {
     rest.split(';').next()?.parse().ok()
 }
 
-/// The broker program.
 pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_broker"))
 }

@@ -1,10 +1,7 @@
 //! Errors and limits, request by request.
 
-use crate::client::frame;
-use crate::process::Broker;
-use crate::requests::*;
+use super::*;
 use std::io::Write;
-use std::time::{Duration, Instant};
 
 #[test]
 fn topics_are_created_as_asked_or_refused() {
@@ -356,30 +353,25 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
         for partition in &mut fetch.topics[0].partitions {
             partition.partition_max_bytes = partition_max_bytes;
         }
-        let fetched = run(&mut client, &fetch);
-        let batches = [0, 1].map(|at: usize| records(&fetched[at]).len() as i32 / length);
-        assert_eq!(batches, expected, "{max_bytes} {partition_max_bytes}");
+        let expected = expected.map(|batches| batches * one.len());
+        let lengths = lengths(&mut client, &fetch);
+        assert_eq!(lengths, expected, "{max_bytes} {partition_max_bytes}");
     }
     // Nor may one behind a partition with nothing to read.
     let mut fetch = fetch_from("t", &[0, 3, 0], 0).with_max_bytes(1);
     for (asked, index) in fetch.topics[0].partitions.iter_mut().zip([0, 0, 1]) {
         asked.partition = index;
     }
-    let fetched = run(&mut client, &fetch);
-    let batches = [0, 1, 2].map(|at: usize| records(&fetched[at]).len() as i32 / length);
-    assert_eq!(batches, [1, 0, 0]);
+    assert_eq!(lengths(&mut client, &fetch), [one.len(), 0, 0]);
     // Nor may the first one of another topic.
     create_topic(&mut client, "u", 1);
     produce_to(&mut client, -1, "u", 0, &one);
     let mut both = self::fetch("t", 1, 0).with_max_bytes(1);
     both.topics.extend(self::fetch("u", 1, 0).topics);
-    let lengths = run(&mut client, &both).into_iter();
-    let lengths: Vec<_> = lengths.map(|found| records(&found).len()).collect();
-    assert_eq!(lengths, [one.len(), 0]);
+    assert_eq!(lengths(&mut client, &both), [one.len(), 0]);
     // But one behind partitions with nothing to read may, if there is none before.
-    let fetched = run(&mut client, &fetch_from("t", &[3, 0], 0).with_max_bytes(1));
-    let lengths = [0, 1].map(|at: usize| records(&fetched[at]).len());
-    assert_eq!(lengths, [0, one.len()]);
+    let fetch = fetch_from("t", &[3, 0], 0).with_max_bytes(1);
+    assert_eq!(lengths(&mut client, &fetch), [0, one.len()]);
     // Whole batches, from the one that holds the offset.
     let three = batch(&[b"a", b"b", b"c"]);
     assert_eq!(produce_to(&mut client, -1, "u", 0, &three), (0, 1));

@@ -1,7 +1,6 @@
 //! The requests that tests make most.
 
-use crate::client::Client;
-pub(crate) use broker::messages::{ResponseError as Code, *};
+use super::*;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::indexmap::IndexMap;
 use kafka_protocol::records::*;
@@ -61,6 +60,12 @@ pub(crate) fn run(client: &mut Client, fetch: &FetchRequest) -> Vec<PartitionDat
 /// The bytes of records in what was fetched.
 pub(crate) fn records(data: &PartitionData) -> &[u8] {
     data.records.as_ref().expect("empty rather than null")
+}
+
+/// Fetches, and returns how many bytes of records came of each partition.
+pub(crate) fn lengths(client: &mut Client, fetch: &FetchRequest) -> Vec<usize> {
+    let fetched = run(client, fetch).into_iter();
+    fetched.map(|data| records(&data).len()).collect()
 }
 
 /// A produce request for partitions of one topic; `None` sends null for records.
@@ -132,21 +137,27 @@ pub(crate) fn create_topic(client: &mut Client, name: &str, partitions: i32) {
     assert_eq!(answer.topics[0].error_code, 0);
 }
 
+pub(crate) fn delete_topics_request(names: &[&str]) -> DeleteTopicsRequest {
+    let names = names.iter().map(|name| topic_name(name));
+    DeleteTopicsRequest::default().with_topic_names(names.collect())
+}
+
 /// Deletes topics, and returns the error of each.
 pub(crate) fn delete_topics(client: &mut Client, names: &[&str]) -> Vec<i16> {
-    let names = names.iter().map(|name| topic_name(name));
-    let request = DeleteTopicsRequest::default().with_topic_names(names.collect());
-    let responses = client.request(5, &request).responses.into_iter();
+    let answer = client.request(5, &delete_topics_request(names));
+    let responses = answer.responses.into_iter();
     responses.map(|topic| topic.error_code).collect()
+}
+
+pub(crate) fn metadata_request(topics: &[&str]) -> MetadataRequest {
+    let topic = |name: &&str| MetadataRequestTopic::default().with_name(Some(topic_name(name)));
+    let topics = topics.iter().map(topic).collect();
+    MetadataRequest::default().with_topics(Some(topics))
 }
 
 /// Asks for topics, creating missing ones or not: error and number of partitions of each.
 pub(crate) fn metadata(client: &mut Client, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
-    let topic = |name: &&str| MetadataRequestTopic::default().with_name(Some(topic_name(name)));
-    let topics = topics.iter().map(topic);
-    let request = MetadataRequest::default()
-        .with_topics(Some(topics.collect()))
-        .with_allow_auto_topic_creation(create);
+    let request = metadata_request(topics).with_allow_auto_topic_creation(create);
     let topics = client.request(8, &request).topics.into_iter();
     let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
     found.collect()

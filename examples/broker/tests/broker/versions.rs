@@ -1,9 +1,7 @@
 //! Every request in every version that is advertised, with something in its arrays: each is answered, and leaves no byte
 //! of it unread. (What the answers say, the stock clients check.)
 
-use crate::client::Client;
-use crate::process::Broker;
-use crate::requests::*;
+use super::*;
 use bytes::Bytes;
 use kafka_protocol::protocol::Request;
 
@@ -34,20 +32,14 @@ fn every_request_is_answered_in_every_version() {
     let mut all = Negotiated(client, apis.collect());
 
     all.each(|_| ApiVersionsRequest::default());
-    all.each(|_| {
-        let topic = MetadataRequestTopic::default().with_name(Some(topic_name("t")));
-        MetadataRequest::default().with_topics(Some(vec![topic]))
-    });
+    all.each(|_| metadata_request(&["t"]));
     all.each(|version| {
         let mut request = create_request(&[(&format!("new-{version}"), 2)]);
         let config = CreatableTopicConfig::default().with_name(text("retention.ms"));
         request.topics[0].configs = vec![config.with_value(Some(text("-1")))];
         request
     });
-    all.each(|version| {
-        let name = topic_name(&format!("new-{version}"));
-        DeleteTopicsRequest::default().with_topic_names(vec![name])
-    });
+    all.each(|version| delete_topics_request(&[&format!("new-{version}")]));
     all.each(|_| {
         let keys = Some(vec![text("num.partitions")]);
         let resource = DescribeConfigsResource::default().with_configuration_keys(keys);
