@@ -39,6 +39,12 @@ mod server;
 pub mod storage;
 pub mod wire;
 
+/// Those of the tests in `tests/broker`. Unit tests need some of them.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/broker/requests.rs"]
+mod requests;
+
 use clap::Parser;
 use cli::{Cli, Command};
 use std::io;

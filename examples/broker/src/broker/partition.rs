@@ -211,16 +211,13 @@ impl State {
 mod tests {
     use super::*;
     use crate::broker::topics::Topics;
+    use crate::requests::batch_from;
 
     /// A request may have looked it up before the topic went.
     #[test]
     fn a_deleted_partition_takes_no_batch() {
-        let mut bytes = vec![0; 61];
-        // The length behind its own field, the format, and the number of records.
-        (bytes[11], bytes[16], bytes[60]) = (49, 2, 1);
-        let checksum = crc32c::crc32c(&bytes[21..]);
-        bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
-        let (_, batch) = Batch::from_storage(&bytes.into()).expect("a batch");
+        let batch = batch_from(0, 0, 0, &[b"value"]).into();
+        let batch = Batch::from_producer(&batch).expect("a batch");
         let (topic, partition) = ("t".into(), 0);
         let purgatories = Purgatories::new().expect("threads are to be had");
         let key = TopicPartition { topic, partition };

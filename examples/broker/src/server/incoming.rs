@@ -178,7 +178,7 @@ impl<'a> Incoming<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::request::tests::encoded;
+    use crate::requests::{frame, produce_request};
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;
@@ -186,14 +186,8 @@ mod tests {
     /// What comes of a produce request of 40 MiB that begins after 9 seconds and arrives at this pace.
     async fn receive(time_per_mib: Duration) -> Result<Sent, End> {
         const PIECE: usize = 64 * 1024;
-        let records = Some(vec![0; 40 << 20].into());
-        let partition = PartitionProduceData::default().with_records(records);
-        let topic = TopicProduceData::default().with_partition_data(vec![partition]);
-        let request = ProduceRequest::default()
-            .with_acks(1)
-            .with_topic_data(vec![topic]);
-        let request = encoded(&request);
-        let frame = [&(request.len() as i32).to_be_bytes()[..], &request].concat();
+        let records = vec![0; 40 << 20];
+        let frame = frame(8, 0, &produce_request(1, 0, "t", &[(0, Some(&records))]));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let mut client = TcpStream::connect(address).await.expect("a client");

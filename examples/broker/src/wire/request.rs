@@ -142,19 +142,9 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use bytes::BytesMut;
-    use kafka_protocol::protocol::Encodable;
-
-    /// The request as it comes, but for its length in front.
-    pub(crate) fn encoded(request: &ProduceRequest) -> BytesMut {
-        let mut bytes = BytesMut::new();
-        let header = RequestHeader::default().with_request_api_version(8);
-        header.encode(&mut bytes, 1).expect("a header");
-        request.encode(&mut bytes, 8).expect("a request");
-        bytes
-    }
+    use crate::requests::{frame, produce_request};
 
     /// A client that awaits no answer would take one for the answer to its next request.
     #[test]
@@ -166,12 +156,9 @@ pub(crate) mod tests {
             (-1, 1, 2, false),
             (-1, 2, 1, false),
         ] {
-            let topic = TopicProduceData::default()
-                .with_partition_data(vec![PartitionProduceData::default(); partitions]);
-            let request = ProduceRequest::default()
-                .with_acks(acks)
-                .with_topic_data(vec![topic; topics]);
-            let refusal = refuse(&encoded(&request));
+            let mut request = produce_request(acks, 0, "t", &vec![(0, None); partitions]);
+            request.topic_data = vec![request.topic_data.remove(0); topics];
+            let refusal = refuse(&frame(8, 0, &request)[size_of::<i32>()..]);
             assert_eq!(refusal.is_some(), is_answered, "{request:?}");
         }
     }

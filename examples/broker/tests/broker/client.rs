@@ -1,8 +1,8 @@
 //! A client that sends what it is told to, and reads the answers.
 
 use super::*;
-use bytes::{Bytes, BytesMut};
-use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request};
+use bytes::Bytes;
+use kafka_protocol::protocol::{Decodable, HeaderVersion, Request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -67,21 +67,79 @@ impl Client {
     }
 }
 
-pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> Vec<u8> {
-    let header = RequestHeader::default()
-        .with_request_api_key(R::KEY)
-        .with_request_api_version(version)
-        .with_correlation_id(correlation)
-        .with_client_id(Some(StrBytes::from_static_str("test")));
-    let mut bytes = BytesMut::new();
-    let encoded = header.encode(&mut bytes, R::header_version(version));
-    encoded.expect("encode the header");
-    let encoded = request.encode(&mut bytes, version);
-    encoded.expect("encode the request");
-    framed(&bytes)
+/// The version that tests fetch in.
+pub(crate) const FETCH: i16 = 11;
+
+/// The version that tests produce in.
+pub(crate) const PRODUCE: i16 = 8;
+
+/// The partitions in the answer to a fetch that was sent.
+pub(crate) fn receive_fetched(client: &mut Client, correlation: i32) -> Vec<PartitionData> {
+    let answer = client.receive::<FetchRequest>(FETCH, correlation);
+    assert_eq!(answer.error_code, 0);
+    let topics = answer.responses.into_iter();
+    let fetched = topics.flat_map(|topic| topic.partitions);
+    // Without transactions, what is replicated is stable. With an error there is no offset.
+    let checked = fetched.inspect(|found| {
+        assert_eq!(found.last_stable_offset, found.high_watermark);
+        assert_eq!(found.log_start_offset >= 0, found.error_code == 0);
+    });
+    checked.collect()
 }
 
-/// Bytes behind their length.
-pub(crate) fn framed(bytes: &[u8]) -> Vec<u8> {
-    [&(bytes.len() as i32).to_be_bytes()[..], bytes].concat()
+/// Fetches, and returns what came of each partition.
+pub(crate) fn run(client: &mut Client, fetch: &FetchRequest) -> Vec<PartitionData> {
+    let sent = client.send(FETCH, fetch);
+    receive_fetched(client, sent)
+}
+
+/// Fetches, and returns how many bytes of records came of each partition.
+pub(crate) fn lengths(client: &mut Client, fetch: &FetchRequest) -> Vec<usize> {
+    let fetched = run(client, fetch).into_iter();
+    fetched.map(|data| records(&data).len()).collect()
+}
+
+pub(crate) fn produce_to(
+    client: &mut Client,
+    acks: i16,
+    topic: &str,
+    partition: i32,
+    records: &[u8],
+) -> (i16, i64) {
+    let request = produce_request(acks, 10_000, topic, &[(partition, Some(records))]);
+    produced(client.request(PRODUCE, &request))[0]
+}
+
+/// Produces one record to partition 0, waiting for the replicas; returns its offset.
+pub(crate) fn produce(client: &mut Client, topic: &str, value: &[u8]) -> i64 {
+    let (error, offset) = produce_to(client, -1, topic, 0, &batch(&[value]));
+    assert_eq!(error, 0);
+    offset
+}
+
+pub(crate) fn create_topic(client: &mut Client, name: &str, partitions: i32) {
+    let answer = client.request(4, &create_request(&[(name, partitions)]));
+    assert_eq!(answer.topics[0].error_code, 0);
+}
+
+/// Deletes topics, and returns the error of each.
+pub(crate) fn delete_topics(client: &mut Client, names: &[&str]) -> Vec<i16> {
+    let answer = client.request(5, &delete_topics_request(names));
+    let responses = answer.responses.into_iter();
+    responses.map(|topic| topic.error_code).collect()
+}
+
+/// Asks for topics, creating missing ones or not: error and number of partitions of each.
+pub(crate) fn metadata(client: &mut Client, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
+    let request = metadata_request(topics).with_allow_auto_topic_creation(create);
+    let topics = client.request(8, &request).topics.into_iter();
+    let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
+    found.collect()
+}
+
+/// Error and offset of partition 0 at a time; -1 is the latest, -2 the earliest.
+pub(crate) fn offset_at(client: &mut Client, topic: &str, timestamp: i64) -> (i16, i64) {
+    let answer = client.request(5, &list_offsets_request(topic, timestamp));
+    let found = &answer.topics[0].partitions[0];
+    (found.error_code, found.offset)
 }

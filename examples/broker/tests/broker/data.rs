@@ -208,7 +208,7 @@ fn a_deleted_topic_does_not_come_back() {
         create_topic(&mut client, topic, 2);
         produce(&mut client, topic, b"value");
     }
-    let commits = [0, 2].map(|partition| commit(&mut client, "t", partition, 7));
+    let commits = [0, 2].map(|partition| commit(&mut client, partition, 7));
     assert_eq!(commits, [0, UNKNOWN_TOPIC_OR_PARTITION]);
     // A topic that cannot be deleted keeps what was committed for it, and takes more.
     let in_the_way = folder.path.join("+old-t");
@@ -223,7 +223,7 @@ fn a_deleted_topic_does_not_come_back() {
     // An earlier deletion may have left this much.
     fs::create_dir_all(in_the_way.join("0")).expect("a folder");
     assert_eq!(delete_topics(&mut client, &["t", "u"]), [0, 0]);
-    assert_eq!(commit(&mut client, "t", 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(commit(&mut client, 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
     create_topic(&mut client, "u", 1);
     broker.end("KILL");
     // What a crash between two steps leaves.
@@ -242,30 +242,14 @@ fn a_deleted_topic_does_not_come_back() {
     assert_eq!(folder.entries(""), left);
 }
 
-/// Commits an offset as a client without a group does; returns the error.
-fn commit(client: &mut Client, topic: &str, partition: i32, offset: i64) -> i16 {
-    let partition = OffsetCommitRequestPartition::default()
-        .with_partition_index(partition)
-        .with_committed_offset(offset)
-        .with_committed_metadata(Some(text(&"m".repeat(100))));
-    let topic = OffsetCommitRequestTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = OffsetCommitRequest::default()
-        .with_group_id(GroupId(text("g")))
-        .with_generation_id_or_member_epoch(-1)
-        .with_topics(vec![topic]);
-    client.request(8, &request).topics[0].partitions[0].error_code
+/// Commits an offset, with long metadata, as a client without members does; returns the error.
+fn commit(client: &mut Client, partition: i32, offset: i64) -> i16 {
+    let request = commit_request((GROUP, "", -1), &[(partition, offset)], 100);
+    commit_errors(&client.request(8, &request))[0]
 }
 
-/// Partition and offset of all that was committed.
 fn committed(client: &mut Client) -> Vec<(i32, i64)> {
-    let request = OffsetFetchRequest::default();
-    let request = request.with_group_id(GroupId(text("g"))).with_topics(None);
-    let topics = client.request(7, &request).topics.into_iter();
-    let partitions = topics.flat_map(|topic| topic.partitions);
-    let offsets = partitions.map(|found| (found.partition_index, found.committed_offset));
-    offsets.collect()
+    offsets(client.request(7, &offsets_request(GROUP)))
 }
 
 /// A limit on the size of files stands for a disk that is full: a write up to it is cut short, the next one fails. The
@@ -292,32 +276,26 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     create_topic(&mut client, "t", 2);
     let [one, next] = [0, 1].map(|sequence| batch_from(7, 0, sequence, &[&[7; 1_000]]));
     assert_eq!(produce_to(&mut client, -1, "t", 0, &one), (0, 0));
-    assert_eq!(commit(&mut client, "t", 0, 1), 0);
+    assert_eq!(commit(&mut client, 0, 1), 0);
     limit(Some(1_500));
     let refused = produce_to(&mut client, -1, "t", 0, &next).0;
     assert_eq!(refused, KAFKA_STORAGE_ERROR);
     let mut kept = 1;
-    while commit(&mut client, "t", 0, kept + 1) == 0 {
+    while commit(&mut client, 0, kept + 1) == 0 {
         kept += 1;
     }
     assert!((5..20).contains(&kept), "{kept}");
-    assert_eq!(commit(&mut client, "t", 1, 1), KAFKA_STORAGE_ERROR);
-    let unwanted = OffsetDeleteRequestTopic::default()
-        .with_name(topic_name("t"))
-        .with_partitions(vec![Default::default()]);
-    let request = OffsetDeleteRequest::default()
-        .with_group_id(GroupId(text("g")))
-        .with_topics(vec![unwanted]);
+    assert_eq!(commit(&mut client, 1, 1), KAFKA_STORAGE_ERROR);
     // (The line of this one might still have room.)
     limit(Some(1));
-    let deleted = client.request(0, &request);
+    let deleted = client.request(0, &forget_request(GROUP, 0));
     let error = deleted.topics[0].partitions[0].error_code;
     assert_eq!(error, KAFKA_STORAGE_ERROR);
     // What was refused is not there, and what was kept is whole.
     assert_eq!(committed(&mut client), [(0, kept)]);
     limit(None);
     assert_eq!(produce_to(&mut client, -1, "t", 0, &next), (0, 1));
-    assert_eq!(commit(&mut client, "t", 1, 9), 0);
+    assert_eq!(commit(&mut client, 1, 9), 0);
     broker.end("KILL");
     let killed = Instant::now();
     let (broker, mut client) = folder.open();

@@ -38,10 +38,10 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
     let found = &client.request(8, &MetadataRequest::default()).brokers[0];
     assert_eq!((&*found.host, found.port), ("127.0.0.2", i32::from(port)));
     // An administrator is told where they came from.
-    client.send(3, &join_request(60_000));
+    client.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
     broker.wait_for_figure("members", 1);
     let mut administrator = broker.client();
-    let group = DescribeGroupsRequest::default().with_groups(vec![GroupId(text("g"))]);
+    let group = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
     let found = &administrator.request(5, &group).groups[0].members[0];
     let from = client.socket.local_addr().unwrap().ip();
     assert_eq!(*found.client_host, *format!("/{from}"));
@@ -80,7 +80,7 @@ fn a_signal_answers_every_parked_request() {
         let sent = producer.send(PRODUCE, &request);
         broker.wait_for_figure("fetch", 50);
         let mut member = broker.client();
-        let joins = member.send(3, &join_request(60_000));
+        let joins = member.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
         broker.wait_for_figure("produce", 1);
         broker.wait_for_figure("members", 1);
         crate::programs::signal(broker.pid(), signal);

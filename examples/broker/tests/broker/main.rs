@@ -18,8 +18,8 @@ mod versions;
 mod waits;
 
 // What most of them need.
-use broker::messages::{ResponseError as Code, *};
-use client::{Client, frame, framed};
+use broker::messages::{self, ResponseError as Code, *};
+use client::*;
 use process::{Broker, command, output};
 use programs::{PATIENCE, available, eventually, signal};
 use requests::*;

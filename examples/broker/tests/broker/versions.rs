@@ -51,20 +51,15 @@ fn every_request_is_answered_in_every_version() {
     all.each(|_| produce_request(-1, 1_000, "t", &records));
     all.each(|_| fetch("t", 2, 0));
     all.each(|_| list_offsets_request("t", -1));
-    let group = || GroupId(text("g"));
     all.each(|_| FindCoordinatorRequest::default().with_key(text("g")));
-    all.each(|_| join_request(500));
+    all.each(|_| join_request("").with_rebalance_timeout_ms(500));
     all.each(|_| {
         let assignment = SyncGroupRequestAssignment::default();
         let assignment = assignment.with_assignment(Bytes::from_static(b"assignment"));
         SyncGroupRequest::default().with_assignments(vec![assignment])
     });
-    all.each(|_| HeartbeatRequest::default().with_group_id(group()));
-    all.each(|_| {
-        let partition = OffsetCommitRequestPartition::default();
-        let topic = OffsetCommitRequestTopic::default().with_partitions(vec![partition]);
-        OffsetCommitRequest::default().with_topics(vec![topic])
-    });
+    all.each(|_| HeartbeatRequest::default().with_group_id(group(GROUP)));
+    all.each(|_| commit_request((GROUP, "", -1), &[(0, 7)], 0));
     all.each(|_| {
         let topic = OffsetFetchRequestTopic::default().with_partition_indexes(vec![1, 0]);
         OffsetFetchRequest::default().with_topics(Some(vec![topic]))
@@ -73,18 +68,14 @@ fn every_request_is_answered_in_every_version() {
         let states = vec![text("Stable"); usize::from(version >= 4)];
         ListGroupsRequest::default().with_states_filter(states)
     });
-    all.each(|_| DescribeGroupsRequest::default().with_groups(vec![group()]));
+    all.each(|_| DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]));
     all.each(|_| ConsumerGroupHeartbeatRequest::default());
     all.each(|version| {
         let members = vec![Default::default(); usize::from(version >= 3)];
         LeaveGroupRequest::default().with_members(members)
     });
-    all.each(|_| {
-        let partition = OffsetDeleteRequestPartition::default();
-        let topic = OffsetDeleteRequestTopic::default().with_partitions(vec![partition]);
-        OffsetDeleteRequest::default().with_topics(vec![topic])
-    });
-    all.each(|_| DeleteGroupsRequest::default().with_groups_names(vec![group()]));
+    all.each(|_| forget_request(GROUP, 0));
+    all.each(|_| DeleteGroupsRequest::default().with_groups_names(vec![group(GROUP)]));
     assert_eq!(all.1, [], "not tried");
     let transactional =
         InitProducerIdRequest::default().with_transactional_id(Some(text("id").into()));

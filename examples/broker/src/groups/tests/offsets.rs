@@ -1,6 +1,6 @@
 //! Committing and fetching offsets, and the journal that keeps them.
 
-use super::world::{GROUP, SESSION, TOPIC, World};
+use super::world::*;
 use crate::groups::journal::{Journal, read};
 use crate::groups::member::Id;
 use crate::messages::*;
@@ -11,34 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::{TempDir, tempdir};
 
-/// Commits partitions of a group, each with its offset as epoch and as metadata, the first in this many bytes; returns
-/// the error of each.
+/// Commits as [`commit_request`] says; returns the error of each partition.
 fn commit_each(
     world: &World,
     by: (&str, &str, i32),
     offsets: &[(i32, i64)],
     length: usize,
 ) -> Vec<i16> {
-    let (group, member, generation) = by;
-    let partitions = offsets.iter().map(|(index, offset)| {
-        let length = length * usize::from(*index == offsets[0].0);
-        OffsetCommitRequestPartition::default()
-            .with_partition_index(*index)
-            .with_committed_offset(*offset)
-            .with_committed_leader_epoch(*offset as i32)
-            .with_committed_metadata(Some(text(&format!("{offset:length$}"))))
-    });
-    let topic = OffsetCommitRequestTopic::default()
-        .with_name(TopicName(text(TOPIC)))
-        .with_partitions(partitions.collect());
-    let request = OffsetCommitRequest::default()
-        .with_group_id(GroupId(text(group)))
-        .with_member_id(text(member))
-        .with_generation_id_or_member_epoch(generation)
-        .with_topics(vec![topic]);
-    let answer = world.ask(request, 8).answer();
-    let partitions = answer.topics[0].partitions.iter();
-    partitions.map(|partition| partition.error_code).collect()
+    commit_errors(&world.ask(commit_request(by, offsets, length), 8).answer())
 }
 
 /// The same, and returns the error of the first.
@@ -53,27 +33,11 @@ fn commit(world: &World, member: &str, generation: i32, partition: i32, offset: 
 
 /// All that a group has committed.
 fn committed_by(world: &World, group: &str) -> Vec<(i32, i64)> {
-    let request = OffsetFetchRequest::default()
-        .with_group_id(GroupId(text(group)))
-        .with_topics(None);
-    let topics = world.ask(request, 7).answer().topics.into_iter();
-    let partitions = topics.flat_map(|topic| topic.partitions);
-    let offsets = partitions.map(|found| {
-        let metadata = found.metadata.expect("empty rather than null");
-        assert_eq!(metadata.trim(), found.committed_offset.to_string());
-        assert_eq!(metadata.trim(), found.committed_leader_epoch.to_string());
-        (found.partition_index, found.committed_offset)
-    });
-    offsets.collect()
+    offsets(world.ask(offsets_request(group), 7).answer())
 }
 
 fn committed(world: &World) -> Vec<(i32, i64)> {
     committed_by(world, GROUP)
-}
-
-fn delete(world: &World) -> i16 {
-    let request = DeleteGroupsRequest::default().with_groups_names(vec![GroupId(text(GROUP))]);
-    world.ask(request, 2).answer().results[0].error_code
 }
 
 #[test]
@@ -103,7 +67,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     let refused = [2, 1].map(|it| commit(&world, &ids[0], it, 0, 12));
     assert_eq!(refused, [27, 22]); // REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION
     assert_eq!(committed(&world), [(0, 11), (1, 20)]);
-    assert_eq!(delete(&world), 68, "NON_EMPTY_GROUP");
+    assert_eq!(world.delete(), 68, "NON_EMPTY_GROUP");
     for id in ids.iter().chain([&third]) {
         assert_eq!(world.leave(id, None), 0);
     }
@@ -114,7 +78,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // Of two that delete it at once, one is told GROUP_ID_NOT_FOUND.
     let held = world.coordinator.journal.lock();
     let mut deleted = thread::scope(|scope| {
-        let both = [(); 2].map(|()| scope.spawn(|| delete(&world)));
+        let both = [(); 2].map(|()| scope.spawn(|| world.delete()));
         thread::sleep(Duration::from_millis(50));
         drop(held);
         both.map(|deletion| deletion.join().expect("no panic"))
@@ -138,11 +102,9 @@ fn where_nothing_was_committed_there_is_no_offset() {
     let world = World::new();
     let found = || {
         let topic = OffsetFetchRequestTopic::default()
-            .with_name(TopicName(text(TOPIC)))
+            .with_name(topic_name("t"))
             .with_partition_indexes(vec![1, 0]);
-        let request = OffsetFetchRequest::default()
-            .with_group_id(GroupId(text(GROUP)))
-            .with_topics(Some(vec![topic]));
+        let request = offsets_request(GROUP).with_topics(Some(vec![topic]));
         let answer = world.ask(request, 7).answer();
         let partitions = answer.topics[0].partitions.iter();
         let found = partitions.map(|it| (it.partition_index, it.error_code, it.committed_offset));
@@ -197,7 +159,7 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     assert_eq!(zombie, [25, 25], "UNKNOWN_MEMBER_ID");
     let world = start(&kept);
     assert_eq!(found(&world), [both.clone(), both.clone()]);
-    assert_eq!(delete(&world), 0);
+    assert_eq!(world.delete(), 0);
     let world = start(&kept);
     assert!(world.coordinator.group("g").is_none(), "it was deleted");
     assert_eq!(found(&world), [vec![], both.clone()]);
@@ -206,7 +168,7 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     let deleted = world.coordinator.forget_topic("other", || Ok(()));
     assert_eq!(deleted, Ok(()));
     assert_eq!(found(&world), [both.clone(), both.clone()]);
-    let deleted = world.coordinator.forget_topic(TOPIC, || Ok(()));
+    let deleted = world.coordinator.forget_topic("t", || Ok(()));
     assert_eq!(deleted, Ok(()));
     assert_eq!(found(&world), [vec![], vec![]]);
     assert_eq!(found(&start(&kept)), [vec![], vec![]]);
@@ -223,14 +185,7 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
     let kept = tempdir().expect("a folder");
     let world = start(&kept);
     let delete = |group: &str, index| {
-        let partition = OffsetDeleteRequestPartition::default().with_partition_index(index);
-        let topic = OffsetDeleteRequestTopic::default()
-            .with_name(TopicName(text(TOPIC)))
-            .with_partitions(vec![partition]);
-        let request = OffsetDeleteRequest::default()
-            .with_group_id(GroupId(text(group)))
-            .with_topics(vec![topic]);
-        let answer = world.ask(request, 0).answer();
+        let answer = world.ask(forget_request(group, index), 0).answer();
         let topics = answer.topics.iter();
         let partitions = topics.flat_map(|topic| &topic.partitions);
         let errors = partitions.map(|partition| partition.error_code);
@@ -243,7 +198,7 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
         commit_all(&world, (GROUP, &*ids[0], 1), &[(0, 7), (1, 8)], 0)
     };
     assert_eq!(commit(), 0);
-    let forgotten = world.coordinator.forget_topic(TOPIC, || Ok(()));
+    let forgotten = world.coordinator.forget_topic("t", || Ok(()));
     assert_eq!(
         (forgotten, committed(&world)),
         (Ok(()), vec![]),
@@ -282,15 +237,10 @@ fn f9_a_journal_that_is_written_anew_has_the_last_commit() {
 fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
     let world = World::new();
     let (coordinator, journal) = (&world.coordinator, &world.coordinator.journal);
-    let topic = OffsetCommitRequestTopic::default()
-        .with_name(TopicName(text(TOPIC)))
-        .with_partitions(vec![OffsetCommitRequestPartition::default()]);
-    let request = OffsetCommitRequest::default()
-        .with_group_id(GroupId(text(GROUP)))
-        .with_topics(vec![topic]);
+    let request = commit_request((GROUP, "", -1), &[(0, 7)], 0);
     thread::scope(|scope| {
         let is_partition = |_: &str, _| {
-            let deletion = scope.spawn(|| coordinator.forget_topic(TOPIC, || Ok(())));
+            let deletion = scope.spawn(|| coordinator.forget_topic("t", || Ok(())));
             while !deletion.is_finished() && !journal.is_locked() {
                 thread::yield_now();
             }
@@ -306,7 +256,7 @@ fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
             thread::sleep(Duration::from_millis(50));
             Ok(())
         };
-        coordinator.forget_topic(TOPIC, delete)
+        coordinator.forget_topic("t", delete)
     })
     .expect("it was there");
     assert_eq!(coordinator.committed().len(), 1);

@@ -120,9 +120,7 @@ impl Run {
     }
 
     fn delete(&mut self) {
-        let id = GroupId(text(GROUP));
-        let request = DeleteGroupsRequest::default().with_groups_names(vec![id]);
-        if self.world.ask(request, 2).answer().results[0].error_code == 0 {
+        if self.world.delete() == 0 {
             self.generations.clear();
         }
     }
