@@ -89,6 +89,31 @@ impl<A: Into<Answer>> From<A> for Reply {
     }
 }
 
+/// Both ends of an answer that may be given later.
+pub(crate) fn answered_later() -> (Waiter, Waiting) {
+    let (sender, answer) = oneshot::channel();
+    let leave = None;
+    (Waiter(sender), Waiting { answer, leave })
+}
+
+/// Where the answer to a request goes.
+///
+/// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
+/// client that has gone.
+pub(crate) struct Waiter(oneshot::Sender<Answer>);
+
+impl Waiter {
+    /// Only wakes the task of the connection, so it may be called under a lock.
+    pub(crate) fn answer(self, answer: impl Into<Answer>) {
+        // The receiver is dropped if the client has left.
+        let _ = self.0.send(answer.into());
+    }
+
+    pub(crate) fn has_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
 /// The receiving end of a delayed operation's answer. Dropping it says that the client has gone.
 pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Receiver<Answer>,

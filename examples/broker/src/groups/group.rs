@@ -152,7 +152,6 @@ impl DelayedOperation for DelayedPhase {
         self.timeout
     }
 
-    /// Takes the lock of the group. So no thread checks or parks while it has that lock.
     fn try_complete(&mut self) -> bool {
         self.group.lock().is_over(self.round)
     }

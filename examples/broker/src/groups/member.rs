@@ -2,12 +2,11 @@
 
 use super::settings::MAX_PROTOCOLS;
 use super::{Charge, Shared};
-use crate::exchange::{Answer, Outcome, ensure};
+use crate::exchange::{Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Ids of groups and members. Copies of what a client sent: a slice of its request would keep the whole frame.
 pub(crate) type Id = Arc<str>;
@@ -35,24 +34,6 @@ pub(super) struct Member {
 pub(super) struct Protocols {
     pub(super) by_preference: Vec<(Id, Bytes)>,
     _charge: Charge,
-}
-
-/// Where the answer to a parked request goes.
-///
-/// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
-/// client that has gone.
-pub(super) struct Waiter(pub(super) oneshot::Sender<Answer>);
-
-impl Waiter {
-    /// Only wakes the task of the connection, so it may be called under a lock.
-    pub(super) fn answer(self, answer: impl Into<Answer>) {
-        // The receiver is dropped if the client has left.
-        let _ = self.0.send(answer.into());
-    }
-
-    pub(super) fn has_gone(&self) -> bool {
-        self.0.is_closed()
-    }
 }
 
 impl Member {

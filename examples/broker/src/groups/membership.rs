@@ -1,10 +1,10 @@
 //! Who comes into a group, comes back, and goes.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, Protocols, Waiter, join_failed};
+use super::member::{Id, Member, Protocols, join_failed};
 use super::rebalance::joined;
 use super::settings::{MAX_ID, MAX_REBALANCE, SESSION};
-use crate::exchange::{Outcome, ensure, milliseconds};
+use crate::exchange::{Outcome, Waiter, ensure, milliseconds};
 use crate::messages::*;
 use bytes::Bytes;
 use request_purgatory::purgatory::RejectReason;

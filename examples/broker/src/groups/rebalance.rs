@@ -1,8 +1,8 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, Waiter, sync_failed};
-use crate::exchange::{Answer, Outcome, ensure};
+use super::member::{Id, Member, sync_failed};
+use crate::exchange::{Answer, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
 use std::collections::BTreeMap;

@@ -14,8 +14,10 @@ pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     batches: VecDeque<Stored>,
-    start_offset: i64,
-    end_offset: i64,
+    /// The oldest offset still kept.
+    pub(crate) start_offset: i64,
+    /// The offset that the next record will get.
+    pub(crate) end_offset: i64,
     end_position: u64,
     /// Where the batches are, if not in memory.
     segments: Option<Segments>,
@@ -95,16 +97,6 @@ impl Log {
         })?;
         log.segments = Some(segments);
         Ok(log)
-    }
-
-    /// The oldest offset still kept.
-    pub(crate) fn start_offset(&self) -> i64 {
-        self.start_offset
-    }
-
-    /// The offset that the next record will get.
-    pub(crate) fn end_offset(&self) -> i64 {
-        self.end_offset
     }
 
     /// Appends a batch and returns its first offset. After an error the log is as before.

@@ -1,6 +1,6 @@
 //! A coordinator, its clock, and clients that ask it.
 
-use crate::exchange::{Answer, Caller, Reply, Waiting};
+use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
 use crate::groups::Coordinator;
 use crate::groups::group::Phase;
 use crate::groups::settings::Settings;
@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::oneshot::error::TryRecvError;
 
 pub(super) const INITIAL_DELAY: Duration = Duration::from_millis(100);
 pub(super) const SESSION: Duration = Duration::from_secs(10);
@@ -131,10 +131,9 @@ impl World {
         let waiting = match self.coordinator.handle(request, &caller, &is_partition) {
             Reply::Later(waiting) => waiting,
             Reply::Now(answer) => {
-                let (sender, receiver) = oneshot::channel();
-                assert!(sender.send(answer).is_ok(), "the receiver is there");
-                let (answer, leave) = (receiver, None);
-                Waiting { answer, leave }
+                let (waiter, waiting) = answered_later();
+                waiter.answer(answer);
+                waiting
             }
             _ => panic!("no answer is to come"),
         };
