@@ -3,17 +3,17 @@
 use crate::broker::topics::{Topic, Topics};
 use crate::exchange::{Caller, NODE, Outcome, Reply};
 use crate::messages::*;
-use crate::wire::apis::APIS;
+use crate::wire::apis::{APIS, Api};
 
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
 /// The versions handled here. Told also to a client that asked in a version which is not one of them, with that error.
 pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse {
-    let api_keys = APIS.iter().map(|api| {
+    let api_keys = APIS.iter().map(|Api(key, versions, _)| {
         ApiVersion::default()
-            .with_api_key(api.key as i16)
-            .with_min_version(*api.versions.start())
-            .with_max_version(*api.versions.end())
+            .with_api_key(*key as i16)
+            .with_min_version(*versions.start())
+            .with_max_version(*versions.end())
     });
     ApiVersionsResponse::default()
         .with_error_code(error.map_or(0, |error| error.code()))

@@ -81,9 +81,7 @@ impl Connection<'_> {
                     let is = format!("is too long: {length} bytes of at most {MAX_FRAME}");
                     log!("{}: a request {is}: refused", self.client);
                 }
-                let response = refusal.response.into();
-                let bytes = encode(&response, refusal.correlation_id, refusal.version, 0);
-                return self.write(&bytes?).await;
+                return self.write(&refusal).await;
             }
         };
         let mut envelope = Envelope::open(&frame)?;

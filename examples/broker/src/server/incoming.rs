@@ -3,7 +3,7 @@
 use crate::messages::*;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
-use crate::wire::request::{LONGEST, Refusal, START, refuse};
+use crate::wire::request::{LONGEST, START, refuse};
 use bytes::{Bytes, BytesMut};
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -47,8 +47,8 @@ pub(crate) struct Incoming<'a> {
 pub(crate) enum Sent {
     /// A request, without its length, and the memory for it.
     Request(Bytes, Share),
-    /// A produce request that was too long to be kept, and its length.
-    TooLong(Refusal, usize),
+    /// A produce request that was too long to be kept: the frame that says so, and its length.
+    TooLong(BytesMut, usize),
 }
 
 impl<'a> Incoming<'a> {

@@ -2,8 +2,9 @@
 
 use crate::messages::*;
 use crate::wire::apis::Api;
+use crate::wire::frame::encode;
 use crate::wire::outline::{self, Walk};
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::protocol::Decodable;
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
@@ -35,32 +36,33 @@ impl Envelope {
             return Err("frame too short for a request header".to_owned());
         };
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-        let api = Api::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
+        let known = Api::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
+        let Api(api, versions, outline) = known;
         let mut envelope = Self {
-            api: api.key,
+            api: *api,
             version,
             correlation_id,
             client_id: StrBytes::new(),
             body: None,
             elements: 0,
         };
-        if !api.versions.contains(&version) {
+        if !versions.contains(&version) {
             envelope.version = 0;
-            return match api.key {
+            return match api {
                 ApiKey::ApiVersions => Ok(envelope),
                 key => Err(format!("{key:?} v{version} not supported")),
             };
         }
 
         let mut body = frame.clone();
-        let header_version = api.key.request_header_version(version);
+        let header_version = api.request_header_version(version);
         let header = RequestHeader::decode(&mut body, header_version)
-            .map_err(|error| malformed(api.key, version, &error.to_string()))?;
+            .map_err(|error| malformed(*api, version, &error.to_string()))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        let elements = outline::check(&body, api.body, version, header_version >= 2);
+        let elements = outline::check(&body, outline, version, header_version >= 2);
         let wrong = "fields end after the frame, or too many";
-        envelope.elements = elements.ok_or_else(|| malformed(api.key, version, wrong))?;
+        envelope.elements = elements.ok_or_else(|| malformed(*api, version, wrong))?;
         envelope.body = Some(body);
         Ok(envelope)
     }
@@ -88,29 +90,21 @@ pub(crate) const START: usize = 2 * 1024;
 /// Longest request whose bytes are read to the end, and thrown away.
 pub(crate) const LONGEST: usize = 1 << 30;
 
-/// What the producer is answered whose request is longer than any that is taken. It is told so with a Kafka error: it
-/// would send the request again and again if the connection were just closed.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) correlation_id: i32,
-    pub(crate) version: i16,
-    pub(crate) response: ProduceResponse,
-}
-
-/// The answer to a request that starts like this; `None` if it is no produce request, or one for several partitions, or
-/// one that wants no answer.
-pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
+/// The frame that answers a request which starts like this and is longer than any that is taken. Its producer is told so
+/// with a Kafka error: it would send the request again and again if the connection were just closed. `None` if it is no
+/// produce request, or one for several partitions, or one that wants no answer.
+pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let (mut start, rest) = start.split_at_checked(8)?;
     let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-    let is_taken = |api: &&Api| api.key == ApiKey::Produce && api.versions.contains(&version);
-    let api = Api::by_key(key).filter(is_taken)?;
+    let is_taken = |api: &&Api| api.0 == ApiKey::Produce && api.1.contains(&version);
+    let Api(api, ..) = Api::by_key(key).filter(is_taken)?;
     let mut walk = Walk {
         rest,
         version,
         flexible: false,
         elements_left: usize::MAX,
     };
-    let (topic, index) = partition(&mut walk, api.key.request_header_version(version) >= 2)?;
+    let (topic, index) = partition(&mut walk, api.request_header_version(version) >= 2)?;
     let partition = PartitionProduceResponse::default()
         .with_index(index)
         .with_error_code(ResponseError::MessageTooLarge.code())
@@ -118,11 +112,8 @@ pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
     let topic = TopicProduceResponse::default()
         .with_name(topic)
         .with_partition_responses(vec![partition]);
-    Some(Refusal {
-        correlation_id,
-        version,
-        response: ProduceResponse::default().with_responses(vec![topic]),
-    })
+    let response = ProduceResponse::default().with_responses(vec![topic]);
+    encode(&response.into(), correlation_id, version, 0).ok()
 }
 
 /// The one partition that the request is for.
