@@ -6,6 +6,12 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion, Request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+/// The version that tests fetch in.
+pub(crate) const FETCH: i16 = 11;
+
+/// The version that tests produce in.
+pub(crate) const PRODUCE: i16 = 8;
+
 pub(crate) struct Client {
     pub(crate) socket: TcpStream,
     next_correlation: i32,
@@ -65,81 +71,75 @@ impl Client {
     pub(crate) fn assert_closed(&mut self) {
         assert_eq!(self.receive_frame(), None, "the connection is not closed");
     }
-}
 
-/// The version that tests fetch in.
-pub(crate) const FETCH: i16 = 11;
+    /// The partitions in the answer to a fetch that was sent.
+    pub(crate) fn receive_fetched(&mut self, correlation: i32) -> Vec<PartitionData> {
+        let answer = self.receive::<FetchRequest>(FETCH, correlation);
+        assert_eq!(answer.error_code, 0);
+        let topics = answer.responses.into_iter();
+        let fetched = topics.flat_map(|topic| topic.partitions);
+        // Without transactions, what is replicated is stable. With an error there is no offset.
+        let checked = fetched.inspect(|found| {
+            assert_eq!(found.last_stable_offset, found.high_watermark);
+            assert_eq!(found.log_start_offset >= 0, found.error_code == 0);
+        });
+        checked.collect()
+    }
 
-/// The version that tests produce in.
-pub(crate) const PRODUCE: i16 = 8;
+    /// Fetches, and returns what came of each partition.
+    pub(crate) fn fetch(&mut self, fetch: &FetchRequest) -> Vec<PartitionData> {
+        let sent = self.send(FETCH, fetch);
+        self.receive_fetched(sent)
+    }
 
-/// The partitions in the answer to a fetch that was sent.
-pub(crate) fn receive_fetched(client: &mut Client, correlation: i32) -> Vec<PartitionData> {
-    let answer = client.receive::<FetchRequest>(FETCH, correlation);
-    assert_eq!(answer.error_code, 0);
-    let topics = answer.responses.into_iter();
-    let fetched = topics.flat_map(|topic| topic.partitions);
-    // Without transactions, what is replicated is stable. With an error there is no offset.
-    let checked = fetched.inspect(|found| {
-        assert_eq!(found.last_stable_offset, found.high_watermark);
-        assert_eq!(found.log_start_offset >= 0, found.error_code == 0);
-    });
-    checked.collect()
-}
+    /// Fetches, and returns how many bytes of records came of each partition.
+    pub(crate) fn lengths(&mut self, fetch: &FetchRequest) -> Vec<usize> {
+        let fetched = self.fetch(fetch).into_iter();
+        fetched.map(|data| records(&data).len()).collect()
+    }
 
-/// Fetches, and returns what came of each partition.
-pub(crate) fn run(client: &mut Client, fetch: &FetchRequest) -> Vec<PartitionData> {
-    let sent = client.send(FETCH, fetch);
-    receive_fetched(client, sent)
-}
+    pub(crate) fn produce_to(
+        &mut self,
+        acks: i16,
+        topic: &str,
+        partition: i32,
+        records: &[u8],
+    ) -> (i16, i64) {
+        let request = produce_request(acks, 10_000, topic, &[(partition, Some(records))]);
+        produced(self.request(PRODUCE, &request))[0]
+    }
 
-/// Fetches, and returns how many bytes of records came of each partition.
-pub(crate) fn lengths(client: &mut Client, fetch: &FetchRequest) -> Vec<usize> {
-    let fetched = run(client, fetch).into_iter();
-    fetched.map(|data| records(&data).len()).collect()
-}
+    /// Produces one record to partition 0, waiting for the replicas; returns its offset.
+    pub(crate) fn produce(&mut self, topic: &str, value: &[u8]) -> i64 {
+        let (error, offset) = self.produce_to(-1, topic, 0, &batch(&[value]));
+        assert_eq!(error, 0);
+        offset
+    }
 
-pub(crate) fn produce_to(
-    client: &mut Client,
-    acks: i16,
-    topic: &str,
-    partition: i32,
-    records: &[u8],
-) -> (i16, i64) {
-    let request = produce_request(acks, 10_000, topic, &[(partition, Some(records))]);
-    produced(client.request(PRODUCE, &request))[0]
-}
+    pub(crate) fn create_topic(&mut self, name: &str, partitions: i32) {
+        let answer = self.request(4, &create_request(&[(name, partitions)]));
+        assert_eq!(answer.topics[0].error_code, 0);
+    }
 
-/// Produces one record to partition 0, waiting for the replicas; returns its offset.
-pub(crate) fn produce(client: &mut Client, topic: &str, value: &[u8]) -> i64 {
-    let (error, offset) = produce_to(client, -1, topic, 0, &batch(&[value]));
-    assert_eq!(error, 0);
-    offset
-}
+    /// Deletes topics, and returns the error of each.
+    pub(crate) fn delete_topics(&mut self, names: &[&str]) -> Vec<i16> {
+        let answer = self.request(5, &delete_topics_request(names));
+        let responses = answer.responses.into_iter();
+        responses.map(|topic| topic.error_code).collect()
+    }
 
-pub(crate) fn create_topic(client: &mut Client, name: &str, partitions: i32) {
-    let answer = client.request(4, &create_request(&[(name, partitions)]));
-    assert_eq!(answer.topics[0].error_code, 0);
-}
+    /// Asks for topics, creating missing ones or not: error and number of partitions of each.
+    pub(crate) fn metadata(&mut self, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
+        let request = metadata_request(topics).with_allow_auto_topic_creation(create);
+        let topics = self.request(8, &request).topics.into_iter();
+        let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
+        found.collect()
+    }
 
-/// Deletes topics, and returns the error of each.
-pub(crate) fn delete_topics(client: &mut Client, names: &[&str]) -> Vec<i16> {
-    let answer = client.request(5, &delete_topics_request(names));
-    let responses = answer.responses.into_iter();
-    responses.map(|topic| topic.error_code).collect()
-}
-
-/// Asks for topics, creating missing ones or not: error and number of partitions of each.
-pub(crate) fn metadata(client: &mut Client, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
-    let request = metadata_request(topics).with_allow_auto_topic_creation(create);
-    let topics = client.request(8, &request).topics.into_iter();
-    let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
-    found.collect()
-}
-
-/// Error and offset of partition 0 at a time; -1 is the latest, -2 the earliest.
-pub(crate) fn offset_at(client: &mut Client, topic: &str, timestamp: i64) -> (i16, i64) {
-    let answer = client.request(5, &list_offsets_request(topic, timestamp));
-    let found = &answer.topics[0].partitions[0];
-    (found.error_code, found.offset)
+    /// Error and offset of partition 0 at a time; -1 is the latest, -2 the earliest.
+    pub(crate) fn offset_at(&mut self, topic: &str, timestamp: i64) -> (i16, i64) {
+        let answer = self.request(5, &list_offsets_request(topic, timestamp));
+        let found = &answer.topics[0].partitions[0];
+        (found.error_code, found.offset)
+    }
 }

@@ -21,6 +21,6 @@ mod waits;
 use broker::messages::{self, ResponseError as Code, *};
 use client::*;
 use process::{Broker, command, output};
-use programs::{PATIENCE, available, eventually, signal};
+use programs::{PATIENCE, available, eventually, python, run, signal};
 use requests::*;
 use std::time::{Duration, Instant};

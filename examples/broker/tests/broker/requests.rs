@@ -88,10 +88,10 @@ pub(crate) fn delete_topics_request(names: &[&str]) -> DeleteTopicsRequest {
     DeleteTopicsRequest::default().with_topic_names(names.collect())
 }
 
-pub(crate) fn metadata_request(topics: &[&str]) -> MetadataRequest {
-    let topic = |name: &&str| MetadataRequestTopic::default().with_name(Some(topic_name(name)));
-    let topics = topics.iter().map(topic).collect();
-    MetadataRequest::default().with_topics(Some(topics))
+pub(crate) fn metadata_request(topics: &[impl AsRef<str>]) -> MetadataRequest {
+    let names = topics.iter().map(|name| topic_name(name.as_ref()));
+    let topics = names.map(|name| MetadataRequestTopic::default().with_name(Some(name)));
+    MetadataRequest::default().with_topics(Some(topics.collect()))
 }
 
 pub(crate) fn list_offsets_request(topic: &str, timestamp: i64) -> ListOffsetsRequest {

@@ -2,7 +2,6 @@
 //! number of checks; a check that fails ends its script with an error.
 
 use super::*;
-use crate::programs::{python, run};
 use std::process::{Command, Output};
 
 /// Runs one check of a script against a new broker with these arguments.
