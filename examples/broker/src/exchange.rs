@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 /// The one broker of this cluster.
 pub(crate) const NODE: BrokerId = BrokerId(1);
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Caller {
     /// Where the client reached this broker, and so will reach its coordinator.
     pub(crate) address: SocketAddr,
@@ -27,7 +27,7 @@ pub(crate) struct Caller {
 }
 
 /// Why requests of one connection were refused. Clients send them again and again, and the log has each cause once.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Refusals(Arc<Mutex<BTreeSet<&'static str>>>);
 
 impl Refusals {

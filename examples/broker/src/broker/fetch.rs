@@ -16,14 +16,12 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 const AROUND: usize = 64;
 
 /// A fetch request with its partitions looked up.
-#[derive(Debug)]
 pub(crate) struct Fetch {
     topics: Vec<(TopicName, Vec<PartitionFetch>)>,
     min_bytes: u64,
     max_bytes: usize,
 }
 
-#[derive(Debug)]
 struct PartitionFetch {
     index: i32,
     partition: Outcome<Arc<Partition>>,

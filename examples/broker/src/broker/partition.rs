@@ -15,7 +15,6 @@ use std::path::Path;
 ///
 /// The lock is held for single steps only, never across a check of a purgatory: a check runs `try_complete` of
 /// other requests, which take the locks of whatever partitions they wait for.
-#[derive(Debug)]
 pub(crate) struct Partition {
     pub(crate) key: TopicPartition,
     state: Mutex<State>,
@@ -25,7 +24,7 @@ pub(crate) struct Partition {
     produces: ResolvedKey<Delayed>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     log: Log,
     producers: Producers,
@@ -44,7 +43,6 @@ pub(crate) struct Appended {
 }
 
 /// What a fetch finds in a partition.
-#[derive(Debug)]
 pub(crate) struct Slice {
     pub(crate) batches: Batches,
     pub(crate) high_watermark: i64,

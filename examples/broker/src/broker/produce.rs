@@ -17,7 +17,6 @@ pub(crate) const ACKS_NONE: i16 = 0;
 pub(crate) const ACKS_ALL: i16 = -1;
 
 /// What became of a produce request, partition by partition.
-#[derive(Debug)]
 pub(crate) struct Produced {
     acks: i16,
     topics: Vec<(TopicName, Vec<(i32, Part)>)>,
@@ -119,7 +118,6 @@ fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Followe
 
 /// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is
 /// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
-#[derive(Debug)]
 pub(crate) struct Follower {
     lag: Duration,
     /// Not bounded, since an entry is smaller than the batch that it stands for.

@@ -30,7 +30,6 @@ pub(super) struct Member {
 }
 
 /// What a member can do: names of protocols, the best first, with what it has to say to the leader in each.
-#[derive(Debug)]
 pub(super) struct Protocols {
     pub(super) by_preference: Vec<(Id, Bytes)>,
     _charge: Charge,

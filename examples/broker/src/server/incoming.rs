@@ -35,7 +35,6 @@ impl<R: Display> From<R> for End {
 }
 
 /// The reading half of a connection.
-#[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     socket: ReadHalf<'a>,
     buffer: BytesMut,

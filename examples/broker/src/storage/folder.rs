@@ -13,7 +13,6 @@ const NEW: &str = "+new-";
 const OLD: &str = "+old-";
 
 /// A folder that this process alone uses.
-#[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
     /// Locked as long as it is open.

@@ -11,7 +11,7 @@ use std::path::Path;
 pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 
 /// An append-only sequence of batches. Offsets count records, positions count bytes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Log {
     batches: VecDeque<Stored>,
     /// The oldest offset still kept.
@@ -23,7 +23,6 @@ pub(crate) struct Log {
     segments: Option<Segments>,
 }
 
-#[derive(Debug)]
 struct Stored {
     base_offset: i64,
     position: u64,
@@ -33,7 +32,7 @@ struct Stored {
 }
 
 /// Where a batch is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum Part {
     Memory(Bytes),
     File(Piece),
@@ -49,7 +48,7 @@ impl Part {
 }
 
 /// Whole batches found in a log, not yet read.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Batches {
     parts: Vec<Part>,
     /// Bytes that [`read`](Self::read) gives.

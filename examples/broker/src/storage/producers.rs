@@ -13,12 +13,12 @@ const REMEMBERED: usize = 5;
 const MAX_PRODUCERS: usize = 1_000;
 
 /// What the producers of one partition sent last.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Producers {
     by_id: HashMap<i64, VecDeque<Seen>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Seen {
     sequence: Sequence,
     records: i32,

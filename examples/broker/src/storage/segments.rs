@@ -13,13 +13,11 @@ use std::sync::Arc;
 const SEGMENT: u64 = 16 * 1024 * 1024;
 
 /// The files of one log.
-#[derive(Debug)]
 pub(crate) struct Segments {
     folder: PathBuf,
     segments: VecDeque<Segment>,
 }
 
-#[derive(Debug)]
 struct Segment {
     start: i64,
     length: u64,
@@ -27,7 +25,7 @@ struct Segment {
 }
 
 /// Bytes of a segment.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Piece {
     path: Arc<Path>,
     at: u64,

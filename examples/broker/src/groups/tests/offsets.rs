@@ -12,13 +12,8 @@ use std::time::{Duration, Instant};
 use tempfile::{TempDir, tempdir};
 
 /// Commits as [`commit_request`] says; returns the error of each partition.
-fn commit_all(
-    world: &World,
-    by: (&str, &str, i32),
-    offsets: &[(i32, i64)],
-    length: usize,
-) -> Vec<i16> {
-    commit_errors(&world.ask(commit_request(by, offsets, length), 8).answer())
+fn commit_all(world: &World, by: (&str, &str, i32), at: &[(i32, i64)], length: usize) -> Vec<i16> {
+    commit_errors(&world.ask(commit_request(by, at, length), 8).answer())
 }
 
 fn commit(world: &World, member: &str, generation: i32, partition: i32, offset: i64) -> i16 {
