@@ -20,7 +20,7 @@
 //! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
-//! | below all | `exchange` (a request and its answer), `cli` (options), `listen`, `console` |
+//! | below all | `messages` (Kafka's), `exchange` (a request and its answer), `cli` (options), `listen`, `console` |
 
 // Its macros are known to all that follow.
 #[macro_use]

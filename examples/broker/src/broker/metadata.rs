@@ -23,25 +23,24 @@ pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse 
 /// Describes topics, creating missing ones if the client lets it, and says where clients connect to: the address by
 /// which this one came.
 pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Caller) -> Reply {
-    let create = request.allow_auto_topic_creation;
+    let find = |asked: MetadataRequestTopic| {
+        let name = asked.name.unwrap_or_default();
+        let found = match request.allow_auto_topic_creation {
+            true => topics.find_or_create(&name),
+            false => topics.topic(&name),
+        };
+        match found {
+            Ok(topic) => describe(&topic),
+            Err(error) => MetadataResponseTopic::default()
+                .with_name(Some(name))
+                .with_error_code(error.code()),
+        }
+    };
     let topics = match request.topics {
         // In version 0 no topics means all.
-        Some(names) if caller.version > 0 || !names.is_empty() => names
-            .into_iter()
-            .map(|topic| {
-                let name = topic.name.unwrap_or_default();
-                let found = match create {
-                    true => topics.find_or_create(&name),
-                    false => topics.topic(&name),
-                };
-                match found {
-                    Ok(topic) => describe(&topic),
-                    Err(error) => MetadataResponseTopic::default()
-                        .with_name(Some(name))
-                        .with_error_code(error.code()),
-                }
-            })
-            .collect(),
+        Some(asked) if caller.version > 0 || !asked.is_empty() => {
+            asked.into_iter().map(find).collect()
+        }
         _ => topics.all().iter().map(|topic| describe(topic)).collect(),
     };
     let broker = MetadataResponseBroker::default()

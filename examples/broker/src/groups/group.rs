@@ -25,8 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
-/// `try_complete` of operations that take it. See [`change`](Self::change).
+/// A group. What its lock is held for, and what not, stands at the head of [`super`].
 pub(super) struct Group {
     shared: Arc<Shared>,
     state: Mutex<State>,

@@ -3,7 +3,6 @@
 use super::world::*;
 use crate::groups::journal::{Journal, read};
 use crate::groups::member::Id;
-use crate::messages::*;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Barrier;

@@ -2,7 +2,6 @@
 //! of a generation are told the same.
 
 use super::world::*;
-use crate::messages::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;

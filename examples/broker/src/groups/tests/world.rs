@@ -4,7 +4,7 @@ use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
 use crate::groups::Coordinator;
 use crate::groups::group::Phase;
 use crate::groups::settings::Settings;
-use crate::messages::*;
+pub(super) use crate::messages::*;
 pub(super) use crate::requests::*;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::protocol::{Decodable, Request};
