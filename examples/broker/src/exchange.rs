@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 /// The one broker of this cluster.
 pub(crate) const NODE: BrokerId = BrokerId(1);
 
-#[derive(Clone)]
 pub(crate) struct Caller {
     /// Where the client reached this broker, and so will reach its coordinator.
     pub(crate) address: SocketAddr,
