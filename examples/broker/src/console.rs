@@ -16,5 +16,3 @@ macro_rules! log {
         let _ = writeln!(std::io::stderr().lock(), "broker: {}", format_args!($($words)*));
     }};
 }
-
-pub(crate) use {log, say};

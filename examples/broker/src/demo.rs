@@ -4,7 +4,6 @@ mod load;
 
 use crate::broker::Broker;
 use crate::cli::{DemoOptions, Settings};
-use crate::console::{log, say};
 use crate::{serve, server};
 use load::{Load, Tally};
 use request_purgatory::purgatory::Stats;
@@ -69,7 +68,6 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
     Ok(())
 }
 
-/// Prints what happened.
 fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
     say!("\n{:24} {:>10} {:>10}", "purgatory", "fetch", "produce")?;

@@ -1,7 +1,6 @@
 //! A request and its answer, as the layers hand them to each other: who asks, and how the answer comes.
 
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::{BrokerId, ResponseKind};
+use crate::messages::*;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,8 +11,6 @@ use tokio::sync::oneshot;
 /// The one broker of this cluster.
 pub(crate) const NODE: BrokerId = BrokerId(1);
 
-/// Who asks.
-#[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// Where the client reached this broker, and so will reach its coordinator.
     pub(crate) address: SocketAddr,
@@ -29,7 +26,7 @@ pub(crate) struct Caller {
 }
 
 /// Why requests of one connection were refused. Clients send them again and again, and the log has each cause once.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Refusals(Arc<Mutex<BTreeSet<&'static str>>>);
 
 impl Refusals {
@@ -56,7 +53,6 @@ pub(crate) fn milliseconds(count: i32) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
-/// An answer.
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
     /// Much data, which is read only when the client can be sent it.
@@ -76,7 +72,6 @@ impl<R: Into<ResponseKind>> From<R> for Answer {
     }
 }
 
-/// How a request is answered.
 pub(crate) enum Reply {
     Now(Answer),
     /// By a delayed operation, which may have ended already.
@@ -90,6 +85,31 @@ pub(crate) enum Reply {
 impl<A: Into<Answer>> From<A> for Reply {
     fn from(answer: A) -> Self {
         Self::Now(answer.into())
+    }
+}
+
+/// Both ends of an answer that may be given later.
+pub(crate) fn answered_later() -> (Waiter, Waiting) {
+    let (sender, answer) = oneshot::channel();
+    let leave = None;
+    (Waiter(sender), Waiting { answer, leave })
+}
+
+/// Where the answer to a request goes.
+///
+/// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
+/// client that has gone.
+pub(crate) struct Waiter(oneshot::Sender<Answer>);
+
+impl Waiter {
+    /// Only wakes the task of the connection, so it may be called under a lock.
+    pub(crate) fn answer(self, answer: impl Into<Answer>) {
+        // The receiver is dropped if the client has left.
+        let _ = self.0.send(answer.into());
+    }
+
+    pub(crate) fn has_gone(&self) -> bool {
+        self.0.is_closed()
     }
 }
 

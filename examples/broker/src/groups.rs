@@ -9,9 +9,9 @@
 //! Each group has one lock, and `try_complete` of its operations takes it. So the rule of `check_and_complete` (none
 //! of your locks held that a hook takes) becomes a pattern, which [`Group::change`] is the one place for:
 //!
-//! 1. take the lock, change the state, and note in its [`After`](group::After) what has to be parked or checked;
+//! 1. take the lock, change the state, and note in it a phase that begins;
 //! 2. release the lock;
-//! 3. park and check.
+//! 3. park that phase, and check.
 //!
 //! An event between 2 and 3 is not missed: parking examines the operation anew once it can be found, and a check always
 //! comes after its event. A tracker's `track`, `touch` and `complete` run no callback, so they are called under the
@@ -39,11 +39,10 @@ pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 
-use crate::console::log;
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use group::{DelayedPhase, Group, Phase};
 use journal::{Change, Journal};
-use kafka_protocol::ResponseError;
 use member::Id;
 use parking_lot::{Mutex, RwLock};
 use request_purgatory::{Purgatory, Tracker};

@@ -20,24 +20,33 @@
 //! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
-//! | below all | `exchange` (a request and its answer), `cli` (options), `listen`, `console` |
+//! | below all | `messages` (Kafka's), `exchange` (a request and its answer), `cli` (options), `listen`, `console` |
+
+// Its macros are known to all that follow.
+#[macro_use]
+mod console;
 
 mod broker;
 mod cli;
-mod console;
 mod demo;
 mod exchange;
 mod groups;
 mod listen;
+pub mod messages;
 mod page;
 mod serve;
 mod server;
 pub mod storage;
 pub mod wire;
 
+/// Those of the tests in `tests/broker`. Unit tests need some of them.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/broker/requests.rs"]
+mod requests;
+
 use clap::Parser;
 use cli::{Cli, Command};
-use console::log;
 use std::io;
 use std::process::ExitCode;
 

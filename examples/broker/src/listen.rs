@@ -8,7 +8,6 @@ use std::task::Poll;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 /// The sockets of one endpoint; there is at least one.
-#[derive(Debug)]
 pub(crate) struct Listeners(pub(crate) Vec<TcpListener>);
 
 impl Listeners {

@@ -8,7 +8,6 @@
 //! | `/load` | what the demonstration does to the broker; empty for `serve` |
 
 use crate::broker::delayed::{Delayed, Purgatories};
-use crate::console::log;
 use crate::listen::Listeners;
 use axum::Router;
 use axum::extract::{Request, State};

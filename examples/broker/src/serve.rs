@@ -2,7 +2,6 @@
 
 use crate::broker::{Broker, delayed::Purgatories};
 use crate::cli::{ServeOptions, Settings};
-use crate::console::say;
 use crate::listen::Listeners;
 use crate::{page, server};
 use anyhow::Context;

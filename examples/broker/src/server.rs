@@ -5,7 +5,6 @@ mod incoming;
 mod limits;
 
 use crate::broker::Broker;
-use crate::console::log;
 use crate::listen::Listeners;
 use connection::Context;
 use incoming::End;

@@ -3,17 +3,10 @@
 use crate::broker::topics::Topics;
 use crate::exchange::{NODE, Outcome, Reply, code};
 use crate::groups::Coordinator;
+use crate::messages::*;
 use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::create_topics_request::*;
-use kafka_protocol::messages::create_topics_response::*;
-use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
-use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
-use kafka_protocol::messages::describe_configs_response::*;
-use kafka_protocol::messages::*;
-use kafka_protocol::protocol::StrBytes;
 use std::collections::HashMap;
 
 /// Creates topics. Each succeeds or fails by itself.
@@ -95,7 +88,6 @@ fn holds(asked: &CreatableTopicConfig) -> bool {
     configs.any(|(name, value)| name == &*asked.name && is(&value))
 }
 
-/// Tells what topics and this broker are configured to.
 pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
     let describe = |asked: DescribeConfigsResource| {
         let found = configs_of(&asked, topics);

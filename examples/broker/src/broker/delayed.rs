@@ -1,11 +1,10 @@
 //! The requests that wait, and the two purgatories in which they do.
 
-use crate::exchange::{Answer, Reply, Waiting};
+use crate::exchange::{Answer, Reply, Waiter, answered_later};
 use request_purgatory::purgatory::{Admission, BuildError};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// What delayed requests are keyed by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -30,7 +29,7 @@ pub(crate) trait Request: Send {
 pub(crate) struct Delayed {
     request: Box<dyn Request>,
     timeout: Duration,
-    answer: oneshot::Sender<Answer>,
+    waiter: Waiter,
 }
 
 impl DelayedOperation for Delayed {
@@ -45,8 +44,7 @@ impl DelayedOperation for Delayed {
     }
 
     fn on_complete(self, _: Completion) {
-        // The receiver is dropped if the client has left.
-        let _ = self.answer.send(self.request.answer());
+        self.waiter.answer(self.request.answer());
     }
 }
 
@@ -83,14 +81,12 @@ pub(crate) fn park<'a>(
     request: Box<dyn Request>,
     timeout: Duration,
 ) -> Reply {
-    let (sender, answer) = oneshot::channel();
+    let (waiter, mut waiting) = answered_later();
     let delayed = Delayed {
         request,
         timeout,
-        answer: sender,
+        waiter,
     };
-    let leave = None;
-    let mut waiting = Waiting { answer, leave };
     match purgatory.try_complete_else_watch(delayed, watches) {
         Ok(Admission::Parked(handle)) => {
             waiting.leave = Some(Box::new(move || drop(handle.cancel())));

@@ -3,12 +3,9 @@
 use crate::broker::delayed::Request;
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
-use crate::console::log;
 use crate::exchange::{Answer, Outcome, Unread};
+use crate::messages::*;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::fetch_response::*;
-use kafka_protocol::messages::{FetchRequest, ResponseKind, TopicName};
 use std::io;
 use std::sync::Arc;
 
@@ -19,14 +16,12 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 const AROUND: usize = 64;
 
 /// A fetch request with its partitions looked up.
-#[derive(Debug)]
 pub(crate) struct Fetch {
     topics: Vec<(TopicName, Vec<PartitionFetch>)>,
     min_bytes: u64,
     max_bytes: usize,
 }
 
-#[derive(Debug)]
 struct PartitionFetch {
     index: i32,
     partition: Outcome<Arc<Partition>>,
@@ -93,7 +88,6 @@ impl Unread for Fetch {
         self.partitions().map(size).sum()
     }
 
-    /// Reads what is there now.
     fn read(self: Box<Self>) -> ResponseKind {
         let mut limits = Limits(self.max_bytes, true);
         let mut partition = |asked: PartitionFetch| {

@@ -2,24 +2,18 @@
 
 use crate::broker::topics::{Topic, Topics};
 use crate::exchange::{Caller, NODE, Outcome, Reply};
-use crate::wire::apis::APIS;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsRequest};
-use kafka_protocol::messages::list_offsets_response::*;
-use kafka_protocol::messages::metadata_response::*;
-use kafka_protocol::messages::{MetadataRequest, TopicName};
-use kafka_protocol::protocol::StrBytes;
+use crate::messages::*;
+use crate::wire::apis::{APIS, Api};
 
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
 /// The versions handled here. Told also to a client that asked in a version which is not one of them, with that error.
 pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse {
-    let api_keys = APIS.iter().map(|api| {
+    let api_keys = APIS.iter().map(|Api(key, versions, _)| {
         ApiVersion::default()
-            .with_api_key(api.key as i16)
-            .with_min_version(*api.versions.start())
-            .with_max_version(*api.versions.end())
+            .with_api_key(*key as i16)
+            .with_min_version(*versions.start())
+            .with_max_version(*versions.end())
     });
     ApiVersionsResponse::default()
         .with_error_code(error.map_or(0, |error| error.code()))
@@ -29,30 +23,29 @@ pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse 
 /// Describes topics, creating missing ones if the client lets it, and says where clients connect to: the address by
 /// which this one came.
 pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Caller) -> Reply {
-    let create = request.allow_auto_topic_creation;
+    let find = |asked: MetadataRequestTopic| {
+        let name = asked.name.unwrap_or_default();
+        let found = match request.allow_auto_topic_creation {
+            true => topics.find_or_create(&name),
+            false => topics.topic(&name),
+        };
+        match found {
+            Ok(topic) => describe(&topic),
+            Err(error) => MetadataResponseTopic::default()
+                .with_name(Some(name))
+                .with_error_code(error.code()),
+        }
+    };
     let topics = match request.topics {
         // In version 0 no topics means all.
-        Some(names) if caller.version > 0 || !names.is_empty() => names
-            .into_iter()
-            .map(|topic| {
-                let name = topic.name.unwrap_or_default();
-                let found = match create {
-                    true => topics.find_or_create(&name),
-                    false => topics.topic(&name),
-                };
-                match found {
-                    Ok(topic) => describe(&topic),
-                    Err(error) => MetadataResponseTopic::default()
-                        .with_name(Some(name))
-                        .with_error_code(error.code()),
-                }
-            })
-            .collect(),
+        Some(asked) if caller.version > 0 || !asked.is_empty() => {
+            asked.into_iter().map(find).collect()
+        }
         _ => topics.all().iter().map(|topic| describe(topic)).collect(),
     };
     let broker = MetadataResponseBroker::default()
         .with_node_id(NODE)
-        .with_host(StrBytes::from_string(caller.address.ip().to_string()))
+        .with_host(text(&caller.address.ip().to_string()))
         .with_port(i32::from(caller.address.port()));
     MetadataResponse::default()
         .with_brokers(vec![broker])
@@ -71,9 +64,8 @@ fn describe(topic: &Topic) -> MetadataResponseTopic {
             .with_replica_nodes(vec![NODE])
             .with_isr_nodes(vec![NODE])
     });
-    let name = StrBytes::from_string(topic.name.to_string());
     MetadataResponseTopic::default()
-        .with_name(Some(TopicName(name)))
+        .with_name(Some(TopicName(text(&topic.name))))
         .with_partitions(partitions.collect())
 }
 

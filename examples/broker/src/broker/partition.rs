@@ -1,12 +1,11 @@
 //! One partition: its log, and how far of it consumers may see.
 
 use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
-use crate::console::log;
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
-use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
 use request_purgatory::{Bound, ResolvedKey, Watch};
 use std::io;
@@ -16,7 +15,6 @@ use std::path::Path;
 ///
 /// The lock is held for single steps only, never across a check of a purgatory: a check runs `try_complete` of
 /// other requests, which take the locks of whatever partitions they wait for.
-#[derive(Debug)]
 pub(crate) struct Partition {
     pub(crate) key: TopicPartition,
     state: Mutex<State>,
@@ -26,7 +24,7 @@ pub(crate) struct Partition {
     produces: ResolvedKey<Delayed>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     log: Log,
     producers: Producers,
@@ -45,7 +43,6 @@ pub(crate) struct Appended {
 }
 
 /// What a fetch finds in a partition.
-#[derive(Debug)]
 pub(crate) struct Slice {
     pub(crate) batches: Batches,
     pub(crate) high_watermark: i64,
@@ -63,7 +60,7 @@ impl Partition {
         if let Some(folder) = folder {
             let producers = &mut state.producers;
             state.log = Log::open(folder, |batch, offset| producers.note(batch, offset))?;
-            state.high_watermark = state.log.end_offset();
+            state.high_watermark = state.log.end_offset;
         }
         Ok(Self {
             state: Mutex::new(state),
@@ -73,12 +70,10 @@ impl Partition {
         })
     }
 
-    /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.state.lock().log.sync()
     }
 
-    /// What a fetch waits on.
     pub(crate) fn for_fetches(&self) -> Watch<'_, TopicPartition> {
         self.fetches.watch()
     }
@@ -93,7 +88,7 @@ impl Partition {
     }
 
     pub(crate) fn log_start_offset(&self) -> i64 {
-        self.state.lock().log.start_offset()
+        self.state.lock().log.start_offset
     }
 
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
@@ -138,7 +133,7 @@ impl Partition {
         Ok(Appended {
             base_offset,
             end_offset: base_offset + i64::from(batch.records),
-            log_start_offset: state.log.start_offset(),
+            log_start_offset: state.log.start_offset,
         })
     }
 
@@ -180,7 +175,7 @@ impl Partition {
         Ok(Slice {
             batches: state.log.find(offset, to, max_bytes, at_least_one),
             high_watermark: to,
-            log_start_offset: state.log.start_offset(),
+            log_start_offset: state.log.start_offset,
         })
     }
 
@@ -205,7 +200,7 @@ impl State {
     /// A consumer may ask for any record that is kept, and for the one that will come next.
     fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
-        let kept = self.log.start_offset()..=self.log.end_offset();
+        let kept = self.log.start_offset..=self.log.end_offset;
         ensure(kept.contains(&offset), ResponseError::OffsetOutOfRange)
     }
 }
@@ -214,16 +209,13 @@ impl State {
 mod tests {
     use super::*;
     use crate::broker::topics::Topics;
+    use crate::requests::batch_from;
 
     /// A request may have looked it up before the topic went.
     #[test]
     fn a_deleted_partition_takes_no_batch() {
-        let mut bytes = vec![0; 61];
-        // The length behind its own field, the format, and the number of records.
-        (bytes[11], bytes[16], bytes[60]) = (49, 2, 1);
-        let checksum = crc32c::crc32c(&bytes[21..]);
-        bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
-        let (_, batch) = Batch::from_storage(&bytes.into()).expect("a batch");
+        let batch = batch_from(0, 0, 0, &[b"value"]).into();
+        let batch = Batch::from_producer(&batch).expect("a batch");
         let (topic, partition) = ("t".into(), 0);
         let purgatories = Purgatories::new().expect("threads are to be had");
         let key = TopicPartition { topic, partition };

@@ -4,13 +4,9 @@ use crate::broker::delayed::Request;
 use crate::broker::partition::{Appended, Partition};
 use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome, ensure};
+use crate::messages::*;
 use crate::storage::batch::Batch;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::produce_request::PartitionProduceData;
-use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
-use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName};
-use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -21,7 +17,6 @@ pub(crate) const ACKS_NONE: i16 = 0;
 pub(crate) const ACKS_ALL: i16 = -1;
 
 /// What became of a produce request, partition by partition.
-#[derive(Debug)]
 pub(crate) struct Produced {
     acks: i16,
     topics: Vec<(TopicName, Vec<(i32, Part)>)>,
@@ -43,7 +38,7 @@ impl Produced {
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
             let partitions = topic.partition_data.iter().map(partition).collect();
             // Its own, so that what waits for replicas does not keep the whole request.
-            let name = TopicName(StrBytes::from_string(topic.name.to_string()));
+            let name = TopicName(text(&topic.name));
             (name, partitions)
         });
         let topics = topics.collect();
@@ -68,7 +63,6 @@ impl Produced {
         required.collect()
     }
 
-    /// The answer as of now.
     pub(crate) fn response(self) -> ProduceResponse {
         let acks = self.acks;
         let topic = |(name, partitions): (TopicName, Vec<_>)| {
@@ -124,7 +118,6 @@ fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Followe
 
 /// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is
 /// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
-#[derive(Debug)]
 pub(crate) struct Follower {
     lag: Duration,
     /// Not bounded, since an entry is smaller than the batch that it stands for.

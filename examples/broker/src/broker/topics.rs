@@ -2,10 +2,9 @@
 
 use crate::broker::delayed::{Purgatories, TopicPartition};
 use crate::broker::partition::Partition;
-use crate::console::log;
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::folder::Folder;
-use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +18,6 @@ const MAX_PARTITIONS: usize = 10_000;
 const MAX_NAME: usize = 249;
 
 /// A topic: its name and its partitions. Never changes once created.
-#[derive(Debug)]
 pub(crate) struct Topic {
     pub(crate) name: Arc<str>,
     pub(crate) partitions: Vec<Arc<Partition>>,
@@ -45,7 +43,6 @@ impl Topic {
     }
 }
 
-/// All topics, by name.
 pub(crate) struct Topics {
     by_name: RwLock<ByName>,
     /// Where requests wait for partitions.
@@ -79,7 +76,6 @@ impl Topics {
         })
     }
 
-    /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let topics = self.all();
         let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
@@ -101,7 +97,6 @@ impl Topics {
         found.ok_or(ResponseError::UnknownTopicOrPartition)
     }
 
-    /// Creates a topic.
     pub(crate) fn create(&self, name: &str, partitions: i32) -> Outcome<Arc<Topic>> {
         let mut by_name = self.by_name.write();
         let count = check(&by_name, name, partitions)?;
@@ -109,15 +104,11 @@ impl Topics {
             None => Topic::open(name, &vec![None; count], &self.purgatories),
             Some(folder) => folder.create(name, count).and_then(|folders| {
                 let opened = Topic::open(name, &folders, &self.purgatories);
-                opened.inspect_err(|_| {
-                    // Or it could never be created again.
-                    let deleted = folder.delete(name);
-                    _ = deleted.map_err(|error| storage_failed("delete", name, &error));
-                })
+                // Or it could never be created again.
+                opened.inspect_err(|_| _ = logged("delete", name, folder.delete(name)))
             }),
         };
-        let topic = created.map_err(|error| storage_failed("create", name, &error))?;
-        let topic = Arc::new(topic);
+        let topic = Arc::new(logged("create", name, created)?);
         by_name.insert(Arc::clone(&topic.name), Arc::clone(&topic));
         Ok(topic)
     }
@@ -128,8 +119,7 @@ impl Topics {
         let topic = by_name.get(name).cloned();
         let topic = topic.ok_or(ResponseError::UnknownTopicOrPartition)?;
         if let Some(folder) = &self.folder {
-            let deleted = folder.delete(name);
-            deleted.map_err(|error| storage_failed("delete", name, &error))?;
+            logged("delete", name, folder.delete(name))?;
         }
         by_name.remove(name);
         // Before there can be another of this name: what a produce still appends to this one must not go there.
@@ -155,9 +145,12 @@ impl Topics {
     }
 }
 
-fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
-    log!("cannot {what} topic {topic}: {error}");
-    ResponseError::KafkaStorageError
+/// What was done with the folder of a topic. Why it failed is in the log, and no business of the client.
+fn logged<T>(what: &str, topic: &str, done: io::Result<T>) -> Outcome<T> {
+    done.map_err(|error| {
+        log!("cannot {what} topic {topic}: {error}");
+        ResponseError::KafkaStorageError
+    })
 }
 
 /// How many partitions a topic of this name may be created with.

@@ -31,7 +31,7 @@ const TRAFFIC: [(&str, i32, Option<u64>, u64); 3] = [
 const MAX_WAIT_MS: i32 = 500;
 
 /// What the clients saw. (Counts are Relaxed: they guard no memory.)
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) answered: AtomicU64,
     pub(crate) produced: AtomicU64,
@@ -45,7 +45,6 @@ pub(crate) struct Tally {
 }
 
 /// Durations, any number of them in little memory.
-#[derive(Debug)]
 pub(crate) struct Histogram(Mutex<hdrhistogram::Histogram<u64>>);
 
 impl Default for Histogram {
@@ -70,8 +69,6 @@ impl Histogram {
     }
 }
 
-/// Clients at work.
-#[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) tally: Arc<Tally>,
     stop: watch::Sender<bool>,

@@ -2,10 +2,8 @@
 
 use super::Coordinator;
 use super::group::{Group, Phase, State};
-use super::member::{Id, Member, text};
-use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
-use kafka_protocol::messages::list_groups_response::ListedGroup;
-use kafka_protocol::messages::*;
+use super::member::{Id, Member};
+use crate::messages::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

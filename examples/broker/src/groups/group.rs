@@ -17,8 +17,7 @@ use super::journal::Offsets;
 use super::member::{Id, Member};
 use super::{Charge, Shared};
 use crate::exchange::{Outcome, ensure};
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::{HeartbeatRequest, OffsetCommitRequest};
+use crate::messages::*;
 use parking_lot::{Mutex, MutexGuard};
 use request_purgatory::purgatory::RejectReason;
 use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
@@ -26,8 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
-/// `try_complete` of operations that take it. What is to be done once it has been released, is noted in its [`After`].
+/// A group. What its lock is held for, and what not, stands at the head of [`super`].
 pub(super) struct Group {
     shared: Arc<Shared>,
     state: Mutex<State>,
@@ -57,7 +55,8 @@ pub(super) struct State {
     /// The memory of their assignments.
     pub(super) assigned: Option<Charge>,
     pub(super) offsets: Offsets,
-    pub(super) after: After,
+    /// A phase has begun, which may last this long: it is to be parked when the lock has been released.
+    pub(super) begun: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,14 +69,6 @@ pub(super) enum Phase {
     CompletingRebalance,
     Stable,
     Dead,
-}
-
-/// What a change of the state leads to, to be done when the lock has been released.
-#[derive(Debug, Default)]
-pub(super) struct After {
-    /// A phase to park: how long it may last.
-    pub(super) park: Option<Duration>,
-    pub(super) check: bool,
 }
 
 impl Group {
@@ -97,7 +88,7 @@ impl Group {
             unsynced: BTreeSet::new(),
             assigned: None,
             offsets: Offsets::new(),
-            after: After::default(),
+            begun: None,
         };
         Arc::new_cyclic(|group| Self {
             shared: Arc::clone(shared),
@@ -112,22 +103,20 @@ impl Group {
 
     /// Changes the state under the lock, then does what follows from it without the lock.
     pub(super) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> T) -> T {
-        let (changed, after, round) = {
+        let (changed, begun, round) = {
             let mut state = self.lock();
             let changed = change(&mut state);
-            (changed, std::mem::take(&mut state.after), state.round)
+            (changed, state.begun.take(), state.round)
         };
-        if let Some(timeout) = after.park {
+        if let Some(timeout) = begun {
             self.park(DelayedPhase {
                 group: Arc::clone(self),
                 round,
                 timeout,
             });
         }
-        if after.check {
-            // The state was changed under the lock that `try_complete` takes.
-            self.phases.check_and_complete_after_lock();
-        }
+        // The state was changed under the lock that `try_complete` takes.
+        self.phases.check_and_complete_after_lock();
         changed
     }
 
@@ -162,7 +151,6 @@ impl DelayedOperation for DelayedPhase {
         self.timeout
     }
 
-    /// Takes the lock of the group. So no thread checks or parks while it has that lock.
     fn try_complete(&mut self) -> bool {
         self.group.lock().is_over(self.round)
     }

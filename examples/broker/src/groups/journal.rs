@@ -7,7 +7,6 @@
 
 use super::Charge;
 use super::member::Id;
-use crate::console::log;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -43,7 +42,7 @@ impl Committed {
 pub(super) type Change = (Id, Id, i32, Option<Committed>);
 
 /// The file, open for more; or none, and then nothing is kept.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Journal {
     path: PathBuf,
     file: Option<File>,

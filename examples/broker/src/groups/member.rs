@@ -2,15 +2,11 @@
 
 use super::settings::MAX_PROTOCOLS;
 use super::{Charge, Shared};
-use crate::exchange::{Answer, Outcome, ensure};
+use crate::exchange::{Outcome, Waiter, ensure};
+use crate::messages::*;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
-use kafka_protocol::messages::{JoinGroupResponse, SyncGroupResponse};
-use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Ids of groups and members. Copies of what a client sent: a slice of its request would keep the whole frame.
 pub(crate) type Id = Arc<str>;
@@ -34,28 +30,9 @@ pub(super) struct Member {
 }
 
 /// What a member can do: names of protocols, the best first, with what it has to say to the leader in each.
-#[derive(Debug)]
 pub(super) struct Protocols {
     pub(super) by_preference: Vec<(Id, Bytes)>,
     _charge: Charge,
-}
-
-/// Where the answer to a parked request goes.
-///
-/// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
-/// client that has gone.
-pub(super) struct Waiter(pub(super) oneshot::Sender<Answer>);
-
-impl Waiter {
-    /// Only wakes the task of the connection, so it may be called under a lock.
-    pub(super) fn answer(self, answer: impl Into<Answer>) {
-        // The receiver is dropped if the client has left.
-        let _ = self.0.send(answer.into());
-    }
-
-    pub(super) fn has_gone(&self) -> bool {
-        self.0.is_closed()
-    }
 }
 
 impl Member {
@@ -119,10 +96,6 @@ impl Protocols {
         let found = protocols.find(|(name, _)| &**name == protocol);
         found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
     }
-}
-
-pub(super) fn text(text: &str) -> StrBytes {
-    StrBytes::from_string(text.to_owned())
 }
 
 pub(super) fn join_failed(member: &str, error: ResponseError) -> JoinGroupResponse {

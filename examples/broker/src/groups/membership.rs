@@ -1,18 +1,16 @@
 //! Who comes into a group, comes back, and goes.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, Protocols, Waiter, join_failed};
+use super::member::{Id, Member, Protocols, join_failed};
 use super::rebalance::joined;
 use super::settings::{MAX_ID, MAX_REBALANCE, SESSION};
-use crate::exchange::{Outcome, ensure, milliseconds};
+use crate::exchange::{Outcome, Waiter, ensure, milliseconds};
+use crate::messages::*;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::JoinGroupRequest;
 use request_purgatory::purgatory::RejectReason;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// A JoinGroup request.
 pub(super) struct Join {
     pub(super) request: JoinGroupRequest,
     pub(super) version: i16,

@@ -2,19 +2,11 @@
 
 use super::group::{Phase, State};
 use super::journal::{Change, Committed, Journal, Offsets};
-use super::member::{Id, text};
+use super::member::Id;
 use super::settings::MAX_OFFSET_METADATA;
 use super::{Charge, Coordinator};
-use crate::console::log;
 use crate::exchange::{Outcome, code, ensure};
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
-use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
-use kafka_protocol::messages::offset_commit_response::*;
-use kafka_protocol::messages::offset_delete_response::*;
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::offset_fetch_response::*;
-use kafka_protocol::messages::*;
+use crate::messages::*;
 use std::collections::BTreeMap;
 
 impl Coordinator {

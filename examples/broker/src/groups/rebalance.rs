@@ -1,27 +1,22 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, Waiter, sync_failed, text};
-use crate::exchange::{Answer, Outcome, ensure};
+use super::member::{Id, Member, sync_failed};
+use crate::exchange::{Answer, Outcome, Waiter, ensure};
+use crate::messages::*;
 use bytes::Bytes;
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
-use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::{JoinGroupResponse, SyncGroupRequest, SyncGroupResponse};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl State {
-    /// A rebalance if none is in progress; else the members that wait for it must be examined again.
+    /// Begins a rebalance if none is in progress.
     pub(super) fn rebalance(&mut self) {
-        match self.phase {
-            Phase::PreparingRebalance { .. } => self.after.check = true,
-            Phase::Dead => {}
-            _ => self.prepare_rebalance(),
+        if !matches!(self.phase, Phase::PreparingRebalance { .. } | Phase::Dead) {
+            self.prepare_rebalance();
         }
     }
 
-    /// Begins a rebalance: all members have to join again.
+    /// All members have to join again.
     fn prepare_rebalance(&mut self) {
         self.fail_syncs(ResponseError::RebalanceInProgress);
         let first = self.phase == Phase::Empty;
@@ -33,13 +28,11 @@ impl State {
         self.unsynced.clear();
         self.phase = Phase::PreparingRebalance { first };
         self.await_joins(wait);
-        // The phase before is over.
-        self.after.check = true;
     }
 
     fn await_joins(&mut self, wait: Duration) {
         self.round += 1;
-        self.after.park = Some(wait);
+        self.begun = Some(wait);
     }
 
     /// Whether the phase of `round` need not wait any longer, whatever the time.
@@ -99,7 +92,7 @@ impl State {
         self.protocol = Some(self.choose_protocol());
         self.leader = Some(leader);
         self.unsynced = self.members.keys().cloned().collect();
-        self.after.park = Some(self.rebalance_timeout());
+        self.begun = Some(self.rebalance_timeout());
         for member in self.members.values_mut() {
             member.assignment = Bytes::new();
         }
@@ -169,7 +162,6 @@ impl State {
         }
         let id = Id::from(&*request.member_id);
         self.unsynced.remove(&id);
-        self.after.check = true;
         if self.phase == Phase::Stable {
             waiter.answer(synced(self, &id));
             return self.touch(&id);

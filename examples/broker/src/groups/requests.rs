@@ -1,18 +1,13 @@
 //! The requests of members.
 
 use super::group::{Group, State};
-use super::member::{Id, Waiter, join_failed, sync_failed, text};
+use super::member::{Id, join_failed, sync_failed};
 use super::membership::Join;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
-use crate::console::log;
-use crate::exchange::{Caller, NODE, Reply, Waiting, code, ensure};
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::leave_group_request::MemberIdentity;
-use kafka_protocol::messages::leave_group_response::MemberResponse;
-use kafka_protocol::messages::*;
+use crate::exchange::{Caller, NODE, Reply, Waiter, answered_later, code, ensure};
+use crate::messages::*;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// What a client is told whose request would wait, if there is no memory for that: it tries again.
 const NO_ROOM: ResponseError = ResponseError::CoordinatorNotAvailable;
@@ -105,12 +100,10 @@ impl Coordinator {
 
 /// The answer to a request that `ask` hands to the group, where it may have to wait.
 fn waiting(group: Arc<Group>, ask: impl FnOnce(&mut State, Waiter)) -> Reply {
-    let (sender, answer) = oneshot::channel();
-    group.change(|state| ask(state, Waiter(sender)));
-    Reply::Later(Waiting {
-        answer,
-        leave: Some(Box::new(move || group.change(State::client_gone))),
-    })
+    let (waiter, mut waiting) = answered_later();
+    group.change(|state| ask(state, waiter));
+    waiting.leave = Some(Box::new(move || group.change(State::client_gone)));
+    Reply::Later(waiting)
 }
 
 /// A group of the newer consumer protocol. Its clients are told, and so is the operator.

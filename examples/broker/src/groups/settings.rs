@@ -31,9 +31,7 @@ pub(crate) struct Settings {
     /// How long an empty group waits for more members before its first rebalance ends (Kafka's
     /// `group.initial.rebalance.delay.ms`, 3 s there).
     pub(crate) initial_delay: Duration,
-    /// Most groups.
     pub(crate) max_groups: usize,
-    /// Most members of one group.
     pub(crate) max_members: usize,
     /// Most members of all groups together.
     pub(crate) max_sessions: usize,

@@ -1,7 +1,6 @@
 //! One client's connection: a request in, its answer out, and then the next, as in Kafka's own broker.
 
 use crate::broker::Broker;
-use crate::console::log;
 use crate::exchange::{Answer, Caller, Refusals, Reply};
 use crate::server::incoming::{End, Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
@@ -35,8 +34,8 @@ pub(crate) async fn serve(
 ) -> Result<(), End> {
     let _open = Arc::clone(&context.broker.connection);
     // Answers are written whole, so there is nothing to gather.
-    socket.set_nodelay(true).map_err(End::because)?;
-    let address = socket.local_addr().map_err(End::because)?;
+    socket.set_nodelay(true)?;
+    let address = socket.local_addr()?;
     let (reader, writer) = socket.split();
     let mut connection = Connection {
         broker: context.broker,
@@ -82,18 +81,15 @@ impl Connection<'_> {
                     let is = format!("is too long: {length} bytes of at most {MAX_FRAME}");
                     log!("{}: a request {is}: refused", self.client);
                 }
-                let response = refusal.response.into();
-                let bytes = encode(&response, refusal.correlation_id, refusal.version, 0);
-                return self.write(&bytes.map_err(End::because)?).await;
+                return self.write(&refusal).await;
             }
         };
-        let mut envelope = Envelope::open(&frame).map_err(End::Dropped)?;
+        let mut envelope = Envelope::open(&frame)?;
         let elements = PER_ELEMENT * envelope.elements;
         let weight = frame.len() + elements;
         drop(frame);
-        let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
-        let decoding = self.limits.work(weight, || envelope.decode());
-        let request = decoding.await.map_err(End::Dropped)?;
+        let decoded = self.limits.memory(elements).await?;
+        let request = self.limits.work(weight, || envelope.decode()).await?;
         let (correlation_id, version) = (envelope.correlation_id, envelope.version);
 
         let parked = self.limits.try_park(weight);
@@ -115,9 +111,9 @@ impl Connection<'_> {
             Reply::Later(mut waiting) => {
                 let answer = tokio::select! {
                     answer = waiting.answer() => answer,
-                    end = self.incoming.gone() => return Err(end),
+                    gone = self.incoming.gone() => match gone? {},
                 };
-                answer.ok_or_else(|| End::because("a request ended without an answer"))?
+                answer.ok_or_else(|| End::from("a request ended without an answer"))?
             }
             Reply::Never => return Ok(()),
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
@@ -143,19 +139,19 @@ impl Connection<'_> {
             Answer::Unread(unread) => {
                 let size = unread.size();
                 // As read, and as encoded.
-                let memory = self.limits.memory(2 * size).await.map_err(End::Dropped)?;
+                let memory = self.limits.memory(2 * size).await?;
                 let encoding = || encode(&unread.read(), correlation_id, version, size);
                 let bytes = self.limits.work(size, encoding).await;
                 bytes.map(|bytes| (bytes, Some(memory)))
             }
         };
-        encoded.map_err(|error| End::because(format!("cannot encode an answer: {error}")))
+        encoded.map_err(|error| End::from(format!("cannot encode an answer: {error}")))
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), End> {
         match timeout(time_for(bytes.len()), self.writer.write_all(bytes)).await {
-            Ok(written) => written.map_err(End::because),
-            Err(_) => Err(End::because("the client takes too long to read its answer")),
+            Ok(written) => Ok(written?),
+            Err(_) => Err(End::from("the client takes too long to read its answer")),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The requests of one client, frame by frame, within its limits.
 
+use crate::messages::*;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
-use crate::wire::request::{LONGEST, Refusal, START, refuse};
+use crate::wire::request::{LONGEST, START, refuse};
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::ApiKey;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
@@ -27,14 +28,13 @@ pub(crate) enum End {
     Dropped(String),
 }
 
-impl End {
-    pub(crate) fn because(reason: impl Display) -> Self {
+impl<R: Display> From<R> for End {
+    fn from(reason: R) -> Self {
         Self::Dropped(reason.to_string())
     }
 }
 
 /// The reading half of a connection.
-#[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     socket: ReadHalf<'a>,
     buffer: BytesMut,
@@ -42,13 +42,12 @@ pub(crate) struct Incoming<'a> {
     known: bool,
 }
 
-/// What a client sent.
 #[derive(Debug)]
 pub(crate) enum Sent {
     /// A request, without its length, and the memory for it.
     Request(Bytes, Share),
-    /// A produce request that was too long to be kept, and its length.
-    TooLong(Refusal, usize),
+    /// A produce request that was too long to be kept: the frame that says so, and its length.
+    TooLong(BytesMut, usize),
 }
 
 impl<'a> Incoming<'a> {
@@ -65,18 +64,18 @@ impl<'a> Incoming<'a> {
         if self.buffer.is_empty() {
             self.begin().await?;
         }
-        let too_slow = |_| End::because("a request took too long to arrive");
+        let too_slow = |_| End::from("a request took too long to arrive");
         let begun = Instant::now();
         let prefix = self.read_up_to(size_of::<i32>());
         let prefix = timeout_at(begun + time_for(0), prefix).await;
         prefix.map_err(too_slow)??;
-        let length = frame::length(&self.buffer).map_err(End::because)?;
+        let length = frame::length(&self.buffer)?;
         let arrival = begun + time_for(length);
         if length > MAX_FRAME {
             let discarded = timeout_at(arrival, self.discard(length)).await;
             return discarded.map_err(too_slow)?;
         }
-        let memory = limits.memory(length).await.map_err(End::Dropped)?;
+        let memory = limits.memory(length).await?;
         // At once: a buffer that grows bit by bit is copied, and has twice the room in the end.
         let missing = (size_of::<i32>() + length).saturating_sub(self.buffer.len());
         self.buffer.reserve(missing);
@@ -92,12 +91,12 @@ impl<'a> Incoming<'a> {
         self.buffer = BytesMut::new();
         let (patience, end) = match self.known {
             true => (IDLE, End::Closed),
-            false => (FIRST, End::because("no request within 10 s")),
+            false => (FIRST, End::from("no request within 10 s")),
         };
         match timeout(patience, self.fill(ALLOWANCE)).await {
             Err(_) => Err(end),
             Ok(Ok(0)) => Err(End::Closed),
-            Ok(read) => read.map(|_| ()).map_err(End::because),
+            Ok(read) => read.map(|_| ()).map_err(End::from),
         }
     }
 
@@ -105,9 +104,8 @@ impl<'a> Incoming<'a> {
     async fn read_up_to(&mut self, length: usize) -> Result<(), End> {
         while self.buffer.len() < length {
             // What comes behind is read along, as far as it costs nothing.
-            let read = self.fill(length.max(ALLOWANCE)).await;
-            if read.map_err(End::because)? == 0 {
-                return Err(End::because("connection closed inside a frame"));
+            if self.fill(length.max(ALLOWANCE)).await? == 0 {
+                return Err(End::from("connection closed inside a frame"));
             }
         }
         Ok(())
@@ -115,7 +113,7 @@ impl<'a> Incoming<'a> {
 
     /// Reads a request that is too long, and keeps its start only.
     async fn discard(&mut self, length: usize) -> Result<Sent, End> {
-        let misfit = || End::because(format!("frame length {length} outside 0..={MAX_FRAME}"));
+        let misfit = || End::from(format!("frame length {length} outside 0..={MAX_FRAME}"));
         if length > LONGEST {
             return Err(misfit());
         }
@@ -143,27 +141,23 @@ impl<'a> Incoming<'a> {
         !self.buffer.is_empty()
     }
 
-    /// Resolves when the client goes away, or sends what is no request. Reads ahead a little for that, but begins
+    /// Fails when the client goes away, or sends what is no request. Reads ahead a little for that, but begins
     /// nothing.
-    pub(crate) async fn gone(&mut self) -> End {
+    pub(crate) async fn gone(&mut self) -> Result<Infallible, End> {
         loop {
             while self.buffer.len() < ALLOWANCE {
-                match self.fill(ALLOWANCE).await {
-                    Ok(0) => return End::Closed,
-                    Ok(_) => {}
-                    Err(error) => return End::because(error),
+                if self.fill(ALLOWANCE).await? == 0 {
+                    return Err(End::Closed);
                 }
-                if self.buffer.len() >= size_of::<i32>()
-                    && let Err(length) = frame::length(&self.buffer)
-                {
-                    return End::because(length);
+                if self.buffer.len() >= size_of::<i32>() {
+                    frame::length(&self.buffer)?;
                 }
             }
-            match self.socket.ready(Interest::READABLE).await {
-                Ok(ready) if ready.is_read_closed() => return End::Closed,
-                Ok(_) => sleep(LOOK).await,
-                Err(error) => return End::because(error),
+            let ready = self.socket.ready(Interest::READABLE).await?;
+            if ready.is_read_closed() {
+                return Err(End::Closed);
             }
+            sleep(LOOK).await;
         }
     }
 
@@ -183,9 +177,7 @@ impl<'a> Incoming<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::request::tests::encoded;
-    use kafka_protocol::messages::ProduceRequest;
-    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+    use crate::requests::{frame, produce_request};
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;
@@ -193,14 +185,8 @@ mod tests {
     /// What comes of a produce request of 40 MiB that begins after 9 seconds and arrives at this pace.
     async fn receive(time_per_mib: Duration) -> Result<Sent, End> {
         const PIECE: usize = 64 * 1024;
-        let records = Some(vec![0; 40 << 20].into());
-        let partition = PartitionProduceData::default().with_records(records);
-        let topic = TopicProduceData::default().with_partition_data(vec![partition]);
-        let request = ProduceRequest::default()
-            .with_acks(1)
-            .with_topic_data(vec![topic]);
-        let request = encoded(&request);
-        let frame = [&(request.len() as i32).to_be_bytes()[..], &request].concat();
+        let records = vec![0; 40 << 20];
+        let frame = frame(8, 0, &produce_request(1, 0, "t", &[(0, Some(&records))]));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let mut client = TcpStream::connect(address).await.expect("a client");

@@ -36,7 +36,6 @@ const MIB: usize = 1024 * 1024;
 const UNIT: usize = 1024;
 
 /// What there is for all connections of a server.
-#[derive(Debug)]
 pub(crate) struct Limits {
     memory: Arc<Semaphore>,
     parked: Arc<Semaphore>,

@@ -2,11 +2,10 @@
 //! its own filled in; of the records inside, which may be compressed, the broker knows only how many there are.
 
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::records;
 use bytes::{Buf, Bytes, BytesMut};
-use kafka_protocol::ResponseError;
 
-/// Longest batch taken.
 pub const MAX_BATCH: usize = 16 * 1024 * 1024;
 
 /// The header up to and with the record count.
@@ -93,7 +92,6 @@ impl Batch {
         Ok((offset, Self::read(&bytes.slice(..length))?))
     }
 
-    /// Bytes in the batch.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }

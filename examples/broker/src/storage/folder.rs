@@ -3,7 +3,6 @@
 //! No topic may have a plus in its name, so names with one are this module's: the lock, topics that are being created,
 //! topics that are being deleted. What a crash leaves of the latter two is removed at the next start.
 
-use crate::console::log;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,6 @@ const NEW: &str = "+new-";
 const OLD: &str = "+old-";
 
 /// A folder that this process alone uses.
-#[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
     /// Locked as long as it is open.

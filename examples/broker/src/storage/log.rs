@@ -11,17 +11,18 @@ use std::path::Path;
 pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 
 /// An append-only sequence of batches. Offsets count records, positions count bytes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Log {
     batches: VecDeque<Stored>,
-    start_offset: i64,
-    end_offset: i64,
+    /// The oldest offset still kept.
+    pub(crate) start_offset: i64,
+    /// The offset that the next record will get.
+    pub(crate) end_offset: i64,
     end_position: u64,
     /// Where the batches are, if not in memory.
     segments: Option<Segments>,
 }
 
-#[derive(Debug)]
 struct Stored {
     base_offset: i64,
     position: u64,
@@ -31,7 +32,7 @@ struct Stored {
 }
 
 /// Where a batch is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum Part {
     Memory(Bytes),
     File(Piece),
@@ -47,7 +48,7 @@ impl Part {
 }
 
 /// Whole batches found in a log, not yet read.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Batches {
     parts: Vec<Part>,
     /// Bytes that [`read`](Self::read) gives.
@@ -95,16 +96,6 @@ impl Log {
         })?;
         log.segments = Some(segments);
         Ok(log)
-    }
-
-    /// The oldest offset still kept.
-    pub(crate) fn start_offset(&self) -> i64 {
-        self.start_offset
-    }
-
-    /// The offset that the next record will get.
-    pub(crate) fn end_offset(&self) -> i64 {
-        self.end_offset
     }
 
     /// Appends a batch and returns its first offset. After an error the log is as before.

@@ -2,8 +2,8 @@
 //! recognised by its sequence number, and not appended twice. Most clients produce this way unless told not to.
 
 use crate::exchange::{Outcome, ensure};
+use crate::messages::*;
 use crate::storage::batch::{Batch, Sequence};
-use kafka_protocol::ResponseError;
 use std::collections::{HashMap, VecDeque};
 
 /// Batches remembered per producer: as many as a client may have in flight.
@@ -13,12 +13,12 @@ const REMEMBERED: usize = 5;
 const MAX_PRODUCERS: usize = 1_000;
 
 /// What the producers of one partition sent last.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Producers {
     by_id: HashMap<i64, VecDeque<Seen>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Seen {
     sequence: Sequence,
     records: i32,

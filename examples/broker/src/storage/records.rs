@@ -2,7 +2,7 @@
 //! not promise more of them than its bytes hold.
 
 use crate::exchange::Outcome;
-use kafka_protocol::ResponseError;
+use crate::messages::*;
 use std::io::{self, BufRead, BufReader, Read};
 
 /// Most bytes that the records of a batch may unpack to.

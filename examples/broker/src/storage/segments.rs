@@ -1,7 +1,6 @@
 //! Segment files: the batches of a log one after the other, as they go over the wire. Each file is named after the
 //! offset that it begins with, as Kafka's are.
 
-use crate::console::log;
 use crate::storage::batch::Batch;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
@@ -14,13 +13,11 @@ use std::sync::Arc;
 const SEGMENT: u64 = 16 * 1024 * 1024;
 
 /// The files of one log.
-#[derive(Debug)]
 pub(crate) struct Segments {
     folder: PathBuf,
     segments: VecDeque<Segment>,
 }
 
-#[derive(Debug)]
 struct Segment {
     start: i64,
     length: u64,
@@ -28,7 +25,7 @@ struct Segment {
 }
 
 /// Bytes of a segment.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Piece {
     path: Arc<Path>,
     at: u64,

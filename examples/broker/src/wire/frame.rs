@@ -1,7 +1,7 @@
 //! Frames: each message on a connection is a 32-bit length and then that many bytes.
 
+use crate::messages::*;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use kafka_protocol::messages::{ResponseHeader, ResponseKind};
 use kafka_protocol::protocol::Encodable;
 
 /// Longest request taken: a record batch of 16 MiB fits. (Kafka's `socket.request.max.bytes` is 100 MiB.)

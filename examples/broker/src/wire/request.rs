@@ -1,13 +1,11 @@
 //! From a frame to a request.
 
+use crate::messages::*;
 use crate::wire::apis::Api;
+use crate::wire::frame::encode;
 use crate::wire::outline::{self, Walk};
-use bytes::{Buf, Bytes};
-use kafka_protocol::ResponseError;
-pub use kafka_protocol::messages::RequestKind;
-use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
-use kafka_protocol::messages::{ApiKey, ProduceResponse, RequestHeader, TopicName};
-use kafka_protocol::protocol::{Decodable, StrBytes};
+use bytes::{Buf, Bytes, BytesMut};
+use kafka_protocol::protocol::Decodable;
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
 #[derive(Debug)]
@@ -38,32 +36,33 @@ impl Envelope {
             return Err("frame too short for a request header".to_owned());
         };
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-        let api = Api::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
+        let known = Api::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
+        let Api(api, versions, outline) = known;
         let mut envelope = Self {
-            api: api.key,
+            api: *api,
             version,
             correlation_id,
             client_id: StrBytes::new(),
             body: None,
             elements: 0,
         };
-        if !api.versions.contains(&version) {
+        if !versions.contains(&version) {
             envelope.version = 0;
-            return match api.key {
+            return match api {
                 ApiKey::ApiVersions => Ok(envelope),
                 key => Err(format!("{key:?} v{version} not supported")),
             };
         }
 
         let mut body = frame.clone();
-        let header_version = api.key.request_header_version(version);
+        let header_version = api.request_header_version(version);
         let header = RequestHeader::decode(&mut body, header_version)
-            .map_err(|error| malformed(api.key, version, &error.to_string()))?;
+            .map_err(|error| malformed(*api, version, &error.to_string()))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        let elements = outline::check(&body, api.body, version, header_version >= 2);
+        let elements = outline::check(&body, outline, version, header_version >= 2);
         let wrong = "fields end after the frame, or too many";
-        envelope.elements = elements.ok_or_else(|| malformed(api.key, version, wrong))?;
+        envelope.elements = elements.ok_or_else(|| malformed(*api, version, wrong))?;
         envelope.body = Some(body);
         Ok(envelope)
     }
@@ -91,29 +90,21 @@ pub(crate) const START: usize = 2 * 1024;
 /// Longest request whose bytes are read to the end, and thrown away.
 pub(crate) const LONGEST: usize = 1 << 30;
 
-/// What the producer is answered whose request is longer than any that is taken. It is told so with a Kafka error: it
-/// would send the request again and again if the connection were just closed.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) correlation_id: i32,
-    pub(crate) version: i16,
-    pub(crate) response: ProduceResponse,
-}
-
-/// The answer to a request that starts like this; `None` if it is no produce request, or one for several partitions, or
-/// one that wants no answer.
-pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
+/// The frame that answers a request which starts like this and is longer than any that is taken. Its producer is told so
+/// with a Kafka error: it would send the request again and again if the connection were just closed. `None` if it is no
+/// produce request, or one for several partitions, or one that wants no answer.
+pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let (mut start, rest) = start.split_at_checked(8)?;
     let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-    let is_taken = |api: &&Api| api.key == ApiKey::Produce && api.versions.contains(&version);
-    let api = Api::by_key(key).filter(is_taken)?;
+    let is_taken = |api: &&Api| api.0 == ApiKey::Produce && api.1.contains(&version);
+    let Api(api, ..) = Api::by_key(key).filter(is_taken)?;
     let mut walk = Walk {
         rest,
         version,
         flexible: false,
         elements_left: usize::MAX,
     };
-    let (topic, index) = partition(&mut walk, api.key.request_header_version(version) >= 2)?;
+    let (topic, index) = partition(&mut walk, api.request_header_version(version) >= 2)?;
     let partition = PartitionProduceResponse::default()
         .with_index(index)
         .with_error_code(ResponseError::MessageTooLarge.code())
@@ -121,11 +112,8 @@ pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
     let topic = TopicProduceResponse::default()
         .with_name(topic)
         .with_partition_responses(vec![partition]);
-    Some(Refusal {
-        correlation_id,
-        version,
-        response: ProduceResponse::default().with_responses(vec![topic]),
-    })
+    let response = ProduceResponse::default().with_responses(vec![topic]);
+    encode(&response.into(), correlation_id, version, 0).ok()
 }
 
 /// The one partition that the request is for.
@@ -145,21 +133,9 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use bytes::BytesMut;
-    use kafka_protocol::messages::ProduceRequest;
-    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-    use kafka_protocol::protocol::Encodable;
-
-    /// The request as it comes, but for its length in front.
-    pub(crate) fn encoded(request: &ProduceRequest) -> BytesMut {
-        let mut bytes = BytesMut::new();
-        let header = RequestHeader::default().with_request_api_version(8);
-        header.encode(&mut bytes, 1).expect("a header");
-        request.encode(&mut bytes, 8).expect("a request");
-        bytes
-    }
+    use crate::requests::{frame, produce_request};
 
     /// A client that awaits no answer would take one for the answer to its next request.
     #[test]
@@ -171,12 +147,9 @@ pub(crate) mod tests {
             (-1, 1, 2, false),
             (-1, 2, 1, false),
         ] {
-            let topic = TopicProduceData::default()
-                .with_partition_data(vec![PartitionProduceData::default(); partitions]);
-            let request = ProduceRequest::default()
-                .with_acks(acks)
-                .with_topic_data(vec![topic; topics]);
-            let refusal = refuse(&encoded(&request));
+            let mut request = produce_request(acks, 0, "t", &vec![(0, None); partitions]);
+            request.topic_data = vec![request.topic_data.remove(0); topics];
+            let refusal = refuse(&frame(8, 0, &request)[size_of::<i32>()..]);
             assert_eq!(refusal.is_some(), is_answered, "{request:?}");
         }
     }

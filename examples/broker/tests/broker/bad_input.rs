@@ -4,19 +4,11 @@
 //! `ATTACK_TIMES` makes the attacks that many times as long: `.ci/attack` runs them at full length. Their figures go to
 //! stdout (`--nocapture`).
 
-use crate::client::{frame, framed};
-use crate::process::Broker;
-use crate::programs::eventually;
-use crate::requests::*;
-use kafka_protocol::messages::fetch_request::ForgottenTopic;
-use kafka_protocol::messages::fetch_response::PartitionData;
-use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::{MetadataRequest, ProduceRequest, TopicName};
+use super::*;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// Frames that are refused, each with the reason for it that is logged. (The decoder has its own test, of any bytes.)
 fn refused() -> Vec<(Vec<u8>, &'static str)> {
@@ -79,19 +71,19 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     let lines = broker.log().len();
     let mut stranger = broker.client();
     // As many elements as there may be.
-    let fetched = run(&mut stranger, &fetch("missing", 19_000, 60_000));
+    let fetched = stranger.fetch(&fetch("missing", 19_000, 60_000));
     let is_unknown = |data: &PartitionData| data.error_code == UNKNOWN_TOPIC_OR_PARTITION;
     assert!(fetched.iter().all(is_unknown));
     // Bytes after the last field are let pass, as librdkafka's Metadata request has them.
     let longer = [&frame(FETCH, 9, &fetch("missing", 1, 0))[4..], &[0; 3]].concat();
     stranger.send_raw(&framed(&longer));
-    receive_fetched(&mut stranger, 9);
+    stranger.receive_fetched(9);
     assert_eq!(broker.log().len(), lines);
     let grown = broker.resident_memory().saturating_sub(memory);
     assert!(grown < 64 << 20, "memory grew by {grown}");
     broker.wait_for_figure("connections", 2);
-    produce(&mut stranger, "t", b"value");
-    receive_fetched(&mut witness, parked);
+    stranger.produce("t", b"value");
+    witness.receive_fetched(parked);
     broker.assert_tidy((stranger, witness));
 }
 
@@ -100,12 +92,8 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
 fn attack(broker: &Broker, over: &AtomicBool, done: &AtomicU64, number: usize) {
     let mut half_sent = vec![0; 20_000_000];
     half_sent[..4].copy_from_slice(&20_000_000_i32.to_be_bytes());
-    let topic = |number| {
-        let name = text(&format!("bad name {number}"));
-        MetadataRequestTopic::default().with_name(Some(TopicName(name)))
-    };
-    let names = Some((0..19_999).map(topic).collect());
-    let names = frame(9, 1, &MetadataRequest::default().with_topics(names));
+    let names = (0..19_999).map(|number| format!("bad name {number}"));
+    let names = frame(9, 1, &metadata_request(&names.collect::<Vec<_>>()));
     let never_read = frame(FETCH, 1, &fetch("big", 1, 60_000)).repeat(1_000);
     let bytes = &[half_sent, names, never_read][number % 3];
     while !over.load(Ordering::Relaxed) {
@@ -133,11 +121,11 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
     let times = times.map(|times| times.parse::<u32>().expect("a number"));
     let broker = Broker::with(&[]);
     let mut innocent = broker.client();
-    create_topic(&mut innocent, "innocent", 1);
-    create_topic(&mut innocent, "big", 1);
+    innocent.create_topic("innocent", 1);
+    innocent.create_topic("big", 1);
     for _ in 0..8 {
         let two = batch(&[&vec![0; 2 << 20]]);
-        assert_eq!(produce_to(&mut innocent, 1, "big", 0, &two).0, 0);
+        assert_eq!(innocent.produce_to(1, "big", 0, &two).0, 0);
     }
     let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut waits, mut most) = (Vec::new(), 0);
@@ -149,8 +137,8 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(6) * times.unwrap_or(1) {
             let sent = Instant::now();
-            let offset = produce(&mut innocent, "innocent", b"value");
-            run(&mut innocent, &fetch_from("innocent", &[offset], 1_000));
+            let offset = innocent.produce("innocent", b"value");
+            innocent.fetch(&fetch_from("innocent", &[offset], 1_000));
             waits.push(sent.elapsed() / 2);
             most = most.max(broker.resident_memory());
         }
@@ -174,7 +162,7 @@ fn an_idle_connection_has_no_memory_of_a_long_request() {
     let long = batch(&[&vec![0; 15 << 20]]);
     let idle = [(); 20].map(|()| {
         let mut client = broker.client();
-        let (error, _) = produce_to(&mut client, 1, "missing", 0, &long);
+        let (error, _) = client.produce_to(1, "missing", 0, &long);
         assert_eq!(error, UNKNOWN_TOPIC_OR_PARTITION);
         client
     });
@@ -189,13 +177,11 @@ fn an_idle_connection_has_no_memory_of_a_long_request() {
 fn an_answer_has_memory_or_is_not_made() {
     let (broker, mut first) = Broker::with_topic(1, &[]);
     let long = batch(&[&vec![0; 15 << 20]]);
-    assert_eq!(produce_to(&mut first, -1, "t", 0, &long).0, 0);
+    assert_eq!(first.produce_to(-1, "t", 0, &long).0, 0);
     // What does not fit into the answer takes no memory.
     let mut twice = fetch_from("t", &[0, 0], 0);
     twice.topics[0].partitions[1].partition = 0;
-    let found = run(&mut first, &twice);
-    let lengths = [0, 1].map(|at: usize| records(&found[at]).len());
-    assert_eq!(lengths, [long.len(), 0]);
+    assert_eq!(first.lengths(&twice), [long.len(), 0]);
     // As many elements as there may be, and the one partition very often.
     let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
     for partition in &mut many.topics[0].partitions {
@@ -207,16 +193,16 @@ fn an_answer_has_memory_or_is_not_made() {
         broker.wait_for_figure("fetch", parked);
         client
     });
-    assert_eq!(run(&mut first, &many).len(), 19_000);
+    assert_eq!(first.fetch(&many).len(), 19_000);
     let sent = first.send(FETCH, &fetch("t", 1, 60_000));
     first.socket.peek(&mut [0]).expect("the answer begins");
     let mut second = broker.client();
     second.send(FETCH, &fetch("t", 1, 60_000));
     second.assert_closed();
     broker.wait_for_log("no memory for");
-    receive_fetched(&mut first, sent);
-    let fetched = run(&mut broker.client(), &fetch("t", 1, 60_000));
-    assert_eq!(records(&fetched[0]).len(), long.len());
+    first.receive_fetched(sent);
+    let late = broker.client().lengths(&fetch("t", 1, 60_000));
+    assert_eq!(late, [long.len()]);
     broker.assert_clean((first, second, waiting));
 }
 
@@ -225,11 +211,10 @@ fn an_answer_has_memory_or_is_not_made() {
 fn a_request_that_waits_for_the_memory_of_its_answer_has_none() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
     let long = batch(&[&vec![0; 15 << 20]]);
-    assert_eq!(produce_to(&mut client, -1, "t", 0, &long).0, 0);
+    assert_eq!(client.produce_to(-1, "t", 0, &long).0, 0);
     let forgotten = ForgottenTopic::default().with_topic(topic_name(&"t".repeat(32_000)));
     let twenty = fetch("t", 1, 0).with_forgotten_topics_data(vec![forgotten; 640]);
-    let fetched = run(&mut client, &twenty);
-    assert_eq!(records(&fetched[0]).len(), long.len());
+    assert_eq!(client.lengths(&twenty), [long.len()]);
     broker.assert_clean(client);
 }
 
@@ -253,6 +238,6 @@ fn requests_that_never_come() {
     long.send_raw(&request[100..]);
     let answer = long.receive::<ProduceRequest>(PRODUCE, 1);
     assert_eq!(produced(answer), [(0, 0)]);
-    produce(&mut idle, "t", b"value");
+    idle.produce("t", b"value");
     broker.assert_tidy((idle, long));
 }

@@ -1,13 +1,17 @@
 //! A client that sends what it is told to, and reads the answers.
 
-use crate::programs::PATIENCE;
-use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::{RequestHeader, ResponseHeader};
-use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
+use super::*;
+use bytes::Bytes;
+use kafka_protocol::protocol::{Decodable, HeaderVersion, Request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A connection.
+/// The version that tests fetch in.
+pub(crate) const FETCH: i16 = 11;
+
+/// The version that tests produce in.
+pub(crate) const PRODUCE: i16 = 8;
+
 pub(crate) struct Client {
     pub(crate) socket: TcpStream,
     next_correlation: i32,
@@ -67,24 +71,75 @@ impl Client {
     pub(crate) fn assert_closed(&mut self) {
         assert_eq!(self.receive_frame(), None, "the connection is not closed");
     }
-}
 
-/// A request frame.
-pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> Vec<u8> {
-    let header = RequestHeader::default()
-        .with_request_api_key(R::KEY)
-        .with_request_api_version(version)
-        .with_correlation_id(correlation)
-        .with_client_id(Some(StrBytes::from_static_str("test")));
-    let mut bytes = BytesMut::new();
-    let encoded = header.encode(&mut bytes, R::header_version(version));
-    encoded.expect("encode the header");
-    let encoded = request.encode(&mut bytes, version);
-    encoded.expect("encode the request");
-    framed(&bytes)
-}
+    /// The partitions in the answer to a fetch that was sent.
+    pub(crate) fn receive_fetched(&mut self, correlation: i32) -> Vec<PartitionData> {
+        let answer = self.receive::<FetchRequest>(FETCH, correlation);
+        assert_eq!(answer.error_code, 0);
+        let topics = answer.responses.into_iter();
+        let fetched = topics.flat_map(|topic| topic.partitions);
+        // Without transactions, what is replicated is stable. With an error there is no offset.
+        let checked = fetched.inspect(|found| {
+            assert_eq!(found.last_stable_offset, found.high_watermark);
+            assert_eq!(found.log_start_offset >= 0, found.error_code == 0);
+        });
+        checked.collect()
+    }
 
-/// Bytes behind their length.
-pub(crate) fn framed(bytes: &[u8]) -> Vec<u8> {
-    [&(bytes.len() as i32).to_be_bytes()[..], bytes].concat()
+    /// Fetches, and returns what came of each partition.
+    pub(crate) fn fetch(&mut self, fetch: &FetchRequest) -> Vec<PartitionData> {
+        let sent = self.send(FETCH, fetch);
+        self.receive_fetched(sent)
+    }
+
+    /// Fetches, and returns how many bytes of records came of each partition.
+    pub(crate) fn lengths(&mut self, fetch: &FetchRequest) -> Vec<usize> {
+        let fetched = self.fetch(fetch).into_iter();
+        fetched.map(|data| records(&data).len()).collect()
+    }
+
+    pub(crate) fn produce_to(
+        &mut self,
+        acks: i16,
+        topic: &str,
+        partition: i32,
+        records: &[u8],
+    ) -> (i16, i64) {
+        let request = produce_request(acks, 10_000, topic, &[(partition, Some(records))]);
+        produced(self.request(PRODUCE, &request))[0]
+    }
+
+    /// Produces one record to partition 0, waiting for the replicas; returns its offset.
+    pub(crate) fn produce(&mut self, topic: &str, value: &[u8]) -> i64 {
+        let (error, offset) = self.produce_to(-1, topic, 0, &batch(&[value]));
+        assert_eq!(error, 0);
+        offset
+    }
+
+    pub(crate) fn create_topic(&mut self, name: &str, partitions: i32) {
+        let answer = self.request(4, &create_request(&[(name, partitions)]));
+        assert_eq!(answer.topics[0].error_code, 0);
+    }
+
+    /// Deletes topics, and returns the error of each.
+    pub(crate) fn delete_topics(&mut self, names: &[&str]) -> Vec<i16> {
+        let answer = self.request(5, &delete_topics_request(names));
+        let responses = answer.responses.into_iter();
+        responses.map(|topic| topic.error_code).collect()
+    }
+
+    /// Asks for topics, creating missing ones or not: error and number of partitions of each.
+    pub(crate) fn metadata(&mut self, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
+        let request = metadata_request(topics).with_allow_auto_topic_creation(create);
+        let topics = self.request(8, &request).topics.into_iter();
+        let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
+        found.collect()
+    }
+
+    /// Error and offset of partition 0 at a time; -1 is the latest, -2 the earliest.
+    pub(crate) fn offset_at(&mut self, topic: &str, timestamp: i64) -> (i16, i64) {
+        let answer = self.request(5, &list_offsets_request(topic, timestamp));
+        let found = &answer.topics[0].partitions[0];
+        (found.error_code, found.offset)
+    }
 }

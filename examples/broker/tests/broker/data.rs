@@ -1,16 +1,10 @@
 //! What `--data` keeps, over restarts, crashes and a full disk.
 
-use crate::client::Client;
-use crate::process::{Broker, command, output};
-use crate::requests::*;
-use kafka_protocol::messages::offset_commit_request::*;
-use kafka_protocol::messages::offset_delete_request::*;
-use kafka_protocol::messages::*;
+use super::*;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Instant;
 use tempfile::{TempDir, tempdir};
 
 const KAFKA_STORAGE_ERROR: i16 = 56;
@@ -62,7 +56,7 @@ impl Folder {
 }
 
 fn all(client: &mut Client, topic: &str) -> Vec<u8> {
-    records(&run(client, &fetch(topic, 1, 0))[0]).to_vec()
+    records(&client.fetch(&fetch(topic, 1, 0))[0]).to_vec()
 }
 
 /// The bytes of `values` as batches with offsets from 0 on.
@@ -88,9 +82,9 @@ fn topics_records_and_producers_outlive_the_broker() {
     for (round, signal) in (0..).zip(["TERM", "KILL", "INT", "KILL"]) {
         let (mut broker, mut client) = folder.open();
         if round == 0 {
-            create_topic(&mut client, "t", 3);
-            create_topic(&mut client, "empty.topic-1", 2);
-            produce_to(&mut client, 1, "t", 1, &batch(&[b"before"]));
+            client.create_topic("t", 3);
+            client.create_topic("empty.topic-1", 2);
+            client.produce_to(1, "t", 1, &batch(&[b"before"]));
         }
         let [fresh, other] = [(); 2].map(|()| new_producer(&mut client));
         let id = *producer.get_or_insert(fresh);
@@ -98,9 +92,9 @@ fn topics_records_and_producers_outlive_the_broker() {
         assert_ne!(fresh, other);
         // A batch that is sent again is not appended again.
         let again = batch_from(id, 0, 0, &[b"once"]);
-        assert_eq!(produce_to(&mut client, -1, "t", 1, &again), (0, 1));
-        assert_eq!(produce(&mut client, "t", b"value"), round);
-        let elsewhere = produce_to(&mut client, 1, "t", 2, &batch(&[b"a", b"b"]));
+        assert_eq!(client.produce_to(-1, "t", 1, &again), (0, 1));
+        assert_eq!(client.produce("t", b"value"), round);
+        let elsewhere = client.produce_to(1, "t", 2, &batch(&[b"a", b"b"]));
         assert_eq!(elsewhere, (0, 2 * round));
         let values = vec![&b"value"[..]; round as usize + 1];
         assert!(all(&mut client, "t") == stored(&values));
@@ -120,9 +114,9 @@ fn a_torn_tail_is_cut_off() {
     let [one, two] = [1, 2].map(|count| stored(&values[..count]).len());
     {
         let (_broker, mut client) = folder.open();
-        create_topic(&mut client, "t", 1);
+        client.create_topic("t", 1);
         for value in values {
-            produce(&mut client, "t", value);
+            client.produce("t", value);
         }
     }
     let segment = folder.entries("t/0").remove(0);
@@ -139,17 +133,17 @@ fn a_torn_tail_is_cut_off() {
         broker.wait_for_log("cut off");
         let mut client = broker.client();
         assert!(all(&mut client, "t") == whole[..two]);
-        assert_eq!(produce(&mut client, "t", b"three"), 2);
+        assert_eq!(client.produce("t", b"three"), 2);
         assert!(all(&mut client, "t") == whole);
-        let rest = run(&mut client, &fetch_from("t", &[1], 0));
+        let rest = client.fetch(&fetch_from("t", &[1], 0));
         assert!(records(&rest[0]) == &whole[one..], "from the middle");
         let limited = fetch("t", 1, 0).with_max_bytes(whole.len() as i32 - 1);
-        let limited = run(&mut client, &limited);
+        let limited = client.fetch(&limited);
         assert!(records(&limited[0]) == &whole[..two], "a limit");
     }
     // What cannot be read is there all the same, unlike what was dropped: a client would go on elsewhere.
     let (_broker, mut client) = folder.open();
-    let mut error = || run(&mut client, &fetch("t", 1, 0))[0].error_code;
+    let mut error = || client.fetch(&fetch("t", 1, 0))[0].error_code;
     fs::write(&segment, &whole[..two]).expect("cut the segment");
     assert_eq!(error(), KAFKA_STORAGE_ERROR);
     fs::remove_file(&segment).expect("it is there");
@@ -164,13 +158,13 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let fifteen = batch(&[&vec![7; 15 << 20]]);
     {
         let (_broker, mut client) = folder.open();
-        create_topic(&mut client, "t", 1);
+        client.create_topic("t", 1);
         let mut append = |offsets: Range<i64>| {
             for offset in offsets {
-                let appended = produce_to(&mut client, -1, "t", 0, &fifteen);
+                let appended = client.produce_to(-1, "t", 0, &fifteen);
                 assert_eq!(appended, (0, offset));
             }
-            offset_at(&mut client, "t", -2).1
+            client.offset_at("t", -2).1
         };
         append(0..4);
         // What cannot be removed is no reason to refuse what comes: a folder is no file that could be.
@@ -181,17 +175,17 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         fs::remove_dir(&oldest).expect("it is empty");
         fs::write(&oldest, "").expect("a file again");
         assert_eq!(append(6..8), 4);
-        assert_eq!(produce(&mut client, "t", b"value"), 8);
+        assert_eq!(client.produce("t", b"value"), 8);
         assert!(folder.refusal().contains("another broker uses it"));
     }
     {
         let (_broker, mut client) = folder.open();
-        let ends = [-2, -1].map(|end| offset_at(&mut client, "t", end).1);
+        let ends = [-2, -1].map(|end| client.offset_at("t", end).1);
         assert_eq!(ends, [4, 9]);
-        let oldest = run(&mut client, &fetch_from("t", &[4], 0));
+        let oldest = client.fetch(&fetch_from("t", &[4], 0));
         assert!(records(&oldest[0])[61..] == fifteen[61..]);
         // The last batch of one segment, and the first one of the next.
-        let both = run(&mut client, &fetch_from("t", &[7], 0));
+        let both = client.fetch(&fetch_from("t", &[7], 0));
         let (last, first) = records(&both[0]).split_at(fifteen.len());
         assert!(last[61..] == fifteen[61..] && first[..8] == 8_i64.to_be_bytes());
     }
@@ -211,26 +205,26 @@ fn a_deleted_topic_does_not_come_back() {
     let folder = Folder::new();
     let (mut broker, mut client) = folder.open();
     for topic in ["t", "u"] {
-        create_topic(&mut client, topic, 2);
-        produce(&mut client, topic, b"value");
+        client.create_topic(topic, 2);
+        client.produce(topic, b"value");
     }
-    let commits = [0, 2].map(|partition| commit(&mut client, "t", partition, 7));
+    let commits = [0, 2].map(|partition| commit(&mut client, partition, 7));
     assert_eq!(commits, [0, UNKNOWN_TOPIC_OR_PARTITION]);
     // A topic that cannot be deleted keeps what was committed for it, and takes more.
     let in_the_way = folder.path.join("+old-t");
     fs::write(&in_the_way, "").expect("a file");
-    let refused = delete_topics(&mut client, &["t"]);
+    let refused = client.delete_topics(&["t"]);
     assert_eq!(refused, [KAFKA_STORAGE_ERROR]);
     assert_eq!(committed(&mut client), [(0, 7)]);
     let offsets = folder.path.join("+offsets");
     let before = fs::read(&offsets).expect("the journal");
-    assert_eq!(produce(&mut client, "t", b"another"), 1);
+    assert_eq!(client.produce("t", b"another"), 1);
     fs::remove_file(&in_the_way).expect("it is there");
     // An earlier deletion may have left this much.
     fs::create_dir_all(in_the_way.join("0")).expect("a folder");
-    assert_eq!(delete_topics(&mut client, &["t", "u"]), [0, 0]);
-    assert_eq!(commit(&mut client, "t", 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
-    create_topic(&mut client, "u", 1);
+    assert_eq!(client.delete_topics(&["t", "u"]), [0, 0]);
+    assert_eq!(commit(&mut client, 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
+    client.create_topic("u", 1);
     broker.end("KILL");
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
@@ -240,7 +234,7 @@ fn a_deleted_topic_does_not_come_back() {
     fs::write(folder.path.join("+offsets.new"), "[").expect("a file");
     let (_broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {
-        let found = run(&mut client, &fetch(gone, 1, 0));
+        let found = client.fetch(&fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
     assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
@@ -248,30 +242,14 @@ fn a_deleted_topic_does_not_come_back() {
     assert_eq!(folder.entries(""), left);
 }
 
-/// Commits an offset as a client without a group does; returns the error.
-fn commit(client: &mut Client, topic: &str, partition: i32, offset: i64) -> i16 {
-    let partition = OffsetCommitRequestPartition::default()
-        .with_partition_index(partition)
-        .with_committed_offset(offset)
-        .with_committed_metadata(Some(text(&"m".repeat(100))));
-    let topic = OffsetCommitRequestTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = OffsetCommitRequest::default()
-        .with_group_id(GroupId(text("g")))
-        .with_generation_id_or_member_epoch(-1)
-        .with_topics(vec![topic]);
-    client.request(8, &request).topics[0].partitions[0].error_code
+/// Commits an offset, with long metadata, as a client without members does; returns the error.
+fn commit(client: &mut Client, partition: i32, offset: i64) -> i16 {
+    let request = commit_request((GROUP, "", -1), &[(partition, offset)], 100);
+    commit_errors(&client.request(8, &request))[0]
 }
 
-/// Partition and offset of all that was committed.
 fn committed(client: &mut Client) -> Vec<(i32, i64)> {
-    let request = OffsetFetchRequest::default();
-    let request = request.with_group_id(GroupId(text("g"))).with_topics(None);
-    let topics = client.request(7, &request).topics.into_iter();
-    let partitions = topics.flat_map(|topic| topic.partitions);
-    let offsets = partitions.map(|found| (found.partition_index, found.committed_offset));
-    offsets.collect()
+    offsets(client.request(7, &offsets_request(GROUP)))
 }
 
 /// A limit on the size of files stands for a disk that is full: a write up to it is cut short, the next one fails. The
@@ -279,7 +257,7 @@ fn committed(client: &mut Client) -> Vec<(i32, i64)> {
 #[test]
 #[cfg(target_os = "linux")]
 fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
-    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    use rustix::process::Resource::Fsize;
     let folder = Folder::new();
     drop(folder.broker());
     let mut limited = std::process::Command::new("sh");
@@ -288,42 +266,30 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     let arguments = "serve --listen 127.0.0.1:0 --report-ms 5 --data";
     limited.args(arguments.split(' ')).arg(folder.argument());
     let mut broker = Broker::run(&mut limited);
-    let limit = |bytes: Option<u64>| {
-        let pid = Pid::from_raw(broker.pid() as i32);
-        let (current, maximum) = (bytes, None);
-        let limit = Rlimit { current, maximum };
-        prlimit(pid, Resource::Fsize, limit).expect("set a limit");
-    };
     let mut client = broker.client();
-    create_topic(&mut client, "t", 2);
+    client.create_topic("t", 2);
     let [one, next] = [0, 1].map(|sequence| batch_from(7, 0, sequence, &[&[7; 1_000]]));
-    assert_eq!(produce_to(&mut client, -1, "t", 0, &one), (0, 0));
-    assert_eq!(commit(&mut client, "t", 0, 1), 0);
-    limit(Some(1_500));
-    let refused = produce_to(&mut client, -1, "t", 0, &next).0;
+    assert_eq!(client.produce_to(-1, "t", 0, &one), (0, 0));
+    assert_eq!(commit(&mut client, 0, 1), 0);
+    broker.limit(Fsize, Some(1_500));
+    let refused = client.produce_to(-1, "t", 0, &next).0;
     assert_eq!(refused, KAFKA_STORAGE_ERROR);
     let mut kept = 1;
-    while commit(&mut client, "t", 0, kept + 1) == 0 {
+    while commit(&mut client, 0, kept + 1) == 0 {
         kept += 1;
     }
     assert!((5..20).contains(&kept), "{kept}");
-    assert_eq!(commit(&mut client, "t", 1, 1), KAFKA_STORAGE_ERROR);
-    let unwanted = OffsetDeleteRequestTopic::default()
-        .with_name(topic_name("t"))
-        .with_partitions(vec![Default::default()]);
-    let request = OffsetDeleteRequest::default()
-        .with_group_id(GroupId(text("g")))
-        .with_topics(vec![unwanted]);
+    assert_eq!(commit(&mut client, 1, 1), KAFKA_STORAGE_ERROR);
     // (The line of this one might still have room.)
-    limit(Some(1));
-    let deleted = client.request(0, &request);
+    broker.limit(Fsize, Some(1));
+    let deleted = client.request(0, &forget_request(GROUP, 0));
     let error = deleted.topics[0].partitions[0].error_code;
     assert_eq!(error, KAFKA_STORAGE_ERROR);
     // What was refused is not there, and what was kept is whole.
     assert_eq!(committed(&mut client), [(0, kept)]);
-    limit(None);
-    assert_eq!(produce_to(&mut client, -1, "t", 0, &next), (0, 1));
-    assert_eq!(commit(&mut client, "t", 1, 9), 0);
+    broker.limit(Fsize, None);
+    assert_eq!(client.produce_to(-1, "t", 0, &next), (0, 1));
+    assert_eq!(commit(&mut client, 1, 9), 0);
     broker.end("KILL");
     let killed = Instant::now();
     let (broker, mut client) = folder.open();

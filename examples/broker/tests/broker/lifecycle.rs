@@ -1,9 +1,6 @@
 //! The program itself: where it listens, its end, and its demonstration.
 
-use crate::client::Client;
-use crate::process::{Broker, command, output};
-use crate::requests::*;
-use kafka_protocol::messages::*;
+use super::*;
 use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;
 use std::process::Stdio;
@@ -14,7 +11,7 @@ fn a_name_is_served_at_all_its_addresses_or_refused() {
     let addresses = ("localhost", broker.address.port()).to_socket_addrs();
     for address in addresses.expect("localhost is known") {
         let topic = format!("t{}", address.is_ipv4());
-        create_topic(&mut Client::open(address), &topic, 1);
+        Client::open(address).create_topic(&topic, 1);
     }
     let taken = broker.address.to_string();
     for taken in [&*taken, "no.such.host.invalid:9092", "nowhere"] {
@@ -41,10 +38,10 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
     let found = &client.request(8, &MetadataRequest::default()).brokers[0];
     assert_eq!((&*found.host, found.port), ("127.0.0.2", i32::from(port)));
     // An administrator is told where they came from.
-    client.send(3, &join_request(60_000));
+    client.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
     broker.wait_for_figure("members", 1);
     let mut administrator = broker.client();
-    let group = DescribeGroupsRequest::default().with_groups(vec![GroupId(text("g"))]);
+    let group = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
     let found = &administrator.request(5, &group).groups[0].members[0];
     let from = client.socket.local_addr().unwrap().ip();
     assert_eq!(*found.client_host, *format!("/{from}"));
@@ -54,20 +51,13 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_broker_that_cannot_accept_goes_on() {
-    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    use rustix::process::{Resource::Nofile, getrlimit};
     let broker = Broker::with(&[]);
-    // It has the limits of this process.
-    let before = getrlimit(Resource::Nofile);
-    let limit = |current| {
-        let pid = Pid::from_raw(broker.pid() as i32);
-        let limit = Rlimit { current, ..before };
-        prlimit(pid, Resource::Nofile, limit).expect("set a limit");
-    };
-    limit(Some(1));
+    broker.limit(Nofile, Some(1));
     let mut client = broker.client();
     broker.wait_for_log("cannot accept a connection");
-    limit(before.current);
-    create_topic(&mut client, "t", 1);
+    broker.limit(Nofile, getrlimit(Nofile).current);
+    client.create_topic("t", 1);
     broker.assert_clean(client);
 }
 
@@ -83,12 +73,12 @@ fn a_signal_answers_every_parked_request() {
         let sent = producer.send(PRODUCE, &request);
         broker.wait_for_figure("fetch", 50);
         let mut member = broker.client();
-        let joins = member.send(3, &join_request(60_000));
+        let joins = member.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
         broker.wait_for_figure("produce", 1);
         broker.wait_for_figure("members", 1);
         crate::programs::signal(broker.pid(), signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
-            let fetched = receive_fetched(consumer, correlation);
+            let fetched = consumer.receive_fetched(correlation);
             let empty = |data| records(data).is_empty();
             assert!(fetched.len() == 10 && fetched.iter().all(empty));
             consumer.assert_closed();
@@ -108,7 +98,7 @@ fn a_signal_answers_every_parked_request() {
 #[test]
 fn a_client_that_does_not_read_cannot_keep_the_broker_from_ending() {
     let (mut broker, mut client) = Broker::with_topic(1, &[]);
-    produce_to(&mut client, -1, "t", 0, &batch(&[&vec![0; 8 << 20]]));
+    client.produce_to(-1, "t", 0, &batch(&[&vec![0; 8 << 20]]));
     client.send(FETCH, &fetch("t", 1, 60_000));
     client.socket.peek(&mut [0]).expect("the answer begins");
     assert_eq!(broker.end("TERM").code(), Some(0));

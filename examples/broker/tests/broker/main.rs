@@ -16,3 +16,11 @@ mod requests;
 mod stock;
 mod versions;
 mod waits;
+
+// What most of them need.
+use broker::messages::{self, ResponseError as Code, *};
+use client::*;
+use process::{Broker, command, output};
+use programs::{PATIENCE, available, eventually, python, run, signal};
+use requests::*;
+use std::time::{Duration, Instant};

@@ -1,8 +1,6 @@
 //! What the broker shows of its purgatories: the figures, and the page.
 
-use crate::process::{Broker, command};
-use crate::programs::{available, eventually, run};
-use crate::requests::{FETCH, fetch, produce, receive_fetched};
+use super::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -42,8 +40,8 @@ fn the_figures_say_what_the_purgatories_did() {
     wait_for(&broker, "size", 3);
     let oldest: Value = serde_json::from_str(&get(&broker, "/oldest")).expect("JSON");
     assert_eq!(oldest["fetch"][0]["keys"], json!(["t-0", "t-1", "t-2"]));
-    produce(&mut producer, "t", b"value");
-    receive_fetched(&mut consumer, sent);
+    producer.produce("t", b"value");
+    consumer.receive_fetched(sent);
     for (figure, value) in [("completed_total", 1), ("size", 0), ("expired_total", 0)] {
         wait_for(&broker, figure, value);
     }

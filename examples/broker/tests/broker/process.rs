@@ -1,8 +1,8 @@
 //! A broker process under test.
 
-use crate::client::Client;
-use crate::programs::{PATIENCE, eventually, run, signal};
-use crate::requests::create_topic;
+use super::*;
+#[cfg(target_os = "linux")]
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ impl Broker {
     pub(crate) fn with_topic(partitions: i32, arguments: &[&str]) -> (Self, Client) {
         let broker = Self::with(arguments);
         let mut client = broker.client();
-        create_topic(&mut client, "t", partitions);
+        client.create_topic("t", partitions);
         (broker, client)
     }
 
@@ -122,6 +122,14 @@ impl Broker {
         1024 * kilobytes.expect("VmRSS").parse::<u64>().expect("a number")
     }
 
+    /// Sets a limit of the process. The hard limits are those of this one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn limit(&self, resource: Resource, current: Option<u64>) {
+        let maximum = getrlimit(resource).maximum;
+        let pid = Pid::from_raw(self.pid() as i32);
+        prlimit(pid, resource, Rlimit { current, maximum }).expect("set a limit");
+    }
+
     /// Sends a signal, and waits for the process to end.
     pub(crate) fn end(&mut self, name: &str) -> ExitStatus {
         signal(self.pid(), name);
@@ -168,7 +176,6 @@ fn address(line: &str, behind: &str) -> Option<SocketAddr> {
     rest.split(';').next()?.parse().ok()
 }
 
-/// The broker program.
 pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_broker"))
 }

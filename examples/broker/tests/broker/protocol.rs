@@ -1,25 +1,18 @@
 //! Errors and limits, request by request.
 
-use crate::client::frame;
-use crate::process::Broker;
-use crate::requests::*;
-use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
-use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
-use kafka_protocol::messages::{CreateTopicsRequest, DescribeConfigsRequest, ProduceRequest};
+use super::*;
 use std::io::Write;
-use std::time::{Duration, Instant};
 
 #[test]
 fn topics_are_created_as_asked_or_refused() {
     let broker = Broker::with(&["--partitions", "4"]);
     let mut client = broker.client();
     let unknown = (UNKNOWN_TOPIC_OR_PARTITION, 0);
-    assert_eq!(metadata(&mut client, &["new"], false), [unknown]);
-    assert_eq!(metadata(&mut client, &["new"], true), [(0, 4)]);
+    assert_eq!(client.metadata(&["new"], false), [unknown]);
+    assert_eq!(client.metadata(&["new"], true), [(0, 4)]);
     let illegal = ["", ".", "..", "a/b", "a b", "\u{e4}", &"x".repeat(250)];
     let refused = (Code::InvalidTopicException.code(), 0);
-    assert_eq!(metadata(&mut client, &illegal, true), [refused; 7]);
+    assert_eq!(client.metadata(&illegal, true), [refused; 7]);
 
     let mut create = |request: &CreateTopicsRequest| {
         let answer = client.request(4, request).topics.into_iter();
@@ -77,7 +70,7 @@ fn topics_are_created_as_asked_or_refused() {
     // "default" leaves its replicas to the broker, too.
     request.topics[7].replication_factor = -1;
     assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
-    assert_eq!(metadata(&mut client, &["default"], false), [(0, 4)]);
+    assert_eq!(client.metadata(&["default"], false), [(0, 4)]);
     broker.assert_clean(client);
 }
 
@@ -128,7 +121,7 @@ fn f9_produce_refuses_bad_batches() {
     let mut refused = |error: i16, batches: &[(&str, Vec<u8>)]| {
         for (what, records) in batches {
             let asked = Instant::now();
-            let answer = produce_to(&mut client, 1, "t", 0, records);
+            let answer = client.produce_to(1, "t", 0, records);
             assert_eq!(answer, (error, -1), "{what}");
             (sent, worst) = (sent + 1, worst.max(asked.elapsed()));
         }
@@ -176,10 +169,10 @@ fn f9_produce_refuses_bad_batches() {
     let nothing = produced(client.request(PRODUCE, &nothing));
     assert_eq!(nothing, [(Code::InvalidRecord.code(), -1)]);
     for (offset, packed) in (0..).step_by(2).zip(packed(&good)) {
-        assert_eq!(produce_to(&mut client, 1, "t", 0, &packed), (0, offset));
+        assert_eq!(client.produce_to(1, "t", 0, &packed), (0, offset));
     }
     // Nothing but the good ones was appended.
-    assert_eq!(produce(&mut client, "t", b"three"), 8);
+    assert_eq!(client.produce("t", b"three"), 8);
     broker.assert_clean(client);
 }
 
@@ -248,10 +241,10 @@ fn a_batch_sent_again_is_not_appended_again() {
     let old = (Code::InvalidProducerEpoch.code(), -1);
     let mut send = |id, epoch, sequence, records: usize| {
         let values = &[&b"a"[..], b"b", b"c"][..records];
-        let latest = offset_at(&mut client, "t", -1);
+        let latest = client.offset_at("t", -1);
         let batch = batch_from(id, epoch, sequence, values);
-        let answer = produce_to(&mut client, -1, "t", 0, &batch);
-        assert!(offset_at(&mut client, "t", -1) >= latest);
+        let answer = client.produce_to(-1, "t", 0, &batch);
+        assert!(client.offset_at("t", -1) >= latest);
         answer
     };
     for (epoch, sequence, records, expected, what) in [
@@ -305,13 +298,13 @@ fn acks_are_none_of_the_leader_or_of_all() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
     let one = batch(&[b"value"]);
     for acks in [2, -2] {
-        let refused = produce_to(&mut client, acks, "t", 0, &one);
+        let refused = client.produce_to(acks, "t", 0, &one);
         assert_eq!(refused, (Code::InvalidRequiredAcks.code(), -1));
     }
     let data = [0, 7].map(|partition| (partition, Some(&*one)));
     let unanswered = |partitions| produce_request(0, 1_000, "t", partitions);
     client.send(PRODUCE, &unanswered(&data[..1]));
-    assert_eq!(produce(&mut client, "t", b"value"), 1);
+    assert_eq!(client.produce("t", b"value"), 1);
     // One partition is not there.
     for partitions in [&data[1..], &data] {
         let mut client = broker.client();
@@ -327,21 +320,21 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let one = batch(&[&[7; 1_000]]);
     let length = one.len() as i32;
     for partition in [0, 0, 0, 1, 1, 1] {
-        produce_to(&mut client, -1, "t", partition, &one);
+        client.produce_to(-1, "t", partition, &one);
     }
     let started = Instant::now();
-    let unknown = run(&mut client, &fetch("missing", 1, 60_000));
+    let unknown = client.fetch(&fetch("missing", 1, 60_000));
     assert_eq!(unknown[0].error_code, UNKNOWN_TOPIC_OR_PARTITION);
     for offset in [-1, 4, i64::MAX, i64::MIN] {
-        let found = &run(&mut client, &fetch_from("t", &[offset], 60_000))[0];
+        let found = &client.fetch(&fetch_from("t", &[offset], 60_000))[0];
         assert_eq!(found.error_code, Code::OffsetOutOfRange.code());
         assert_eq!((found.high_watermark, records(found).len()), (-1, 0));
     }
     // One bad partition is enough, and the others are answered with what they have.
-    let mixed = run(&mut client, &fetch("t", 3, 60_000).with_min_bytes(1 << 20));
+    let mixed = client.fetch(&fetch("t", 3, 60_000).with_min_bytes(1 << 20));
     let errors = (mixed[0].error_code, mixed[2].error_code);
     assert_eq!(errors, (0, UNKNOWN_TOPIC_OR_PARTITION));
-    assert_eq!(run(&mut client, &fetch("t", 0, 60_000)), []);
+    assert_eq!(client.fetch(&fetch("t", 0, 60_000)), []);
     let in_session = client.request(FETCH, &fetch("t", 1, 60_000).with_session_id(5));
     assert_eq!(in_session.error_code, Code::FetchSessionIdNotFound.code());
     assert!(started.elapsed() < Duration::from_secs(10));
@@ -360,35 +353,30 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
         for partition in &mut fetch.topics[0].partitions {
             partition.partition_max_bytes = partition_max_bytes;
         }
-        let fetched = run(&mut client, &fetch);
-        let batches = [0, 1].map(|at: usize| records(&fetched[at]).len() as i32 / length);
-        assert_eq!(batches, expected, "{max_bytes} {partition_max_bytes}");
+        let expected = expected.map(|batches| batches * one.len());
+        let lengths = client.lengths(&fetch);
+        assert_eq!(lengths, expected, "{max_bytes} {partition_max_bytes}");
     }
     // Nor may one behind a partition with nothing to read.
     let mut fetch = fetch_from("t", &[0, 3, 0], 0).with_max_bytes(1);
     for (asked, index) in fetch.topics[0].partitions.iter_mut().zip([0, 0, 1]) {
         asked.partition = index;
     }
-    let fetched = run(&mut client, &fetch);
-    let batches = [0, 1, 2].map(|at: usize| records(&fetched[at]).len() as i32 / length);
-    assert_eq!(batches, [1, 0, 0]);
+    assert_eq!(client.lengths(&fetch), [one.len(), 0, 0]);
     // Nor may the first one of another topic.
-    create_topic(&mut client, "u", 1);
-    produce_to(&mut client, -1, "u", 0, &one);
+    client.create_topic("u", 1);
+    client.produce_to(-1, "u", 0, &one);
     let mut both = self::fetch("t", 1, 0).with_max_bytes(1);
     both.topics.extend(self::fetch("u", 1, 0).topics);
-    let lengths = run(&mut client, &both).into_iter();
-    let lengths: Vec<_> = lengths.map(|found| records(&found).len()).collect();
-    assert_eq!(lengths, [one.len(), 0]);
+    assert_eq!(client.lengths(&both), [one.len(), 0]);
     // But one behind partitions with nothing to read may, if there is none before.
-    let fetched = run(&mut client, &fetch_from("t", &[3, 0], 0).with_max_bytes(1));
-    let lengths = [0, 1].map(|at: usize| records(&fetched[at]).len());
-    assert_eq!(lengths, [0, one.len()]);
+    let fetch = fetch_from("t", &[3, 0], 0).with_max_bytes(1);
+    assert_eq!(client.lengths(&fetch), [0, one.len()]);
     // Whole batches, from the one that holds the offset.
     let three = batch(&[b"a", b"b", b"c"]);
-    assert_eq!(produce_to(&mut client, -1, "u", 0, &three), (0, 1));
+    assert_eq!(client.produce_to(-1, "u", 0, &three), (0, 1));
     for offset in [1, 2] {
-        let fetched = run(&mut client, &fetch_from("u", &[offset], 0));
+        let fetched = client.fetch(&fetch_from("u", &[offset], 0));
         assert_eq!(records(&fetched[0])[..8], 1_i64.to_be_bytes());
         assert_eq!(records(&fetched[0])[16..], three[16..]);
     }
@@ -400,15 +388,15 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     // Where a batch says so.
     const MAX_TIMESTAMP: usize = 35;
     let (broker, mut client) = Broker::with_topic(1, &[]);
-    assert_eq!(offset_at(&mut client, "t", 0), (0, -1), "of nothing");
+    assert_eq!(client.offset_at("t", 0), (0, -1), "of nothing");
     let fifteen = batch(&[&vec![0; 15 << 20]]);
-    (0..3).for_each(|_| _ = produce(&mut client, "t", b"value"));
+    (0..3).for_each(|_| _ = client.produce("t", b"value"));
     for offset in 3..9 {
-        assert_eq!(produce_to(&mut client, -1, "t", 0, &fifteen), (0, offset));
+        assert_eq!(client.produce_to(-1, "t", 0, &fifteen), (0, offset));
     }
     // 64 MiB are kept: the last four.
     for (timestamp, expected) in [(-1, 9), (-2, 5), (1_000, 5), (1_001, -1)] {
-        let found = offset_at(&mut client, "t", timestamp);
+        let found = client.offset_at("t", timestamp);
         assert_eq!(found, (0, expected), "{timestamp}");
     }
     // A time within a batch is answered as it was asked for: its records are not looked at.
@@ -420,26 +408,26 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     let told = (appended.base_offset, appended.log_start_offset);
     assert_eq!((appended.error_code, told), (0, (9, 5)));
     // Clocks of producers differ: what comes later may be older.
-    (0..8).for_each(|_| _ = produce(&mut client, "t", b"older"));
+    (0..8).for_each(|_| _ = client.produce("t", b"older"));
     for (timestamp, expected) in [(0, (1_000, 5)), (1_500, (1_500, 9)), (2_001, (-1, -1))] {
         let answer = client.request(5, &list_offsets_request("t", timestamp));
         let found = &answer.topics[0].partitions[0];
         assert_eq!((found.timestamp, found.offset), expected, "{timestamp}");
     }
-    let no_time = offset_at(&mut client, "t", -7).0;
+    let no_time = client.offset_at("t", -7).0;
     assert_eq!(no_time, Code::InvalidRequest.code());
-    let missing = offset_at(&mut client, "missing", -1).0;
+    let missing = client.offset_at("missing", -1).0;
     assert_eq!(missing, UNKNOWN_TOPIC_OR_PARTITION);
-    let gone = run(&mut client, &fetch_from("t", &[4], 0));
+    let gone = client.fetch(&fetch_from("t", &[4], 0));
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
-    let oldest = run(&mut client, &fetch_from("t", &[5], 0));
+    let oldest = client.fetch(&fetch_from("t", &[5], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
     assert_eq!(oldest[0].log_start_offset, 5);
     broker.assert_clean(client);
     // But none goes that the follower has not got.
     let (_broker, mut client) = Broker::with_topic(1, &["--replica-lag-ms", "60000"]);
     for offset in 0..6 {
-        assert_eq!(produce_to(&mut client, 1, "t", 0, &fifteen), (0, offset));
+        assert_eq!(client.produce_to(1, "t", 0, &fifteen), (0, offset));
     }
-    assert_eq!(offset_at(&mut client, "t", -2), (0, 0));
+    assert_eq!(client.offset_at("t", -2), (0, 0));
 }

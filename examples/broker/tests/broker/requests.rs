@@ -1,24 +1,12 @@
-//! The requests that tests make most.
+//! The requests that tests make most, and what they read from the answers. For the unit tests as well.
 
-use crate::client::Client;
+use crate::messages::*;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::indexmap::IndexMap;
-use kafka_protocol::messages::create_topics_request::CreatableTopic;
-use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
-use kafka_protocol::messages::fetch_response::PartitionData;
-use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
-use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use kafka_protocol::messages::*;
-use kafka_protocol::protocol::StrBytes;
+use kafka_protocol::protocol::{Encodable, Request};
 use kafka_protocol::records::*;
 
 pub(crate) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
-
-pub(crate) fn text(text: &str) -> StrBytes {
-    StrBytes::from_string(text.to_owned())
-}
 
 pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName(text(name))
@@ -47,29 +35,6 @@ pub(crate) fn fetch_from(topic: &str, offsets: &[i64], max_wait: i32) -> FetchRe
         .with_topics(vec![topic])
 }
 
-/// The version that tests fetch in.
-pub(crate) const FETCH: i16 = 11;
-
-/// The partitions in the answer to a fetch that was sent.
-pub(crate) fn receive_fetched(client: &mut Client, correlation: i32) -> Vec<PartitionData> {
-    let answer = client.receive::<FetchRequest>(FETCH, correlation);
-    assert_eq!(answer.error_code, 0);
-    let topics = answer.responses.into_iter();
-    let fetched = topics.flat_map(|topic| topic.partitions);
-    // Without transactions, what is replicated is stable. With an error there is no offset.
-    let checked = fetched.inspect(|found| {
-        assert_eq!(found.last_stable_offset, found.high_watermark);
-        assert_eq!(found.log_start_offset >= 0, found.error_code == 0);
-    });
-    checked.collect()
-}
-
-/// Fetches, and returns what came of each partition.
-pub(crate) fn run(client: &mut Client, fetch: &FetchRequest) -> Vec<PartitionData> {
-    let sent = client.send(FETCH, fetch);
-    receive_fetched(client, sent)
-}
-
 /// The bytes of records in what was fetched.
 pub(crate) fn records(data: &PartitionData) -> &[u8] {
     data.records.as_ref().expect("empty rather than null")
@@ -96,9 +61,6 @@ pub(crate) fn produce_request(
         .with_topic_data(vec![topic])
 }
 
-/// The version that tests produce in.
-pub(crate) const PRODUCE: i16 = 8;
-
 /// Error and first offset of each partition.
 pub(crate) fn produced(answer: ProduceResponse) -> Vec<(i16, i64)> {
     let topics = answer.responses.into_iter();
@@ -111,24 +73,6 @@ pub(crate) fn produced(answer: ProduceResponse) -> Vec<(i16, i64)> {
     outcomes.collect()
 }
 
-pub(crate) fn produce_to(
-    client: &mut Client,
-    acks: i16,
-    topic: &str,
-    partition: i32,
-    records: &[u8],
-) -> (i16, i64) {
-    let request = produce_request(acks, 10_000, topic, &[(partition, Some(records))]);
-    produced(client.request(PRODUCE, &request))[0]
-}
-
-/// Produces one record to partition 0, waiting for the replicas; returns its offset.
-pub(crate) fn produce(client: &mut Client, topic: &str, value: &[u8]) -> i64 {
-    let (error, offset) = produce_to(client, -1, topic, 0, &batch(&[value]));
-    assert_eq!(error, 0);
-    offset
-}
-
 pub(crate) fn create_request(topics: &[(&str, i32)]) -> CreateTopicsRequest {
     let topics = topics.iter().map(|(name, partitions)| {
         CreatableTopic::default()
@@ -139,29 +83,15 @@ pub(crate) fn create_request(topics: &[(&str, i32)]) -> CreateTopicsRequest {
     CreateTopicsRequest::default().with_topics(topics.collect())
 }
 
-pub(crate) fn create_topic(client: &mut Client, name: &str, partitions: i32) {
-    let answer = client.request(4, &create_request(&[(name, partitions)]));
-    assert_eq!(answer.topics[0].error_code, 0);
-}
-
-/// Deletes topics, and returns the error of each.
-pub(crate) fn delete_topics(client: &mut Client, names: &[&str]) -> Vec<i16> {
+pub(crate) fn delete_topics_request(names: &[&str]) -> DeleteTopicsRequest {
     let names = names.iter().map(|name| topic_name(name));
-    let request = DeleteTopicsRequest::default().with_topic_names(names.collect());
-    let responses = client.request(5, &request).responses.into_iter();
-    responses.map(|topic| topic.error_code).collect()
+    DeleteTopicsRequest::default().with_topic_names(names.collect())
 }
 
-/// Asks for topics, creating missing ones or not: error and number of partitions of each.
-pub(crate) fn metadata(client: &mut Client, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
-    let topic = |name: &&str| MetadataRequestTopic::default().with_name(Some(topic_name(name)));
-    let topics = topics.iter().map(topic);
-    let request = MetadataRequest::default()
-        .with_topics(Some(topics.collect()))
-        .with_allow_auto_topic_creation(create);
-    let topics = client.request(8, &request).topics.into_iter();
-    let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
-    found.collect()
+pub(crate) fn metadata_request(topics: &[impl AsRef<str>]) -> MetadataRequest {
+    let names = topics.iter().map(|name| topic_name(name.as_ref()));
+    let topics = names.map(|name| MetadataRequestTopic::default().with_name(Some(name)));
+    MetadataRequest::default().with_topics(Some(topics.collect()))
 }
 
 pub(crate) fn list_offsets_request(topic: &str, timestamp: i64) -> ListOffsetsRequest {
@@ -172,24 +102,92 @@ pub(crate) fn list_offsets_request(topic: &str, timestamp: i64) -> ListOffsetsRe
     ListOffsetsRequest::default().with_topics(vec![topic])
 }
 
-/// Error and offset of partition 0 at a time; -1 is the latest, -2 the earliest.
-pub(crate) fn offset_at(client: &mut Client, topic: &str, timestamp: i64) -> (i16, i64) {
-    let answer = client.request(5, &list_offsets_request(topic, timestamp));
-    let found = &answer.topics[0].partitions[0];
-    (found.error_code, found.offset)
+/// Requests of groups are about this one, and about offsets in a topic "t".
+pub(crate) const GROUP: &str = "g";
+
+pub(crate) fn group(id: &str) -> GroupId {
+    GroupId(text(id))
 }
 
-/// A consumer joins the group "g".
-pub(crate) fn join_request(rebalance_timeout_ms: i32) -> JoinGroupRequest {
-    let protocol = JoinGroupRequestProtocol::default()
-        .with_name(text("range"))
-        .with_metadata(Bytes::from_static(b"metadata"));
+/// A join with the usual timeouts, with the protocols "range" and "roundrobin".
+pub(crate) fn join_request(member: &str) -> JoinGroupRequest {
     JoinGroupRequest::default()
-        .with_group_id(GroupId(text("g")))
+        .with_group_id(group(GROUP))
         .with_session_timeout_ms(10_000)
-        .with_rebalance_timeout_ms(rebalance_timeout_ms)
+        .with_rebalance_timeout_ms(30_000)
+        .with_member_id(text(member))
         .with_protocol_type(text("consumer"))
-        .with_protocols(vec![protocol])
+        .with_protocols(protocols(&["range", "roundrobin"]))
+}
+
+pub(crate) fn protocols(names: &[&str]) -> Vec<JoinGroupRequestProtocol> {
+    let protocol = |name: &&str| {
+        JoinGroupRequestProtocol::default()
+            .with_name(text(name))
+            .with_metadata(Bytes::from(format!("about {name}")))
+    };
+    names.iter().map(protocol).collect()
+}
+
+/// A commit by a member of a group, or by none, for partitions of the topic "t", each with its offset as epoch and as
+/// metadata, the first in this many bytes.
+pub(crate) fn commit_request(
+    (group, member, generation): (&str, &str, i32),
+    offsets: &[(i32, i64)],
+    length: usize,
+) -> OffsetCommitRequest {
+    let partitions = offsets.iter().map(|(index, offset)| {
+        let length = length * usize::from(*index == offsets[0].0);
+        OffsetCommitRequestPartition::default()
+            .with_partition_index(*index)
+            .with_committed_offset(*offset)
+            .with_committed_leader_epoch(*offset as i32)
+            .with_committed_metadata(Some(text(&format!("{offset:length$}"))))
+    });
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(partitions.collect());
+    OffsetCommitRequest::default()
+        .with_group_id(self::group(group))
+        .with_member_id(text(member))
+        .with_generation_id_or_member_epoch(generation)
+        .with_topics(vec![topic])
+}
+
+/// The error of each partition.
+pub(crate) fn commit_errors(answer: &OffsetCommitResponse) -> Vec<i16> {
+    let partitions = answer.topics[0].partitions.iter();
+    partitions.map(|partition| partition.error_code).collect()
+}
+
+/// Asks for all offsets of a group.
+pub(crate) fn offsets_request(group: &str) -> OffsetFetchRequest {
+    let request = OffsetFetchRequest::default().with_topics(None);
+    request.with_group_id(self::group(group))
+}
+
+/// Partition and offset of all that was committed as above.
+pub(crate) fn offsets(answer: OffsetFetchResponse) -> Vec<(i32, i64)> {
+    let topics = answer.topics.into_iter();
+    let partitions = topics.flat_map(|topic| topic.partitions);
+    let offsets = partitions.map(|found| {
+        let metadata = found.metadata.expect("empty rather than null");
+        assert_eq!(metadata.trim(), found.committed_offset.to_string());
+        assert_eq!(metadata.trim(), found.committed_leader_epoch.to_string());
+        (found.partition_index, found.committed_offset)
+    });
+    offsets.collect()
+}
+
+/// Asks a group to forget what it has committed for a partition of the topic "t".
+pub(crate) fn forget_request(group: &str, partition: i32) -> OffsetDeleteRequest {
+    let partition = OffsetDeleteRequestPartition::default().with_partition_index(partition);
+    let topic = OffsetDeleteRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![partition]);
+    OffsetDeleteRequest::default()
+        .with_group_id(self::group(group))
+        .with_topics(vec![topic])
 }
 
 /// A record batch of one record per value.
@@ -231,4 +229,24 @@ pub(crate) fn patched(batch: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let checksum = crc32c::crc32c(&batch[21..]);
     batch[17..21].copy_from_slice(&checksum.to_be_bytes());
     batch
+}
+
+/// A request frame.
+pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> Vec<u8> {
+    let header = RequestHeader::default()
+        .with_request_api_key(R::KEY)
+        .with_request_api_version(version)
+        .with_correlation_id(correlation)
+        .with_client_id(Some(StrBytes::from_static_str("test")));
+    let mut bytes = BytesMut::new();
+    let encoded = header.encode(&mut bytes, R::header_version(version));
+    encoded.expect("encode the header");
+    let encoded = request.encode(&mut bytes, version);
+    encoded.expect("encode the request");
+    framed(&bytes)
+}
+
+/// Bytes behind their length.
+pub(crate) fn framed(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as i32).to_be_bytes()[..], bytes].concat()
 }

@@ -1,8 +1,7 @@
 //! kcat, and so librdkafka, kafka-python and confluent-kafka against the broker. Each script in `tests/clients` knows a
 //! number of checks; a check that fails ends its script with an error.
 
-use crate::process::Broker;
-use crate::programs::{available, python, run};
+use super::*;
 use std::process::{Command, Output};
 
 /// Runs one check of a script against a new broker with these arguments.

@@ -1,18 +1,8 @@
 //! Every request in every version that is advertised, with something in its arrays: each is answered, and leaves no byte
 //! of it unread. (What the answers say, the stock clients check.)
 
-use crate::client::Client;
-use crate::process::Broker;
-use crate::requests::*;
+use super::*;
 use bytes::Bytes;
-use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
-use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource as Resource;
-use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::offset_commit_request::*;
-use kafka_protocol::messages::offset_delete_request::*;
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::*;
 use kafka_protocol::protocol::Request;
 
 /// A client, and the versions that it was told of and has not tried.
@@ -42,23 +32,17 @@ fn every_request_is_answered_in_every_version() {
     let mut all = Negotiated(client, apis.collect());
 
     all.each(|_| ApiVersionsRequest::default());
-    all.each(|_| {
-        let topic = MetadataRequestTopic::default().with_name(Some(topic_name("t")));
-        MetadataRequest::default().with_topics(Some(vec![topic]))
-    });
+    all.each(|_| metadata_request(&["t"]));
     all.each(|version| {
         let mut request = create_request(&[(&format!("new-{version}"), 2)]);
         let config = CreatableTopicConfig::default().with_name(text("retention.ms"));
         request.topics[0].configs = vec![config.with_value(Some(text("-1")))];
         request
     });
-    all.each(|version| {
-        let name = topic_name(&format!("new-{version}"));
-        DeleteTopicsRequest::default().with_topic_names(vec![name])
-    });
+    all.each(|version| delete_topics_request(&[&format!("new-{version}")]));
     all.each(|_| {
         let keys = Some(vec![text("num.partitions")]);
-        let resource = Resource::default().with_configuration_keys(keys);
+        let resource = DescribeConfigsResource::default().with_configuration_keys(keys);
         DescribeConfigsRequest::default().with_resources(vec![resource])
     });
     all.each(|_| InitProducerIdRequest::default().with_transactional_id(None));
@@ -67,20 +51,15 @@ fn every_request_is_answered_in_every_version() {
     all.each(|_| produce_request(-1, 1_000, "t", &records));
     all.each(|_| fetch("t", 2, 0));
     all.each(|_| list_offsets_request("t", -1));
-    let group = || GroupId(text("g"));
     all.each(|_| FindCoordinatorRequest::default().with_key(text("g")));
-    all.each(|_| join_request(500));
+    all.each(|_| join_request("").with_rebalance_timeout_ms(500));
     all.each(|_| {
         let assignment = SyncGroupRequestAssignment::default();
         let assignment = assignment.with_assignment(Bytes::from_static(b"assignment"));
         SyncGroupRequest::default().with_assignments(vec![assignment])
     });
-    all.each(|_| HeartbeatRequest::default().with_group_id(group()));
-    all.each(|_| {
-        let partition = OffsetCommitRequestPartition::default();
-        let topic = OffsetCommitRequestTopic::default().with_partitions(vec![partition]);
-        OffsetCommitRequest::default().with_topics(vec![topic])
-    });
+    all.each(|_| HeartbeatRequest::default().with_group_id(group(GROUP)));
+    all.each(|_| commit_request((GROUP, "", -1), &[(0, 7)], 0));
     all.each(|_| {
         let topic = OffsetFetchRequestTopic::default().with_partition_indexes(vec![1, 0]);
         OffsetFetchRequest::default().with_topics(Some(vec![topic]))
@@ -89,18 +68,14 @@ fn every_request_is_answered_in_every_version() {
         let states = vec![text("Stable"); usize::from(version >= 4)];
         ListGroupsRequest::default().with_states_filter(states)
     });
-    all.each(|_| DescribeGroupsRequest::default().with_groups(vec![group()]));
+    all.each(|_| DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]));
     all.each(|_| ConsumerGroupHeartbeatRequest::default());
     all.each(|version| {
         let members = vec![Default::default(); usize::from(version >= 3)];
         LeaveGroupRequest::default().with_members(members)
     });
-    all.each(|_| {
-        let partition = OffsetDeleteRequestPartition::default();
-        let topic = OffsetDeleteRequestTopic::default().with_partitions(vec![partition]);
-        OffsetDeleteRequest::default().with_topics(vec![topic])
-    });
-    all.each(|_| DeleteGroupsRequest::default().with_groups_names(vec![group()]));
+    all.each(|_| forget_request(GROUP, 0));
+    all.each(|_| DeleteGroupsRequest::default().with_groups_names(vec![group(GROUP)]));
     assert_eq!(all.1, [], "not tried");
     let transactional =
         InitProducerIdRequest::default().with_transactional_id(Some(text("id").into()));

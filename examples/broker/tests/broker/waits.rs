@@ -1,11 +1,7 @@
 //! What waits, for how long, and what ends it.
 
-use crate::client::{Client, frame};
+use super::*;
 use crate::data::Folder;
-use crate::process::Broker;
-use crate::requests::*;
-use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
-use std::time::{Duration, Instant};
 
 const REQUEST_TIMED_OUT: i16 = 7;
 
@@ -23,25 +19,25 @@ fn ms(count: u64) -> Duration {
 fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_more() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
     let started = Instant::now();
-    let fetched = run(&mut client, &fetch("t", 1, 500));
+    let fetched = client.fetch(&fetch("t", 1, 500));
     assert_eq!((fetched[0].error_code, records(&fetched[0])), (0, &[][..]));
     assert!(started.elapsed() >= ms(500));
     for (max_wait, least) in [(0, 1), (i32::MIN, i32::MAX), (60_000, 0), (60_000, -1)] {
-        run(&mut client, &fetch("t", 1, max_wait).with_min_bytes(least));
+        client.fetch(&fetch("t", 1, max_wait).with_min_bytes(least));
     }
-    produce(&mut client, "t", b"value");
+    client.produce("t", b"value");
     let started = Instant::now();
-    let too_few = run(&mut client, &fetch("t", 1, 300).with_min_bytes(1_000));
+    let too_few = client.lengths(&fetch("t", 1, 300).with_min_bytes(1_000));
     assert!(started.elapsed() >= ms(300));
-    assert_eq!(records(&too_few[0]).len(), batch(&[b"value"]).len());
+    assert_eq!(too_few, [batch(&[b"value"]).len()]);
     // What counts is what an answer may hold: of each partition, and in all.
     let mut little = fetch("t", 1, 300).with_min_bytes(10);
     little.topics[0].partitions[0].partition_max_bytes = 1;
     let started = Instant::now();
-    run(&mut client, &little);
+    client.fetch(&little);
     assert!(started.elapsed() >= ms(300));
     let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
-    run(&mut client, &greedy.with_max_bytes(10));
+    client.fetch(&greedy.with_max_bytes(10));
     broker.assert_clean(client);
 }
 
@@ -50,21 +46,21 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
 fn min_bytes_are_counted_over_all_partitions() {
     let (broker, mut producer) = Broker::with_topic(3, &[]);
     let mut consumer = broker.client();
-    create_topic(&mut producer, "u", 1);
+    producer.create_topic("u", 1);
     let one = batch(&[&[0; 100]]);
     // One is there before the fetch comes, the others come while it waits.
-    assert_eq!(produce_to(&mut producer, -1, "t", 1, &one).0, 0);
+    assert_eq!(producer.produce_to(-1, "t", 1, &one).0, 0);
     let mut all = fetch("t", 3, 60_000).with_min_bytes(4 * one.len() as i32);
     all.topics.extend(fetch("u", 1, 0).topics);
     let sent = consumer.send(FETCH, &all);
     for partition in [0, 2] {
         broker.wait_for_figure("fetch", 1);
-        assert_eq!(produce_to(&mut producer, -1, "t", partition, &one).0, 0);
+        assert_eq!(producer.produce_to(-1, "t", partition, &one).0, 0);
         // It was examined, and still waits.
         broker.wait_for_figure("fetch", 1);
     }
-    assert_eq!(produce_to(&mut producer, -1, "u", 0, &one).0, 0);
-    let fetched = receive_fetched(&mut consumer, sent);
+    assert_eq!(producer.produce_to(-1, "u", 0, &one).0, 0);
+    let fetched = consumer.receive_fetched(sent);
     let lengths: Vec<_> = fetched.iter().map(|data| records(data).len()).collect();
     assert_eq!(lengths, [one.len(); 4]);
     broker.assert_clean((consumer, producer));
@@ -77,43 +73,43 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let one = batch(&[b"value"]);
     {
         let (_broker, mut client) = folder.open();
-        create_topic(&mut client, "t", 1);
-        produce(&mut client, "t", b"value");
+        client.create_topic("t", 1);
+        client.produce("t", b"value");
     }
     // What it finds in its folder counts as replicated.
     let mut broker = Broker::with(&[SLOW, &["--data", folder.argument()]].concat());
     let (mut consumer, mut producer) = (broker.client(), broker.client());
     // Appended later, and acknowledged by the leader alone.
     let later = patched(&one, 35, &2_000_i64.to_be_bytes());
-    assert_eq!(produce_to(&mut producer, 1, "t", 0, &later), (0, 1));
-    let seen = run(&mut consumer, &fetch("t", 1, 0));
+    assert_eq!(producer.produce_to(1, "t", 0, &later), (0, 1));
+    let seen = consumer.fetch(&fetch("t", 1, 0));
     let found = (seen[0].high_watermark, records(&seen[0]).len());
     assert_eq!(found, (1, one.len()));
-    let beyond = run(&mut consumer, &fetch_from("t", &[1], 0));
+    let beyond = consumer.fetch(&fetch_from("t", &[1], 0));
     assert_eq!((beyond[0].error_code, records(&beyond[0]).len()), (0, 0));
     let asked = Instant::now();
-    let farther = run(&mut consumer, &fetch_from("t", &[2], 300));
+    let farther = consumer.fetch(&fetch_from("t", &[2], 300));
     assert_eq!((farther[0].error_code, records(&farther[0]).len()), (0, 0));
     assert!(asked.elapsed() >= ms(300), "it did not wait");
-    assert_eq!(offset_at(&mut consumer, "t", -1), (0, 1), "latest");
-    assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, -1), "by time");
+    assert_eq!(consumer.offset_at("t", -1), (0, 1), "latest");
+    assert_eq!(consumer.offset_at("t", 1_001), (0, -1), "by time");
     // A fetch that begins there, and one that wants both, wait for the follower, also when more comes.
     let parked = consumer.send(FETCH, &fetch_from("t", &[1], 60_000));
     let mut other = broker.client();
     let both = fetch("t", 1, 60_000).with_min_bytes(2 * one.len() as i32);
     let wants_both = other.send(FETCH, &both);
     broker.wait_for_figure("fetch", 2);
-    assert_eq!(produce_to(&mut producer, 1, "t", 0, &one), (0, 2));
+    assert_eq!(producer.produce_to(1, "t", 0, &one), (0, 2));
     broker.wait_for_figure("fetch", 2);
     // Too much for one partition, but a segment stays of which the follower has the first record only.
     let fifteen = batch(&[&vec![7; 15 << 20]]);
     for offset in 3..8 {
-        assert_eq!(produce_to(&mut producer, 1, "t", 0, &fifteen), (0, offset));
+        assert_eq!(producer.produce_to(1, "t", 0, &fifteen), (0, offset));
     }
-    assert_eq!(offset_at(&mut producer, "t", -2), (0, 0), "earliest");
+    assert_eq!(producer.offset_at("t", -2), (0, 0), "earliest");
     crate::programs::signal(broker.pid(), "TERM");
-    assert!(records(&receive_fetched(&mut consumer, parked)[0]).is_empty());
-    let fetched = receive_fetched(&mut other, wants_both);
+    assert!(records(&consumer.receive_fetched(parked)[0]).is_empty());
+    let fetched = other.receive_fetched(wants_both);
     assert_eq!(records(&fetched[0]).len(), one.len());
     broker.wait_for_exit();
 }
@@ -152,7 +148,7 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     send(&mut producer, -1, 0, &[0]);
     let (answer, waited) = send(&mut producer, -1, 60_000, &[0]);
     assert!(answer == [(0, 1)] && waited >= ms(1_000), "{waited:?}");
-    assert_eq!(run(&mut producer, &fetch("t", 1, 0))[0].high_watermark, 2);
+    assert_eq!(producer.fetch(&fetch("t", 1, 0))[0].high_watermark, 2);
     // The follower gets two partitions one after the other, and the answer waits for the last, whatever a third says.
     let (answer, _) = send(&mut producer, -1, 60_000, &[1, 0, 2]);
     let unknown = (UNKNOWN_TOPIC_OR_PARTITION, -1);
@@ -165,7 +161,7 @@ fn what_waits_for_a_deleted_topic_is_told() {
     let (broker, mut admin) = Broker::with_topic(2, SLOW);
     let (mut consumer, mut producer) = (broker.client(), broker.client());
     let fetched = consumer.send(FETCH, &fetch("t", 2, 60_000));
-    create_topic(&mut admin, "u", 1);
+    admin.create_topic("u", 1);
     let values = batch(&[b"value"]);
     let [mut request, another] =
         ["t", "u"].map(|topic| produce_request(-1, 60_000, topic, &[(0, Some(&values))]));
@@ -177,14 +173,14 @@ fn what_waits_for_a_deleted_topic_is_told() {
     let next = frame(0, 9, &ApiVersionsRequest::default());
     consumer.send_raw(&next[..2]);
     broker.wait_for_figure("fetch", 1);
-    assert_eq!(delete_topics(&mut admin, &["t"]), [0]);
-    for data in receive_fetched(&mut consumer, fetched) {
+    assert_eq!(admin.delete_topics(&["t"]), [0]);
+    for data in consumer.receive_fetched(fetched) {
         assert_eq!(data.error_code, UNKNOWN_TOPIC_OR_PARTITION);
     }
     consumer.send_raw(&next[2..]);
     consumer.receive::<ApiVersionsRequest>(0, 9);
     // A produce waits for all of its topics.
-    assert_eq!(delete_topics(&mut admin, &["u"]), [0]);
+    assert_eq!(admin.delete_topics(&["u"]), [0]);
     let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
     assert_eq!(answer, [(UNKNOWN_TOPIC_OR_PARTITION, -1); 2]);
     broker.assert_clean((admin, consumer, producer));
@@ -194,16 +190,16 @@ fn what_waits_for_a_deleted_topic_is_told() {
 #[test]
 fn a_fetch_is_told_of_a_deleted_topic_of_which_it_has_enough() {
     let (broker, mut admin) = Broker::with_topic(1, &[]);
-    produce(&mut admin, "t", b"value");
-    create_topic(&mut admin, "u", 1);
+    admin.produce("t", b"value");
+    admin.create_topic("u", 1);
     let mut consumer = broker.client();
     let mut both = fetch("t", 1, 60_000).with_min_bytes(1 << 20);
     both.topics[0].partitions[0].partition_max_bytes = 1;
     both.topics.extend(fetch("u", 1, 0).topics);
     let sent = consumer.send(FETCH, &both);
     broker.wait_for_figure("fetch", 1);
-    assert_eq!(delete_topics(&mut admin, &["t"]), [0]);
-    let fetched = receive_fetched(&mut consumer, sent).into_iter();
+    assert_eq!(admin.delete_topics(&["t"]), [0]);
+    let fetched = consumer.receive_fetched(sent).into_iter();
     let errors: Vec<_> = fetched.map(|found| found.error_code).collect();
     assert_eq!(errors, [UNKNOWN_TOPIC_OR_PARTITION, 0]);
     broker.assert_clean((admin, consumer));
@@ -212,7 +208,7 @@ fn a_fetch_is_told_of_a_deleted_topic_of_which_it_has_enough() {
 #[test]
 fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     let broker = Broker::with(SLOW);
-    create_topic(&mut broker.client(), "t", 10);
+    broker.client().create_topic("t", 10);
     let produce = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     let fetch = fetch("t", 10, 60_000);
     let produces = |client: &mut Client| _ = client.send(PRODUCE, &produce);

@@ -1,8 +1,9 @@
 //! What the broker does with the bytes of a connection, up to the point where it would answer.
 
+use broker::messages::RequestKind;
 use broker::storage::batch::Batch;
 use broker::wire::frame::{self, MAX_FRAME};
-use broker::wire::request::{Envelope, RequestKind};
+use broker::wire::request::Envelope;
 use bytes::{Bytes, BytesMut};
 
 /// Takes frame after frame from a connection on which `bytes` arrive, and decodes each. Nothing may panic, or hold more

@@ -1,12 +1,8 @@
 //! Committing and fetching offsets, and the journal that keeps them.
 
-use super::world::{GROUP, SESSION, TOPIC, World};
+use super::world::*;
 use crate::groups::journal::{Journal, read};
-use crate::groups::member::{Id, text};
-use kafka_protocol::messages::offset_commit_request::*;
-use kafka_protocol::messages::offset_delete_request::*;
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::*;
+use crate::groups::member::Id;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -14,69 +10,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::{TempDir, tempdir};
 
-/// Commits partitions of a group, each with its offset as epoch and as metadata, the first in this many bytes; returns
-/// the error of each.
-fn commit_each(
-    world: &World,
-    by: (&str, &str, i32),
-    offsets: &[(i32, i64)],
-    length: usize,
-) -> Vec<i16> {
-    let (group, member, generation) = by;
-    let partitions = offsets.iter().map(|(index, offset)| {
-        let length = length * usize::from(*index == offsets[0].0);
-        OffsetCommitRequestPartition::default()
-            .with_partition_index(*index)
-            .with_committed_offset(*offset)
-            .with_committed_leader_epoch(*offset as i32)
-            .with_committed_metadata(Some(text(&format!("{offset:length$}"))))
-    });
-    let topic = OffsetCommitRequestTopic::default()
-        .with_name(TopicName(text(TOPIC)))
-        .with_partitions(partitions.collect());
-    let request = OffsetCommitRequest::default()
-        .with_group_id(GroupId(text(group)))
-        .with_member_id(text(member))
-        .with_generation_id_or_member_epoch(generation)
-        .with_topics(vec![topic]);
-    let answer = world.ask(request, 8).answer();
-    let partitions = answer.topics[0].partitions.iter();
-    partitions.map(|partition| partition.error_code).collect()
-}
-
-/// The same, and returns the error of the first.
-fn commit_all(world: &World, by: (&str, &str, i32), offsets: &[(i32, i64)], length: usize) -> i16 {
-    commit_each(world, by, offsets, length)[0]
+/// Commits as [`commit_request`] says; returns the error of each partition.
+fn commit_all(world: &World, by: (&str, &str, i32), at: &[(i32, i64)], length: usize) -> Vec<i16> {
+    commit_errors(&world.ask(commit_request(by, at, length), 8).answer())
 }
 
 fn commit(world: &World, member: &str, generation: i32, partition: i32, offset: i64) -> i16 {
     let by = (GROUP, member, generation);
-    commit_all(world, by, &[(partition, offset)], 0)
+    commit_all(world, by, &[(partition, offset)], 0)[0]
 }
 
 /// All that a group has committed.
 fn committed_by(world: &World, group: &str) -> Vec<(i32, i64)> {
-    let request = OffsetFetchRequest::default()
-        .with_group_id(GroupId(text(group)))
-        .with_topics(None);
-    let topics = world.ask(request, 7).answer().topics.into_iter();
-    let partitions = topics.flat_map(|topic| topic.partitions);
-    let offsets = partitions.map(|found| {
-        let metadata = found.metadata.expect("empty rather than null");
-        assert_eq!(metadata.trim(), found.committed_offset.to_string());
-        assert_eq!(metadata.trim(), found.committed_leader_epoch.to_string());
-        (found.partition_index, found.committed_offset)
-    });
-    offsets.collect()
+    offsets(world.ask(offsets_request(group), 7).answer())
 }
 
 fn committed(world: &World) -> Vec<(i32, i64)> {
     committed_by(world, GROUP)
-}
-
-fn delete(world: &World) -> i16 {
-    let request = DeleteGroupsRequest::default().with_groups_names(vec![GroupId(text(GROUP))]);
-    world.ask(request, 2).answer().results[0].error_code
 }
 
 #[test]
@@ -106,7 +56,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     let refused = [2, 1].map(|it| commit(&world, &ids[0], it, 0, 12));
     assert_eq!(refused, [27, 22]); // REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION
     assert_eq!(committed(&world), [(0, 11), (1, 20)]);
-    assert_eq!(delete(&world), 68, "NON_EMPTY_GROUP");
+    assert_eq!(world.delete(), 68, "NON_EMPTY_GROUP");
     for id in ids.iter().chain([&third]) {
         assert_eq!(world.leave(id, None), 0);
     }
@@ -117,7 +67,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // Of two that delete it at once, one is told GROUP_ID_NOT_FOUND.
     let held = world.coordinator.journal.lock();
     let mut deleted = thread::scope(|scope| {
-        let both = [(); 2].map(|()| scope.spawn(|| delete(&world)));
+        let both = [(); 2].map(|()| scope.spawn(|| world.delete()));
         thread::sleep(Duration::from_millis(50));
         drop(held);
         both.map(|deletion| deletion.join().expect("no panic"))
@@ -141,11 +91,9 @@ fn where_nothing_was_committed_there_is_no_offset() {
     let world = World::new();
     let found = || {
         let topic = OffsetFetchRequestTopic::default()
-            .with_name(TopicName(text(TOPIC)))
+            .with_name(topic_name("t"))
             .with_partition_indexes(vec![1, 0]);
-        let request = OffsetFetchRequest::default()
-            .with_group_id(GroupId(text(GROUP)))
-            .with_topics(Some(vec![topic]));
+        let request = offsets_request(GROUP).with_topics(Some(vec![topic]));
         let answer = world.ask(request, 7).answer();
         let partitions = answer.topics[0].partitions.iter();
         let found = partitions.map(|it| (it.partition_index, it.error_code, it.committed_offset));
@@ -160,11 +108,11 @@ fn where_nothing_was_committed_there_is_no_offset() {
 fn metadata_and_memory_are_bounded() {
     let world = World::with(|settings| settings.max_bytes = 10_000);
     let commit = |offsets: &_, metadata| commit_all(&world, (GROUP, "", -1), offsets, metadata);
-    assert_eq!(commit(&[(0, 1)], 4_097), 12, "OFFSET_METADATA_TOO_LARGE");
-    assert_eq!([0, 1].map(|index| commit(&[(index, 1)], 4_096)), [0, 0]);
+    assert_eq!(commit(&[(0, 1)], 4_097), [12], "OFFSET_METADATA_TOO_LARGE");
+    assert_eq!([0, 1].map(|index| commit(&[(index, 1)], 4_096)), [[0]; 2]);
     // What there is room for beside it is committed.
     let refused = commit(&[(2, 1), (1, 2)], 4_096);
-    assert_eq!(refused, 28, "INVALID_COMMIT_OFFSET_SIZE");
+    assert_eq!(refused, [28, 0], "INVALID_COMMIT_OFFSET_SIZE");
     assert_eq!(committed(&world), [(0, 1), (1, 2)]);
     // One that is short takes some too.
     let world = World::with(|settings| settings.max_bytes = 1_000);
@@ -192,33 +140,33 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     let both = vec![(0, 7), (1, 8)];
     let commit = |world: &World, group| commit_all(world, (group, "", -1), &both, 9);
     let found = |world: &World| ["g", "h"].map(|group| committed_by(world, group));
-    assert_eq!(["g", "h"].map(|group| commit(&world, group)), [0, 0]);
+    assert_eq!(["g", "h"].map(|group| commit(&world, group)), [[0; 2]; 2]);
     // There are as many groups as there may be, and none goes with which something would be lost.
-    assert_eq!(commit(&world, "i"), 44, "POLICY_VIOLATION");
+    assert_eq!(commit(&world, "i"), [44; 2], "POLICY_VIOLATION");
     // Nor does the journal have what was refused.
-    let zombie = commit_each(&world, ("g", "zombie", 1), &[(0, 99), (1, 99)], 0);
+    let zombie = commit_all(&world, ("g", "zombie", 1), &[(0, 99), (1, 99)], 0);
     assert_eq!(zombie, [25, 25], "UNKNOWN_MEMBER_ID");
     let world = start(&kept);
     assert_eq!(found(&world), [both.clone(), both.clone()]);
-    assert_eq!(delete(&world), 0);
+    assert_eq!(world.delete(), 0);
     let world = start(&kept);
     assert!(world.coordinator.group("g").is_none(), "it was deleted");
     assert_eq!(found(&world), [vec![], both.clone()]);
-    assert_eq!(commit(&world, "g"), 0);
+    assert_eq!(commit(&world, "g"), [0, 0]);
     // Both forget a topic that is deleted, and no other.
     let deleted = world.coordinator.forget_topic("other", || Ok(()));
     assert_eq!(deleted, Ok(()));
     assert_eq!(found(&world), [both.clone(), both.clone()]);
-    let deleted = world.coordinator.forget_topic(TOPIC, || Ok(()));
+    let deleted = world.coordinator.forget_topic("t", || Ok(()));
     assert_eq!(deleted, Ok(()));
     assert_eq!(found(&world), [vec![], vec![]]);
     assert_eq!(found(&start(&kept)), [vec![], vec![]]);
     let unused = world.coordinator.group("g").expect("it is empty");
-    assert_eq!(commit(&world, "i"), 0, "there is room again");
+    assert_eq!(commit(&world, "i"), [0, 0], "there is room again");
     // One that has found it before begins anew, with the next one.
     let late = unused.lock().check_commit(&Default::default());
     assert_eq!(late.unwrap_err().code(), 15, "COORDINATOR_NOT_AVAILABLE");
-    assert_eq!(commit(&world, "g"), 0);
+    assert_eq!(commit(&world, "g"), [0, 0]);
 }
 
 #[test]
@@ -226,14 +174,7 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
     let kept = tempdir().expect("a folder");
     let world = start(&kept);
     let delete = |group: &str, index| {
-        let partition = OffsetDeleteRequestPartition::default().with_partition_index(index);
-        let topic = OffsetDeleteRequestTopic::default()
-            .with_name(TopicName(text(TOPIC)))
-            .with_partitions(vec![partition]);
-        let request = OffsetDeleteRequest::default()
-            .with_group_id(GroupId(text(group)))
-            .with_topics(vec![topic]);
-        let answer = world.ask(request, 0).answer();
+        let answer = world.ask(forget_request(group, index), 0).answer();
         let topics = answer.topics.iter();
         let partitions = topics.flat_map(|topic| &topic.partitions);
         let errors = partitions.map(|partition| partition.error_code);
@@ -245,22 +186,18 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
         world.pass(SESSION * 2 / 3);
         commit_all(&world, (GROUP, &*ids[0], 1), &[(0, 7), (1, 8)], 0)
     };
-    assert_eq!(commit(), 0);
-    let forgotten = world.coordinator.forget_topic(TOPIC, || Ok(()));
-    assert_eq!(
-        (forgotten, committed(&world)),
-        (Ok(()), vec![]),
-        "members or not"
-    );
-    assert_eq!(commit(), 0);
+    assert_eq!(commit(), [0, 0]);
+    let forgotten = world.coordinator.forget_topic("t", || Ok(()));
+    assert_eq!(forgotten, Ok(()), "members or not");
+    assert_eq!(committed(&world), []);
+    assert_eq!(commit(), [0, 0]);
     assert_eq!(delete(GROUP, 0), (0, vec![86]), "GROUP_SUBSCRIBED_TO_TOPIC");
     assert_eq!(committed(&world), [(0, 7), (1, 8)]);
     assert_eq!(world.leave(&ids[0], None), 0);
     // The second time there is none.
-    assert_eq!(
-        [delete(GROUP, 0), delete(GROUP, 0)],
-        [(); 2].map(|()| (0, vec![0]))
-    );
+    for _ in 0..2 {
+        assert_eq!(delete(GROUP, 0), (0, vec![0]));
+    }
     assert_eq!(committed(&world), [(1, 8)]);
     assert_eq!(committed(&start(&kept)), [(1, 8)]);
     assert_eq!(delete("missing", 0), (69, vec![]), "GROUP_ID_NOT_FOUND");
@@ -273,7 +210,7 @@ fn f9_a_journal_that_is_written_anew_has_the_last_commit() {
     let world = start(&kept);
     for partition in 0..20 {
         let by = ("g", "", -1);
-        assert_eq!(commit_all(&world, by, &[(partition, 7)], 4_000), 0);
+        assert_eq!(commit_all(&world, by, &[(partition, 7)], 4_000), [0]);
         fs::copy(journal(&kept), journal(&copy)).expect("it is there");
         let found = committed_by(&start(&copy), "g");
         assert_eq!(found.len(), partition as usize + 1);
@@ -285,15 +222,10 @@ fn f9_a_journal_that_is_written_anew_has_the_last_commit() {
 fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
     let world = World::new();
     let (coordinator, journal) = (&world.coordinator, &world.coordinator.journal);
-    let topic = OffsetCommitRequestTopic::default()
-        .with_name(TopicName(text(TOPIC)))
-        .with_partitions(vec![OffsetCommitRequestPartition::default()]);
-    let request = OffsetCommitRequest::default()
-        .with_group_id(GroupId(text(GROUP)))
-        .with_topics(vec![topic]);
+    let request = commit_request((GROUP, "", -1), &[(0, 7)], 0);
     thread::scope(|scope| {
         let is_partition = |_: &str, _| {
-            let deletion = scope.spawn(|| coordinator.forget_topic(TOPIC, || Ok(())));
+            let deletion = scope.spawn(|| coordinator.forget_topic("t", || Ok(())));
             while !deletion.is_finished() && !journal.is_locked() {
                 thread::yield_now();
             }
@@ -309,7 +241,7 @@ fn what_is_committed_for_a_topic_that_is_deleted_meanwhile_is_forgotten() {
             thread::sleep(Duration::from_millis(50));
             Ok(())
         };
-        coordinator.forget_topic(TOPIC, delete)
+        coordinator.forget_topic("t", delete)
     })
     .expect("it was there");
     assert_eq!(coordinator.committed().len(), 1);
@@ -395,7 +327,8 @@ fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_l
 fn f9_a_torn_line_is_cut_off() {
     let kept = tempdir().expect("a folder");
     let world = start(&kept);
-    assert_eq!(commit_all(&world, (GROUP, "", -1), &[(0, 7), (1, 8)], 0), 0);
+    let both = [(0, 7), (1, 8)];
+    assert_eq!(commit_all(&world, (GROUP, "", -1), &both, 0), [0, 0]);
     let whole = fs::read_to_string(journal(&kept)).expect("the journal");
     let (first, second) = whole.split_once('\n').expect("two lines");
     let mut worst = Duration::ZERO;
@@ -409,9 +342,9 @@ fn f9_a_torn_line_is_cut_off() {
         let crash = Instant::now();
         let found = start(&kept);
         worst = worst.max(crash.elapsed());
-        assert_eq!(committed(&found), [(0, 7), (1, 8)], "{torn:?}");
+        assert_eq!(committed(&found), both, "{torn:?}");
         assert_eq!(commit(&found, "", -1, 0, 7), 0);
-        assert_eq!(committed(&start(&kept)), [(0, 7), (1, 8)], "{torn:?}");
+        assert_eq!(committed(&start(&kept)), both, "{torn:?}");
     }
     print_row("torn line in the journal", 8, worst);
 }

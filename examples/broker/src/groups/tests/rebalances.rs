@@ -1,10 +1,7 @@
 //! Rebalances, one step after the other.
 
 use super::world::*;
-use crate::groups::member::text;
-use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestTopic;
-use kafka_protocol::messages::*;
+use crate::messages::ResponseError as Code;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -39,7 +36,7 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     assert_eq!(sync.answer().assignment, share(&second, 1));
     assert_eq!((world.phase(), world.heartbeat(&second, 1)), ("Stable", 0));
     // However often an administrator asks for a group, the answer has it once.
-    let often = vec![GroupId(text(GROUP)); 3];
+    let often = vec![group(GROUP); 3];
     let request = DescribeGroupsRequest::default().with_groups(often);
     let groups = world.ask(request, 5).answer().groups;
     assert_eq!((groups.len(), groups[0].members.len()), (1, 2));
@@ -238,14 +235,14 @@ fn what_makes_no_sense_is_refused() {
     });
     let ids = world.stable(1);
     let join = || join_request("");
-    let group = |id: &str| join().with_group_id(GroupId(text(id)));
+    let other = |id: &str| join().with_group_id(group(id));
     let session = |milliseconds| join().with_session_timeout_ms(milliseconds);
     let offers = |names: &[&str]| join().with_protocols(protocols(names));
     let (unknown, inconsistent) = (Code::UnknownMemberId, Code::InconsistentGroupProtocol);
     let long = "x".repeat(2_000);
     for (request, error) in [
-        (group(""), Code::InvalidGroupId),
-        (group(&"g".repeat(256)), Code::InvalidGroupId),
+        (other(""), Code::InvalidGroupId),
+        (other(&"g".repeat(256)), Code::InvalidGroupId),
         (session(-1), Code::InvalidSessionTimeout),
         (session(499), Code::InvalidSessionTimeout),
         (session(i32::MAX), Code::InvalidSessionTimeout),
@@ -313,28 +310,17 @@ fn a_static_member_that_restarts_disturbs_no_other() {
         assert_eq!(world.heartbeat(&again.member_id, 1), 0);
         // The old client is told that another has its name, whatever it does.
         assert_eq!(world.heartbeat(before, 1), Code::UnknownMemberId.code());
-        let (group, id, instance) = (GroupId(text(GROUP)), text(before), Some(text(name)));
+        let instance = Some(text(name));
         let join = join_request(before).with_group_instance_id(instance.clone());
         let sync = sync_request(before, 1, &[]).with_group_instance_id(instance.clone());
-        let heartbeat = HeartbeatRequest::default()
-            .with_group_id(group.clone())
-            .with_generation_id(1)
-            .with_member_id(id.clone())
-            .with_group_instance_id(instance.clone());
-        let topic = OffsetCommitRequestTopic::default()
-            .with_name(TopicName(text(TOPIC)))
-            .with_partitions(vec![Default::default()]);
-        let commit = OffsetCommitRequest::default()
-            .with_group_id(group)
-            .with_generation_id_or_member_epoch(1)
-            .with_member_id(id)
-            .with_group_instance_id(instance)
-            .with_topics(vec![topic]);
+        let heartbeat = heartbeat_request(before, 1).with_group_instance_id(instance.clone());
+        let commit = commit_request((GROUP, before, 1), &[(0, 0)], 0);
+        let commit = commit.with_group_instance_id(instance);
         let errors = [
             world.ask(join, 9).answer().error_code,
             world.ask(sync, 5).answer().error_code,
             world.ask(heartbeat, 4).answer().error_code,
-            world.ask(commit, 8).answer().topics[0].partitions[0].error_code,
+            commit_errors(&world.ask(commit, 8).answer())[0],
             world.leave(before, Some(name)),
         ];
         assert_eq!(errors, [Code::FencedInstanceId.code(); 5]);

@@ -2,8 +2,6 @@
 //! of a generation are told the same.
 
 use super::world::*;
-use crate::groups::member::text;
-use kafka_protocol::messages::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -121,9 +119,7 @@ impl Run {
     }
 
     fn delete(&mut self) {
-        let id = GroupId(text(GROUP));
-        let request = DeleteGroupsRequest::default().with_groups_names(vec![id]);
-        if self.world.ask(request, 2).answer().results[0].error_code == 0 {
+        if self.world.delete() == 0 {
             self.generations.clear();
         }
     }

@@ -1,14 +1,12 @@
 //! A coordinator, its clock, and clients that ask it.
 
-use crate::exchange::{Answer, Caller, Reply, Waiting};
+use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
+use crate::groups::Coordinator;
 use crate::groups::group::Phase;
 use crate::groups::settings::Settings;
-use crate::groups::{Coordinator, member::text};
+pub(super) use crate::messages::*;
+pub(super) use crate::requests::*;
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
-use kafka_protocol::messages::leave_group_request::MemberIdentity;
-use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Decodable, Request};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, ManualClock};
@@ -16,14 +14,11 @@ use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::oneshot::error::TryRecvError;
 
-pub(super) const GROUP: &str = "g";
 pub(super) const INITIAL_DELAY: Duration = Duration::from_millis(100);
 pub(super) const SESSION: Duration = Duration::from_secs(10);
 pub(super) const REBALANCE: Duration = Duration::from_secs(30);
-/// Partitions 0 to 999 of this exist.
-pub(super) const TOPIC: &str = "t";
 
 pub(super) struct World {
     pub(super) coordinator: Coordinator,
@@ -69,26 +64,6 @@ impl<R: Request> Asked<R> {
     }
 }
 
-/// A join with the usual timeouts, with the protocols "range" and "roundrobin".
-pub(super) fn join_request(member: &str) -> JoinGroupRequest {
-    JoinGroupRequest::default()
-        .with_group_id(GroupId(text(GROUP)))
-        .with_session_timeout_ms(SESSION.as_millis() as i32)
-        .with_rebalance_timeout_ms(REBALANCE.as_millis() as i32)
-        .with_member_id(text(member))
-        .with_protocol_type(text("consumer"))
-        .with_protocols(protocols(&["range", "roundrobin"]))
-}
-
-pub(super) fn protocols(names: &[&str]) -> Vec<JoinGroupRequestProtocol> {
-    let protocol = |name: &&str| {
-        JoinGroupRequestProtocol::default()
-            .with_name(text(name))
-            .with_metadata(Bytes::from(format!("about {name}")))
-    };
-    names.iter().map(protocol).collect()
-}
-
 /// What the leader assigns to a member in these tests.
 pub(super) fn share(member: &str, generation: i32) -> Bytes {
     Bytes::from(format!("{member} in {generation}"))
@@ -101,10 +76,17 @@ pub(super) fn sync_request(member: &str, generation: i32, members: &[&str]) -> S
             .with_assignment(share(member, generation))
     });
     SyncGroupRequest::default()
-        .with_group_id(GroupId(text(GROUP)))
+        .with_group_id(group(GROUP))
         .with_generation_id(generation)
         .with_member_id(text(member))
         .with_assignments(assignments.collect())
+}
+
+pub(super) fn heartbeat_request(member: &str, generation: i32) -> HeartbeatRequest {
+    HeartbeatRequest::default()
+        .with_group_id(group(GROUP))
+        .with_generation_id(generation)
+        .with_member_id(text(member))
 }
 
 impl World {
@@ -144,15 +126,14 @@ impl World {
             may_wait: self.may_wait,
             refusals: Default::default(),
         };
-        let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
+        let is_partition = |topic: &str, index| topic == "t" && (0..1_000).contains(&index);
         let request = request.into();
         let waiting = match self.coordinator.handle(request, &caller, &is_partition) {
             Reply::Later(waiting) => waiting,
             Reply::Now(answer) => {
-                let (sender, receiver) = oneshot::channel();
-                assert!(sender.send(answer).is_ok(), "the receiver is there");
-                let (answer, leave) = (receiver, None);
-                Waiting { answer, leave }
+                let (waiter, waiting) = answered_later();
+                waiter.answer(answer);
+                waiting
             }
             _ => panic!("no answer is to come"),
         };
@@ -181,11 +162,14 @@ impl World {
     }
 
     pub(super) fn heartbeat(&self, member: &str, generation: i32) -> i16 {
-        let request = HeartbeatRequest::default()
-            .with_group_id(GroupId(text(GROUP)))
-            .with_generation_id(generation)
-            .with_member_id(text(member));
+        let request = heartbeat_request(member, generation);
         self.ask(request, 4).answer().error_code
+    }
+
+    /// Deletes the group; the error.
+    pub(super) fn delete(&self) -> i16 {
+        let request = DeleteGroupsRequest::default().with_groups_names(vec![group(GROUP)]);
+        self.ask(request, 2).answer().results[0].error_code
     }
 
     /// The error of one that leaves, behind another that no group knows.
@@ -194,7 +178,7 @@ impl World {
             .with_member_id(text(member))
             .with_group_instance_id(instance.map(text));
         let request = LeaveGroupRequest::default()
-            .with_group_id(GroupId(text(GROUP)))
+            .with_group_id(group(GROUP))
             .with_members(vec![MemberIdentity::default(), identity.clone()]);
         let left = &self.ask(request, 5).answer().members[1];
         // An administrator finds it by these.
