@@ -3,6 +3,7 @@
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, manual, within};
 use proptest::prelude::*;
 use request_purgatory::threads::{Dispatch, Reaper};
+use request_purgatory::time::ManualClock;
 use request_purgatory::{Bound, Completion, Purgatory, Watch};
 use std::collections::VecDeque;
 use std::sync::{Arc, Barrier, Mutex};
@@ -98,14 +99,16 @@ fn g22_a_push_examines_one_of_ten_thousand_workers() {
     });
 }
 
-/// Workers that wait for 500 ms each, on threads of their own, and a job every now and then: every worker gets its
-/// share, and no wait runs out empty.
+/// Workers that wait for 500 ms each, and a job in every millisecond: every worker gets its share, and no wait runs out
+/// empty.
 #[test]
 fn g22_competing_workers_get_equal_shares() {
     const WORKERS: usize = 10;
     const JOBS: usize = 3_000;
     within(2 * PATIENCE, || {
+        let clock = ManualClock::new();
         let purgatory = Purgatory::<Op>::builder("g22")
+            .clock(clock.clone())
             .reaper(Reaper::Own)
             .dispatch(Dispatch::Inline)
             .build()
@@ -141,6 +144,7 @@ fn g22_competing_workers_get_equal_shares() {
         for job in 0..JOBS {
             lock(&jobs).push_back(job);
             purgatory.check_and_complete_with(&1, Bound::at_most(1));
+            clock.advance(Duration::from_millis(1));
             if job % 100 == 0 {
                 thread::sleep(Duration::from_millis(1));
             }

@@ -380,6 +380,8 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
         assert_eq!(records(&fetched[0])[..8], 1_i64.to_be_bytes());
         assert_eq!(records(&fetched[0])[16..], three[16..]);
     }
+    // And at once, though the rest of that batch is all there is.
+    client.fetch(&fetch_from("u", &[3], 600_000));
     broker.assert_clean(client);
 }
 
@@ -423,6 +425,9 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     let oldest = client.fetch(&fetch_from("t", &[5], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
     assert_eq!(oldest[0].log_start_offset, 5);
+    // An answer holds less than this client waits for, and so comes at once.
+    let most = fetch_from("t", &[5], 600_000).with_min_bytes(i32::MAX);
+    assert_eq!(client.lengths(&most), [fifteen.len()]);
     broker.assert_clean(client);
     // But none goes that the follower has not got.
     let (_broker, mut client) = Broker::with_topic(1, &["--replica-lag-ms", "60000"]);
