@@ -568,6 +568,18 @@ fn a_further_key_expires_at_the_longest_timeout() {
     assert_eq!(waits.stats().parked, 0);
 }
 
+/// Somebody may defer checks all the time.
+#[test]
+fn g21_a_pass_makes_rechecks_beside_deferred_checks() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    let _other = waits.listen([2], None);
+    waits.check_later(2);
+    pass(&waits, &clock, SECOND);
+    let woken = Bell::new().poll(&mut Box::pin(listener.checked()));
+    assert_eq!(woken, Poll::Ready(Ok(())), "a recheck");
+}
+
 #[test]
 fn g19_a_listener_that_is_dropped_leaves_no_recheck() {
     let (waits, _clock) = by_hand();
