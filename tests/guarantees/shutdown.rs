@@ -15,26 +15,31 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// It would sleep until its next deadline. When it is woken, it finds the purgatory shut down.
+/// It would sleep until its next deadline. When it is woken, it finds the purgatory shut down, or gone.
 #[test]
 fn g15_a_shutdown_wakes_the_reactor() {
-    let ends: [fn(&Purgatory<Op>); 2] = [Purgatory::shutdown, |purgatory| {
-        assert!(purgatory.shutdown_timeout(PATIENCE).is_ok());
-    }];
+    let ends: [fn(Purgatory<Op>); 3] = [
+        |purgatory| purgatory.shutdown(),
+        |purgatory| assert!(purgatory.shutdown_timeout(PATIENCE).is_ok()),
+        drop,
+    ];
     for end in ends {
         let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
         let (found, over) = (place.clone(), Tally::new());
         let told = over.clone();
         let waker = WakeFn::new(move || {
-            let purgatory = found.get().and_then(WeakRef::upgrade);
-            if purgatory.is_some_and(|purgatory| purgatory.is_shut_down()) {
+            let is_over = |purgatory: Purgatory<Op>| purgatory.is_shut_down();
+            if found
+                .get()
+                .is_some_and(|it| it.upgrade().is_none_or(is_over))
+            {
                 told.add();
             }
             true
         });
         let (purgatory, _clock) = manual(|builder| builder.reaper(Reaper::Reactor(waker)));
         place.set(purgatory.downgrade()).expect("set once");
-        end(&purgatory);
+        end(purgatory);
         eventually("it is woken", || over.count() > 0);
     }
 }
