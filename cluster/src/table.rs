@@ -462,16 +462,18 @@ impl<K> fmt::Debug for Table<K> {
 mod tests {
     use super::*;
 
-    /// A place that no longer exists.
-    struct Gone;
+    /// A place that exists, or no longer does.
+    struct Place {
+        is_alive: bool,
+    }
 
-    impl Waiting<u8> for Gone {
+    impl Waiting<u8> for Place {
         fn check(&self, _: &u8, _: u64) -> bool {
-            false
+            self.is_alive
         }
 
         fn is_alive(&self) -> bool {
-            false
+            self.is_alive
         }
 
         fn shut_down(&self) {}
@@ -537,10 +539,22 @@ mod tests {
     #[test]
     fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
         let table = Table::<u8>::new(1, Rules::default(), || {});
-        let place = Arc::new(Gone);
+        let place = Arc::new(Place { is_alive: false });
         table.attach(place.clone());
         assert_eq!(Arc::strong_count(&place), 2);
         table.check(&7, 0);
         assert_eq!(Arc::strong_count(&place), 1);
+    }
+
+    /// Purgatories are replaced one after the other, the next one made before the last one is dropped.
+    #[test]
+    fn g06_a_place_that_is_gone_is_forgotten_beside_those_that_stay() {
+        let table = Table::<u8>::new(1, Rules::default(), || {});
+        let places = [true, false, true].map(|is_alive| Arc::new(Place { is_alive }));
+        for place in &places {
+            table.attach(place.clone());
+        }
+        table.check(&7, 0);
+        assert_eq!(places.each_ref().map(Arc::strong_count), [2, 1, 2]);
     }
 }

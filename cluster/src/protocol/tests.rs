@@ -193,6 +193,35 @@ fn g24_nodes_that_lost_an_engine_do_not_come_back_together() {
     }
 }
 
+/// The first read of a node is slow. Meanwhile the store loses its data, and a session adopts the history that follows:
+/// which of the two is later, the slow answer does not say.
+#[test]
+fn g24_a_slow_first_read_does_not_bring_back_an_earlier_history() {
+    let (config, now) = (Config::default(), Duration::ZERO);
+    let (table, mut protocol) = started(&config);
+    let _entry = table.enter(&7).expect("there is room");
+    protocol.tend(now);
+    let Ok(Next::Do(slow)) = protocol.next_read(now) else {
+        panic!("what is watched is read at once");
+    };
+    let entered = enter(&table, Epoch(2), table.history().generation);
+    assert_eq!(entered, Ok(0));
+    let reading = Reading {
+        epoch: Epoch(1),
+        versions: vec![Some(1)],
+        head: None,
+        floor: None,
+    };
+    let applied = slow.apply(&table, &reading);
+    protocol.read(applied, now).expect("it is only late");
+    assert_eq!(table.history().epoch, Some(Epoch(2)));
+    assert_eq!(table.counters.resets.read(), 0);
+    let Ok(Next::Do(again)) = protocol.next_read(now) else {
+        panic!("what the slow read did not show is read again");
+    };
+    assert_eq!(again.keys, [7]);
+}
+
 /// A node that announces what it commits is told of it by the feed afterwards.
 #[test]
 fn g24_what_is_known_counts_as_heard() {
@@ -229,4 +258,32 @@ fn g24_the_feed_is_told_of_no_more_keys_at_once_than_the_setting_says() {
         Tell::Unwatch(keys) => panic!("{keys:?} are watched"),
     });
     assert_eq!(told.collect::<Vec<_>>(), [10, 10, 5, 10, 10, 5]);
+}
+
+/// A session takes over more keys than it tells the feed of at once, and the one that is still to be told is forgotten:
+/// its watch does not begin after its end, or it would last as long as the session.
+#[test]
+fn g24_a_key_that_is_forgotten_while_a_session_takes_it_over_is_watched_no_more() {
+    let config = Config {
+        read_batch: 1,
+        linger: Duration::ZERO,
+        ..Config::default()
+    };
+    let now = Duration::ZERO;
+    let (table, mut protocol) = started(&config);
+    let entries = [0_u64, 1].map(|key| table.enter(&key).expect("there is room"));
+    protocol.begin(true, now);
+    let Some(Tell::Watch(first)) = protocol.next_tell() else {
+        panic!("the session watches what was watched before");
+    };
+    // Which of the two comes first is left to chance.
+    let last = 1 - first[0];
+    table.leave(&last, &entries[last as usize]);
+    protocol.tend(now);
+    protocol.watched(first, now);
+    let told = std::iter::from_fn(|| protocol.next_tell());
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [Tell::Watch(vec![last]), Tell::Unwatch(vec![last])]
+    );
 }

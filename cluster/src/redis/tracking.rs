@@ -220,3 +220,24 @@ impl Listener {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer has spoiled a counter that was read before: neither that nor its repair ends the session of the others.
+    #[test]
+    fn g24_a_counter_that_is_no_number_any_more_did_not_go_back() {
+        let [spoiled, other] = ["spoiled", "other"].map(|name| name.as_bytes().to_vec());
+        let watched = Watched::default();
+        let known = [(spoiled.clone(), Some(5)), (other.clone(), Some(5))];
+        watched.lock().extend(known);
+        let mut announced = (0, 0);
+        let mut note = |read: &[_]| note(&watched, &mut announced, read.iter().copied());
+        assert!(note(&[(&spoiled, None), (&other, Some(6))]).is_ok());
+        assert!(note(&[(&spoiled, Some(6))]).is_ok());
+        // Of one that was not spoiled it is seen.
+        assert!(note(&[(&other, Some(5))]).is_err());
+        assert_eq!(watched.lock()[&other], Some(6));
+    }
+}
