@@ -68,3 +68,25 @@ impl WaitError {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g28_a_wait_ends_with_the_reason_of_its_refusal() {
+        for reason in [
+            RejectReason::NoKeys,
+            RejectReason::Full,
+            RejectReason::KeyFull,
+            RejectReason::Draining,
+            RejectReason::ShutDown,
+            RejectReason::Panicked,
+            RejectReason::Nested,
+            RejectReason::Thread,
+        ] {
+            let error = WaitError::of(&Rejected::new(reason, ()));
+            assert_eq!(format!("{error:?}"), format!("{reason:?}"));
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::by_hand;
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, within};
+use crate::support::{PATIENCE, Tally, eventually, within};
 use request_purgatory::future::{WaitError, block_on};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{ManualClock, WakeFn};

@@ -98,6 +98,36 @@ fn g21_what_the_examination_at_the_deadline_finds_is_counted_as_a_missed_check()
     assert_eq!(waits.stats().expired, 2);
 }
 
+/// Once, also if the wake-up before was a recheck, which has found nothing.
+#[test]
+fn g21_what_is_found_at_the_deadline_after_a_recheck_is_counted_once() {
+    let (waits, clock) = by_hand();
+    let second = Duration::from_secs(1);
+    let evaluations = Cell::new(0);
+    let listener = waits.listen([1], second * 3 / 2).recheck_every(second);
+    let mut until = Box::pin(listener.until(|| {
+        evaluations.set(evaluations.get() + 1);
+        if evaluations.get() == 2 {
+            // The deadline passes while the condition is evaluated for the recheck.
+            clock.advance(second / 2);
+            assert_eq!(waits.advance(), 1);
+        }
+        ready((evaluations.get() == 3).then_some("found"))
+    }));
+    let bell = Bell::new();
+    assert!(bell.poll(&mut until).is_pending());
+    clock.advance(second);
+    assert_eq!((waits.advance(), bell.rung()), (0, 1), "a recheck");
+    assert_eq!(bell.poll(&mut until), Poll::Ready(Ok("found")));
+    drop(until);
+    for _ in 0..2 {
+        assert_eq!(waits.stats().missed_checks, 1);
+        clock.advance(second);
+        waits.advance();
+    }
+    assert_empty(&waits);
+}
+
 /// The timeout does not interrupt it.
 #[test]
 fn a_condition_that_runs_at_the_deadline_is_awaited_to_its_end() {

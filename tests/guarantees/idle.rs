@@ -465,6 +465,8 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
     park(&purgatory, Op::new(Duration::MAX))
         .cancel()
         .expect("it is parked");
+    let tracker = Tracker::<u32, u32>::new("g28-kept", |_, _, _| ());
+    let (token, _) = tracker.track(1, 1, Duration::MAX).expect("there is room");
     let size = || {
         let status = Status::from_file("/proc/self/status").expect("this is Linux");
         status.vmsize.expect("it has memory")
@@ -481,7 +483,12 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
     // A thread that is alive when the limit comes keeps its stack; so this one goes on.
     limit(&room.to_string());
     let parked = purgatory.try_complete_else_watch(op, [1]);
+    let touched = tracker.touch(&1, SOON);
+    let replaced = tracker.replace_if(1, token, 2, SOON);
     limit("unlimited");
+    let replaced = replaced.map(drop).map_err(Rejected::into_parts);
+    assert_eq!((touched, replaced), (false, Err((RejectReason::Thread, 2))));
+    assert_eq!((tracker.get(&1), tracker.token(&1)), (Some(1), Some(token)));
     let (reason, op) = parked
         .map(drop)
         .map_err(Rejected::into_parts)

@@ -523,3 +523,25 @@ fn g14_the_key_of_a_nested_check_may_complete_another_operation() {
         }
     });
 }
+
+/// A change has hold of an operation, as an examination has: its check is made when the call is about to return.
+#[test]
+fn g14_a_check_inside_a_change_is_made_later() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let probes = [(); 2].map(|()| Probe::new());
+    for (probe, key) in probes.iter().zip([1, 2]) {
+        let op = probe.op(NEVER_IN_A_TEST);
+        assert!(purgatory.try_complete_else_watch(op, [key]).is_ok());
+    }
+    probes[1].satisfy();
+    let (weak, seen) = (purgatory.downgrade(), Arc::new(Mutex::new(None)));
+    let told = seen.clone();
+    let change = move |_: &mut Op| {
+        let inside = weak.upgrade().expect("the test has it");
+        *lock(&told) = Some((inside.check_and_complete(&2), inside.stats().parked));
+    };
+    assert_eq!(purgatory.force_complete_for_key_with(&1, change), 1);
+    assert_eq!(*lock(&seen), Some((0, 2)), "it is made later");
+    let endings = probes.map(|probe| probe.ending());
+    assert_eq!(endings, [Some(Completion::Satisfied); 2]);
+}

@@ -119,6 +119,21 @@ fn each_expired_operation_has_a_lateness_of_its_own() {
     assert_eq!(told(&snapshotter)[&lateness], seconds(&[LATE; 3]));
 }
 
+/// Not from the call that parks it.
+#[test]
+fn g10_the_park_time_counts_from_the_arrival() {
+    let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
+    let arrival = request_purgatory::time::Timestamp::from_origin(Duration::ZERO);
+    scenario.clock.advance(STAY);
+    let op = Op::new(TIMEOUT).arrived(arrival);
+    let parked = scenario.purgatory.try_complete_else_watch(op, [1]);
+    let parked = parked.expect("there is room").into_handle();
+    let cancelled = parked.expect("it cannot complete yet").cancel();
+    assert!(cancelled.is_some());
+    let park_time = ("fetch".into(), "purgatory_park_time_seconds".into());
+    assert_eq!(told(&snapshotter)[&park_time], seconds(&[STAY]));
+}
+
 #[test]
 fn a_listeners_missed_check_is_told_once() {
     for found in [Found::ByARecheck, Found::AtTheDeadline] {
