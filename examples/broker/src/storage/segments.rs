@@ -219,5 +219,11 @@ mod tests {
         segments.segments[0].length = 0;
         segments.append(7, b"whole").expect("there is room");
         assert_eq!(fs::read(&segment(7).path).expect("a file"), b"whole");
+        // None follows a full one that cannot be written to the disk.
+        segments.segments[0].length = SEGMENT;
+        fs::remove_file(&segment(7).path).expect("it is there");
+        for _ in 0..2 {
+            assert!(segments.append(8, b"next").is_err());
+        }
     }
 }

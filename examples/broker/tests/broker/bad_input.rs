@@ -202,6 +202,11 @@ fn an_answer_has_memory_or_is_not_made() {
     first.socket.peek(&mut [0]).expect("the answer begins");
     let mut second = broker.client();
     second.send(FETCH, &fetch("t", 1, 60_000));
+    // Meanwhile, which is 10 seconds, what is short waits for no memory.
+    thread::sleep(Duration::from_millis(100));
+    let asked = Instant::now();
+    assert_eq!(broker.client().offset_at("t", -1), (0, 1));
+    assert!(asked.elapsed() < Duration::from_secs(5));
     second.assert_closed();
     broker.wait_for_log("no memory for");
     first.receive_fetched(sent);
@@ -228,12 +233,14 @@ fn a_request_that_waits_for_the_memory_of_its_answer_has_none() {
 fn requests_that_never_come() {
     let (broker, mut idle) = Broker::with_topic(1, &[]);
     let begun = Instant::now();
-    let [mut long, mut half, mut silent] = [(); 3].map(|()| broker.client());
+    let [mut long, mut half, mut less, mut silent] = [(); 4].map(|()| broker.client());
     let request = produce_request(1, 0, "t", &[(0, Some(&batch(&[&vec![0; 15 << 20]])))]);
     let request = frame(PRODUCE, 1, &request);
     long.send_raw(&request[..100]);
     half.send_raw(&[0, 0, 0, 100, 0, 1]);
+    less.send_raw(&[0, 0]);
     half.assert_closed();
+    less.assert_closed();
     silent.assert_closed();
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(9), "{took:?}");

@@ -142,12 +142,15 @@ fn a_torn_tail_is_cut_off() {
         assert!(records(&limited[0]) == &whole[..two], "a limit");
     }
     // What cannot be read is there all the same, unlike what was dropped: a client would go on elsewhere.
-    let (_broker, mut client) = folder.open();
+    let (mut broker, mut client) = folder.open();
     let mut error = || client.fetch(&fetch("t", 1, 0))[0].error_code;
     fs::write(&segment, &whole[..two]).expect("cut the segment");
     assert_eq!(error(), KAFKA_STORAGE_ERROR);
     fs::remove_file(&segment).expect("it is there");
     assert_eq!(error(), OFFSET_OUT_OF_RANGE);
+    // Nor can it be made to outlive the machine, which is not passed over in silence.
+    assert_eq!(broker.end("TERM").code(), Some(1));
+    broker.wait_for_log("cannot write the last records to disk");
 }
 
 /// 8 batches of 15 MB are more than a partition keeps: the oldest segments, of two each, are dropped, also for later

@@ -10,6 +10,10 @@ fn topics_are_created_as_asked_or_refused() {
     let unknown = (UNKNOWN_TOPIC_OR_PARTITION, 0);
     assert_eq!(client.metadata(&["new"], false), [unknown]);
     assert_eq!(client.metadata(&["new"], true), [(0, 4)]);
+    // Without names version 0 asks for all, and what comes after it for none.
+    let nameless = metadata_request(&[""; 0]);
+    let found = [0, 1].map(|version| client.request(version, &nameless).topics.len());
+    assert_eq!(found, [1, 0]);
     let illegal = ["", ".", "..", "a/b", "a b", "\u{e4}", &"x".repeat(250)];
     let refused = (Code::InvalidTopicException.code(), 0);
     assert_eq!(client.metadata(&illegal, true), [refused; 7]);
@@ -71,6 +75,12 @@ fn topics_are_created_as_asked_or_refused() {
     request.topics[7].replication_factor = -1;
     assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
     assert_eq!(client.metadata(&["default"], false), [(0, 4)]);
+    // One that goes makes room. The later versions tell what there is now.
+    assert_eq!(client.delete_topics(&["all"]), [0]);
+    let request = create_request(&[("told", -1), ("none", 0)]);
+    let told = client.request(5, &request).topics.into_iter();
+    let told = told.map(|topic| (topic.num_partitions, topic.replication_factor));
+    assert_eq!(told.collect::<Vec<_>>(), [(4, 1), (-1, -1)]);
     broker.assert_clean(client);
 }
 
@@ -86,6 +96,7 @@ fn settings_are_told_of_what_is_there() {
         (BROKER, "", "num.partitions", 0, "4"),
         (BROKER, "2", "num.partitions", invalid, ""),
         (TOPIC, "t", "retention.bytes", 0, "67108864"),
+        (TOPIC, "t", "max.message.bytes", 0, "16777216"),
         (TOPIC, "missing", "retention.bytes", unknown, ""),
     ] {
         let resource = DescribeConfigsResource::default()
@@ -99,6 +110,15 @@ fn settings_are_told_of_what_is_there() {
         let found = (found.error_code, values.collect::<String>());
         assert_eq!(found, (error, value.to_owned()), "{name}");
     }
+    // And they hold, to the byte.
+    let around = batch(&[&vec![0; 15 << 20]]).len() - (15 << 20);
+    let [longest, longer] = [0, 1].map(|more| batch(&[&vec![0; (16 << 20) - around + more]]));
+    for offset in 0..4 {
+        assert_eq!(client.produce_to(-1, "t", 0, &longest), (0, offset));
+    }
+    assert_eq!(client.offset_at("t", -2), (0, 0), "four are kept");
+    let refused = client.produce_to(-1, "t", 0, &longer);
+    assert_eq!(refused, (Code::MessageTooLarge.code(), -1));
     broker.assert_clean(client);
 }
 
@@ -173,6 +193,8 @@ fn f9_produce_refuses_bad_batches() {
     }
     // Nothing but the good ones was appended.
     assert_eq!(client.produce("t", b"three"), 8);
+    // A record may be empty.
+    assert_eq!(client.produce("t", b""), 9);
     broker.assert_clean(client);
 }
 

@@ -71,10 +71,13 @@ fn min_bytes_are_counted_over_all_partitions() {
 fn consumers_see_nothing_beyond_the_high_watermark() {
     let folder = Folder::new();
     let one = batch(&[b"value"]);
+    let fifteen = batch(&[&vec![7; 15 << 20]]);
     {
         let (_broker, mut client) = folder.open();
         client.create_topic("t", 1);
         client.produce("t", b"value");
+        client.create_topic("u", 1);
+        (0..2).for_each(|_| _ = client.produce_to(1, "u", 0, &fifteen));
     }
     // What it finds in its folder counts as replicated.
     let mut broker = Broker::with(&[SLOW, &["--data", folder.argument()]].concat());
@@ -102,11 +105,13 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     assert_eq!(producer.produce_to(1, "t", 0, &one), (0, 2));
     broker.wait_for_figure("fetch", 2);
     // Too much for one partition, but a segment stays of which the follower has the first record only.
-    let fifteen = batch(&[&vec![7; 15 << 20]]);
     for offset in 3..8 {
         assert_eq!(producer.produce_to(1, "t", 0, &fifteen), (0, offset));
     }
     assert_eq!(producer.offset_at("t", -2), (0, 0), "earliest");
+    // And one goes that the follower has to its end.
+    (0..3).for_each(|_| _ = producer.produce_to(1, "u", 0, &fifteen));
+    assert_eq!(producer.offset_at("u", -2), (0, 2), "earliest");
     crate::programs::signal(broker.pid(), "TERM");
     assert!(records(&consumer.receive_fetched(parked)[0]).is_empty());
     let fetched = other.receive_fetched(wants_both);
@@ -142,7 +147,18 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         let answer = produced(producer.request(PRODUCE, &request));
         assert_eq!(answer[0].0, error, "{acks}");
     }
-    broker.assert_clean(producer);
+    // There is memory for two long ones to wait in, and the next is answered at once.
+    let fifteen = batch(&[&vec![7; 15 << 20]]);
+    let long = produce_request(-1, 600_000, "t", &[(0, Some(&fifteen))]);
+    let waiting = [1, 2].map(|parked| {
+        let mut client = broker.client();
+        client.send(PRODUCE, &long);
+        broker.wait_for_figure("produce", parked);
+        client
+    });
+    let answer = produced(producer.request(PRODUCE, &long));
+    assert_eq!(answer[0].0, REQUEST_TIMED_OUT);
+    broker.assert_clean((producer, waiting));
     let (broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "1000"]);
     // What times out is there all the same, once the follower has it. (A slow machine may find it at once.)
     send(&mut producer, -1, 0, &[0]);
@@ -161,10 +177,11 @@ fn what_waits_for_a_deleted_topic_is_told() {
     let (broker, mut admin) = Broker::with_topic(2, SLOW);
     let (mut consumer, mut producer) = (broker.client(), broker.client());
     let fetched = consumer.send(FETCH, &fetch("t", 2, 60_000));
-    admin.create_topic("u", 1);
+    admin.create_topic("u", 2);
     let values = batch(&[b"value"]);
-    let [mut request, another] =
-        ["t", "u"].map(|topic| produce_request(-1, 60_000, topic, &[(0, Some(&values))]));
+    let [mut request, another] = [("t", 0), ("u", 1)].map(|(topic, partition)| {
+        produce_request(-1, 60_000, topic, &[(partition, Some(&values))])
+    });
     request.topic_data.extend(another.topic_data);
     let sent = producer.send(PRODUCE, &request);
     broker.wait_for_figure("fetch", 1);
