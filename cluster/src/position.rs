@@ -64,3 +64,19 @@ impl FromStr for Position {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g24_a_position_is_what_its_text_says() {
+        let (epoch, version) = (Epoch(0x1f), 42);
+        let position = Position { epoch, version };
+        assert_eq!(position.to_string(), "1f-42");
+        assert_eq!("1f-42".parse::<Position>(), Ok(position));
+        for text in ["", "1f", "1f-", "-42", "1g-42", "1f-4a"] {
+            assert_eq!(text.parse::<Position>(), Err(ParsePositionError), "{text}");
+        }
+    }
+}

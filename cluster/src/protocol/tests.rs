@@ -287,3 +287,18 @@ fn g24_a_key_that_is_forgotten_while_a_session_takes_it_over_is_watched_no_more(
         [Tell::Watch(vec![last]), Tell::Unwatch(vec![last])]
     );
 }
+
+/// While a session still watches what it has taken over, a key that comes is read without waiting for its turn.
+#[test]
+fn g24_a_key_that_comes_while_a_session_catches_up_is_read_at_once() {
+    let (config, now) = (Config::default(), Duration::ZERO);
+    let (table, mut protocol) = started(&config);
+    let _before = table.enter(&1).expect("there is room");
+    protocol.begin(true, now);
+    let _comes = table.enter(&2).expect("there is room");
+    protocol.tend(now);
+    let Ok(Next::Do(read)) = protocol.next_read(now) else {
+        panic!("what is not watched at once is read at once");
+    };
+    assert_eq!(read.keys, [1, 2]);
+}

@@ -2,8 +2,11 @@
 
 use crate::engine::Engine;
 use crate::{LONG, until};
+use request_purgatory::Waits;
 use request_purgatory_cluster::memory::MemoryEngine;
-use request_purgatory_cluster::{Cluster, ClusterWaits, Config, InterestError, WaitError};
+use request_purgatory_cluster::{
+    Cluster, ClusterWaits, Config, InterestError, StartError, WaitError,
+};
 use std::pin::Pin;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
@@ -88,6 +91,18 @@ async fn g24_an_event_ends_the_waits_of_every_purgatory_of_the_node() {
     }
 }
 
+/// The purgatory is full, or is told to end the wait.
+#[tokio::test(start_paused = true)]
+async fn g24_a_wait_says_what_its_purgatory_did() {
+    let node = Engine::default().node();
+    let few = Waits::builder("few").max_parked(1).build().unwrap();
+    let waits = ClusterWaits::parked_in(&node, few);
+    let [first, second] = [7, 8].map(|key| waits.wait_past(key, 0, Duration::MAX));
+    assert_eq!(second.await, Err(WaitError::Full));
+    assert_eq!(waits.purgatory().cancel_for_key(&7_u64).len(), 1);
+    assert_eq!(first.await, Err(WaitError::Cancelled));
+}
+
 /// Makes a purgatory when the wait ends: while the check is under way that ends it.
 struct Comes(Cluster<u64>, Mutex<Option<ClusterWaits<u64>>>);
 
@@ -120,4 +135,11 @@ async fn g24_a_purgatory_that_comes_as_another_goes_is_checked_and_shut_down() {
     let wait = late.wait_past(7, 2, Duration::MAX);
     node.shutdown();
     assert_eq!(timeout(LONG, wait).await, Ok(Err(WaitError::ShutDown)));
+}
+
+#[test]
+fn g24_a_node_that_is_started_in_no_runtime_is_refused() {
+    let engine = Engine::default();
+    let refused = Cluster::<u64>::start(engine.clone(), engine, Config::default());
+    assert_eq!(refused.err(), Some(StartError::NoRuntime));
 }

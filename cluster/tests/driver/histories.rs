@@ -375,6 +375,8 @@ async fn g24_operations_of_a_purgatory_are_told_of_versions_and_of_a_loss() {
         until(&node, |_| purgatory.stats().parked == parked).await;
         assert_eq!(ended.recv(), Ok(is_reset));
     }
+    // An interest that begins after the loss is not told of it.
+    assert!(!node.interest([7]).unwrap().is_reset());
     node.shutdown();
     assert!(!purgatory.is_shut_down());
 }

@@ -182,6 +182,14 @@ async fn g24_each_session_that_ends_is_a_gap() {
         assert_eq!(stats.gaps, sessions);
         assert_eq!(stats.feed_trouble.expect("it ended").word, word);
     }
+    // Another text of the same word: the last one is told.
+    let sessions = node.stats().sessions;
+    engine.set(|it| it.fault = Some(FeedError::Cut("a switch".into())));
+    engine.cut();
+    let stats = until(&node, |it| it.sessions > sessions && it.lag.is_zero()).await;
+    let trouble = stats.feed_trouble.expect("it ended");
+    assert!(trouble.cause.ends_with("a switch"), "{trouble:?}");
+    assert_eq!(trouble.times, 2);
     let gaps = node.stats().gaps;
     node.shutdown();
     sleep(LONG).await;
@@ -201,6 +209,10 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     sleep(LONG / 3).await;
     let stats = node.stats();
     assert_eq!((stats.healed, stats.sessions, stats.gaps), (1, 1, 0));
+    // Two faults are not in a row when the audits between them find none.
+    engine.set(|it| it.version = 7);
+    sleep(LONG / 3).await;
+    assert_eq!(node.stats().gaps, 0);
     engine.set(|it| it.rises = true);
     let stats = until(&node, |it| it.gaps == 1).await;
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");

@@ -70,6 +70,8 @@ async fn g24_an_interest_is_told_of_discarded_events_of_any_of_its_keys() {
     node.read_again(&8);
     until(&node, |_| both.is_reset() && both.version(&7) == 25).await;
     assert!(!sound.is_reset());
+    // Nor is one that begins after they were discarded.
+    assert!(!node.interest([8]).unwrap().is_reset());
 }
 
 /// Events of a key were discarded in a history that is over. A client of the next one comes before the node has heard of
@@ -139,6 +141,29 @@ async fn g24_a_read_that_was_overtaken_makes_no_stream_shorter() {
     let mut wait = waits.wait_past(3, 0, LONG);
     let told = timeout(LONG / 2, &mut wait).await;
     assert!(told.is_err(), "{told:?}");
+}
+
+/// Nor does it shorten what is known of its own key: events that the later read has seen are no gap when they are
+/// discarded.
+#[tokio::test(start_paused = true)]
+async fn g24_a_read_that_was_overtaken_opens_no_gap() {
+    let (engine, node, _waits) = stream((10, 100), 0);
+    let interest = node.interest([1]).unwrap();
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.set(|it| it.gated = true);
+    node.read_again(&1);
+    until(&node, |_| engine.0.lock().unwrap().under_way == 1).await;
+    for floor in [90, 900] {
+        engine.set(|it| (it.gated, it.stream) = (false, Some((floor, 1_000))));
+        let reads = node.stats().reads;
+        node.read_again(&1);
+        until(&node, |it| it.reads > reads).await;
+        // After the first of these two reads the slow one returns.
+        engine.answer();
+        until(&node, |_| engine.0.lock().unwrap().under_way == 0).await;
+        sleep(FIRST).await;
+    }
+    assert!(!interest.is_reset());
 }
 
 /// An older copy took over, in the same history. It does not say the version of the key; that it is shorter is enough.

@@ -4,7 +4,7 @@ use crate::engine::{Engine, FIRST, TOO_LONG};
 use crate::{LONG, until};
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config, InterestError, WaitError};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 const LINGER: Duration = Duration::from_millis(800);
 
@@ -75,6 +75,8 @@ async fn g24_a_key_that_the_store_cannot_hold_is_refused() {
     }
     assert_eq!(node.stats().watched_keys, 0);
     let waits = ClusterWaits::new(&node).unwrap();
-    let wait = waits.wait_past(too_long, 0, LONG);
-    assert_eq!(wait.await, Err(WaitError::Interest(refused)));
+    let mut wait = waits.wait_past(too_long, 0, LONG);
+    assert_eq!((&mut wait).await, Err(WaitError::Interest(refused)));
+    // Once: from then on it is pending.
+    assert!(timeout(LONG, wait).await.is_err());
 }

@@ -9,10 +9,11 @@ mod notes;
 
 use metrics::with_local_recorder;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use notes::{Notes, Told};
+use notes::{Fields, Notes, Told};
 use request_purgatory_cluster::memory::MemoryEngine;
-use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Stats, WaitError};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Feed, FeedError, Stats, WaitError};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -164,6 +165,22 @@ fn assert_spans(spans: &[Told], stats: &Stats) {
     assert_eq!(second.expect("it opened").events[0]["keys"], "0");
 }
 
+/// A feed whose operator is to change something.
+struct Advising(MemoryEngine<u64>);
+
+impl Feed<u64> for Advising {
+    type Interests = <MemoryEngine<u64> as Feed<u64>>::Interests;
+    type Changes = <MemoryEngine<u64> as Feed<u64>>::Changes;
+
+    async fn open(&self, config: &Config) -> Result<(Self::Interests, Self::Changes), FeedError> {
+        self.0.open(config).await
+    }
+
+    fn advice(&self) -> Option<Arc<str>> {
+        Some("add memory".into())
+    }
+}
+
 #[test]
 fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     let recorder = DebuggingRecorder::new();
@@ -182,7 +199,7 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     };
     let run = async {
         let node = with_local_recorder(&recorder, || {
-            Cluster::start(engine.clone(), engine.clone(), config)
+            Cluster::start(engine.clone(), Advising(engine.clone()), config)
         });
         let node = node.expect("in a runtime");
         live_through(&engine, &node, || told(&snapshotter)).await;
@@ -232,6 +249,11 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     assert_spans(&spans, &stats);
     // What fails again and again is said once.
     let lines = lines.lock().expect("no test panics with it");
+    // So is what the feed advises after each attempt.
+    let is_advice = |line: &&Fields| line.contains_key("advice");
+    let (advice, lines): (Vec<_>, Vec<_>) = lines.iter().partition(is_advice);
+    assert_eq!(advice.len(), 1, "{advice:?}");
+    assert_eq!(advice[0]["advice"], "add memory");
     let about = |what: &str| {
         lines
             .iter()
