@@ -36,10 +36,11 @@ pub(crate) fn park<K: Key, T: Send + 'static>(
 pub(crate) fn translate(error: LibraryError) -> WaitError {
     match error {
         LibraryError::Expired => WaitError::Expired,
-        LibraryError::ShutDown => WaitError::ShutDown,
-        LibraryError::Full => WaitError::Full,
+        LibraryError::ShutDown | LibraryError::Draining => WaitError::ShutDown,
+        LibraryError::Full | LibraryError::KeyFull => WaitError::Full,
+        LibraryError::Nested | LibraryError::Thread => WaitError::Full,
         LibraryError::Panicked => WaitError::Panicked,
-        // Every wait has its key.
+        // Or forced. (Every wait has its key.)
         _ => WaitError::Cancelled,
     }
 }

@@ -101,6 +101,15 @@ async fn g24_a_wait_says_what_its_purgatory_did() {
     assert_eq!(second.await, Err(WaitError::Full));
     assert_eq!(waits.purgatory().cancel_for_key(&7_u64).len(), 1);
     assert_eq!(first.await, Err(WaitError::Cancelled));
+    // What never began was not cancelled.
+    let few = Waits::builder("few").max_watchers_per_key(1).build();
+    let waits = ClusterWaits::parked_in(&node, few.unwrap());
+    let _first = waits.wait_past(7, 0, Duration::MAX);
+    let second = waits.wait_past(7, 0, Duration::MAX);
+    assert_eq!(second.await, Err(WaitError::Full));
+    waits.purgatory().drain(Duration::ZERO);
+    let late = waits.wait_past(8, 0, Duration::MAX);
+    assert_eq!(late.await, Err(WaitError::ShutDown));
 }
 
 /// Makes a purgatory when the wait ends: while the check is under way that ends it.
