@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// A server with this role. One that is no primary hangs up.
+    /// A server with this role. One that is no primary hangs up. Without a role, its user may not ask.
     #[cfg(feature = "rules")]
     struct Role(&'static str);
 
@@ -424,6 +424,11 @@ mod tests {
     #[cfg(feature = "rules")]
     impl Socket for Role {
         fn run(&self, _: &Cmd) -> BoxFuture<'static, Result<Value, RedisError>> {
+            if self.0.is_empty() {
+                let kind = ErrorKind::Server(ServerErrorKind::NoPerm);
+                let refused = RedisError::from((kind, "this user may not"));
+                return std::future::ready(Err(refused)).boxed();
+            }
             let role = Value::BulkString(self.0.into());
             std::future::ready(Ok(Value::Array(vec![role]))).boxed()
         }
@@ -445,11 +450,27 @@ mod tests {
     #[cfg(feature = "rules")]
     #[tokio::test]
     async fn a_replica_is_no_primary() {
-        for (role, is_taken) in [("master", true), ("slave", false), ("sentinel", false)] {
+        let roles = [
+            ("master", true),
+            ("", true),
+            ("slave", false),
+            ("sentinel", false),
+        ];
+        for (role, is_taken) in roles {
             let server = Server::Simulated(Arc::new(Role(role)));
             let addresses = Addresses::of(vec![server], Duration::from_secs(20));
             assert_eq!(addresses.connect(|_| ()).await.is_ok(), is_taken, "{role}");
         }
+    }
+
+    #[cfg(feature = "rules")]
+    #[tokio::test]
+    async fn of_each_server_it_is_said_why_there_is_no_connection() {
+        let servers = ["slave", "sentinel"].map(|role| Server::Simulated(Arc::new(Role(role))));
+        let addresses = Addresses::of(servers.into(), Duration::from_secs(20));
+        let refused = addresses.connect(|_| ()).await;
+        let refused = refused.err().expect("there is no primary").to_string();
+        assert_eq!(refused.matches("is no primary").count(), 2, "{refused}");
     }
 
     /// A primary, and the ends of its connections that hear of pushes.

@@ -115,3 +115,18 @@ fn parse(text: &[u8]) -> Option<(Epoch, u64)> {
     let version = std::str::from_utf8(&text[blank + 1..]).ok()?;
     Some((parse_epoch(&text[..blank])?, version.parse().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_a_version_is_none() {
+        assert_eq!(parse(b"1f 42"), Some((Epoch(0x1f), 42)));
+        for text in [
+            "", " ", "42", " 42", "x 42", "1f ", "1f x", "1f -42", "1f 42 7", "1f-42",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

@@ -254,6 +254,30 @@ async fn silence_ends_the_session<R: Rig>() {
     assert!(start.elapsed() < LONG / 2, "after {:?}", start.elapsed());
 }
 
+/// For as long as the settings say, however short the timeout of reads and commits.
+async fn a_short_silence_is_waited_for<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let config = Config {
+        ping: LONG,
+        ..config()
+    };
+    let (mut interests, mut changes) = rig.engine().open(&config).await.expect("it opens");
+    if !rig.freeze(true) {
+        return;
+    }
+    let thaw = async {
+        tokio::time::sleep(Duration::from_millis(1_600)).await;
+        rig.freeze(false);
+    };
+    let keys = [key(0)];
+    let (watched, ()) = tokio::join!(interests.watch(&keys), thaw);
+    watched.expect("the session stays");
+    let version = rig.commit(&key(0)).await.expect("it commits");
+    hear(&mut changes, &key(0), version, LONG)
+        .await
+        .expect("it is heard");
+}
+
 async fn a_quiet_session_stays<R: Rig>() {
     let rig = R::start(CAPACITY).await;
     let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
@@ -358,6 +382,7 @@ macro_rules! conformance {
                 a_slow_consumer_ends_the_session
                 a_capacity_that_no_channel_has_is_taken
                 silence_ends_the_session
+                a_short_silence_is_waited_for
                 a_quiet_session_stays
                 an_event_ends_waits_on_every_node
                 a_flushed_store_ends_waits_with_reset
@@ -481,6 +506,16 @@ async fn nats_tells_as_many_events_as_there_is_time_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_a_stream_that_is_made_anew_ends_the_session() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    interests.watch(&[key(0)]).await.expect("it watches");
+    rig.flush().await;
+    let error = end(&mut changes).await;
+    assert!(matches!(error, FeedError::Cut(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_reads_a_stream_that_allows_no_direct_requests() {
     let rig = NatsRig::start(CAPACITY).await;
     let context = rig.context().await;
@@ -493,6 +528,21 @@ async fn nats_reads_a_stream_that_allows_no_direct_requests() {
     });
     assert!(!changed.await.expect("it changes").config.allow_direct);
     reads_show_what_was_committed_before(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_uses_a_wildcard_above_max_subscriptions() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let config = Config {
+        max_subscriptions: 3,
+        ..config()
+    };
+    let (mut interests, _changes) = rig.engine().open(&config).await.expect("it opens");
+    for number in 1..=4 {
+        interests.watch(&[key(number)]).await.expect("it watches");
+        let is_it = format!("{interests:?}").contains("has_wildcard: true");
+        assert_eq!(is_it, number > 3, "{interests:?}");
+    }
 }
 
 /// An event is published with the headers that it had in another stream.

@@ -6,7 +6,7 @@ use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::nats_server::NatsServer;
 use crate::support::{LONG, eventually};
 use async_nats::jetstream::stream;
-use request_purgatory_cluster::nats::NatsEngine;
+use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::client;
 use request_purgatory_cluster::{
     Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source, WaitError, WaitPast,
@@ -203,6 +203,30 @@ async fn f2_nats_a_stream_that_does_not_republish_is_refused() {
         let refused = refused.expect_err("no news would come").to_string();
         assert!(refused.contains("does not republish"), "{refused}");
     }
+}
+
+/// As many events of each key as the setting says, and no bodies in the news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f2_nats_makes_the_stream_as_the_settings_say() {
+    let rig = NatsRig::start(10_000).await;
+    let config = NatsConfig {
+        stream: "OTHER".into(),
+        prefix: "other".into(),
+        kept: 2,
+        ..NatsRig::config(vec![rig.server.url()], 10_000)
+    };
+    let engine = NatsEngine::connect(config).await.expect("it makes one");
+    for _ in 0..3 {
+        engine.commit(&key("a"), b"x").await.expect("it commits");
+    }
+    let events = engine.events(&key("a"), 0, 10).await.expect("it reads");
+    let versions = events.iter().map(|it| it.version);
+    assert_eq!(versions.collect::<Vec<_>>(), [2, 3]);
+    let stream = rig.context().await.get_stream("OTHER").await;
+    let stream = stream.expect("it is there");
+    let config = &stream.cached_info().config;
+    assert_eq!(config.subjects, ["other.in.>"]);
+    assert!(config.republish.as_ref().is_some_and(|it| it.headers_only));
 }
 
 async fn limit(rig: &NatsRig, messages: i64) {
@@ -462,10 +486,14 @@ async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
 }
 
 /// By tracking, the loss is heard at once, with no audit for an hour; also that of the epoch alone, which an eviction
-/// may take.
+/// may take, and that of everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_redis_tracking_hears_that_a_counter_is_lost() {
-    for (what, name) in [("counter", "v:a"), ("epoch", "epoch")] {
+    for (what, command) in [
+        ("counter", "DEL purgatory:v:a"),
+        ("epoch", "DEL purgatory:epoch"),
+        ("store", "FLUSHALL"),
+    ] {
         let rig = RedisRig::<false>::start(10_000).await;
         let engine = rig.engine();
         let config = Config {
@@ -478,7 +506,7 @@ async fn f4_redis_tracking_hears_that_a_counter_is_lost() {
         assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
         let wait = waits.wait_past(key("a"), 1, LONG);
         live(&waits).await;
-        rig.server.query(&format!("DEL purgatory:{name}")).await;
+        rig.server.query(command).await;
         let lost_at = Instant::now();
         let told = wait.await;
         assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");

@@ -4,8 +4,8 @@ use crate::load::print_row;
 use crate::lost::{key, live, node};
 use crate::support::LONG;
 use crate::support::engine::{RedisRig, Rig};
-use request_purgatory_cluster::Source;
 use request_purgatory_cluster::redis::client;
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, EngineError, Source, WaitError};
 use std::time::Instant;
 
 /// A user who may not do a part of what a commit does commits nothing, however often it tries.
@@ -34,6 +34,33 @@ async fn f4_redis_who_may_not_do_all_of_a_commit_writes_nothing() {
         let then = "nothing was written";
         print_row(&row, "Redis, published", 0, 0, worst, then);
     }
+}
+
+/// The commit that restores a counter is no event, and yet all nodes hear of it: no audit helps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_a_counter_that_is_restored_is_published() {
+    let rig = RedisRig::<true>::start(10_000).await;
+    let engine = rig.engine();
+    let config = Config {
+        audit: LONG * 100,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
+    let waits = ClusterWaits::new(&node).expect("there is a thread");
+    engine.commit(&key("a"), b"x").await.expect("it commits");
+    assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
+    let wait = waits.wait_past(key("a"), 1, LONG);
+    live(&waits).await;
+    rig.server.query("DEL purgatory:v:a").await;
+    let lost_at = Instant::now();
+    let restored = engine.commit(&key("a"), b"x").await;
+    let is_restored = matches!(restored, Err(EngineError::Reset(_)));
+    assert!(is_restored, "{restored:?}");
+    let told = wait.await;
+    assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");
+    let worst = lost_at.elapsed();
+    let row = "F4 counter restored, no audit";
+    print_row(row, "Redis, published", 1, 0, worst, "it is published");
 }
 
 async fn connections(rig: &RedisRig<false>) -> u64 {

@@ -3,9 +3,10 @@
 use crate::load::print_row;
 use crate::lost::{key, live, node, node_that_lingers};
 use crate::ms;
-use crate::support::engine::{RedisRig, Rig};
+use crate::support::engine::{Key, RedisRig, Rig};
 use crate::support::{LONG, eventually};
 use request_purgatory_cluster::redis::client;
+use request_purgatory_cluster::{Cluster, Config};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -50,6 +51,45 @@ async fn f7_redis_what_is_announced_now_and_then_does_not_add_up() {
         .await;
     }
     let stats = waits.cluster().stats();
+    assert_eq!((stats.advice, stats.gaps), (None, 0));
+}
+
+/// Counters that are written again and do not change, beside enough others that do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f7_redis_what_is_announced_beside_many_changes_shows_no_small_table() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let config = Config {
+        // All within one period of signs of life.
+        ping: 100 * LONG,
+        audit: 100 * LONG,
+        ..Config::default()
+    };
+    let node = Cluster::start(rig.engine(), rig.engine(), config).expect("in a runtime");
+    let keys = (0..500).map(|number| key(&number.to_string()));
+    let keys = keys.collect::<Vec<_>>();
+    let interest = node.interest(keys.clone()).expect("there is room");
+    let reach = async |keys: &[Key], version: u64| {
+        eventually("they are there", async || {
+            let mut known = keys.iter().map(|key| interest.position(key));
+            let are_there = known.all(|it| it.is_some_and(|it| it.version == version));
+            (are_there && node.stats().lag.is_zero()).then_some(())
+        })
+        .await;
+    };
+    let write = async |numbers: std::ops::Range<usize>, version: u64| {
+        let words = numbers.map(|number| format!(" purgatory:v:{number} {version}"));
+        let command = format!("MSET{}", words.collect::<String>());
+        rig.server.query(&command).await;
+    };
+    reach(&keys, 0).await;
+    write(0..200, 1).await;
+    reach(&keys[..200], 1).await;
+    // More than show a small table where nothing else changes.
+    write(200..500, 0).await;
+    // What comes later is heard later.
+    write(0..1, 2).await;
+    reach(&keys[..1], 2).await;
+    let stats = node.stats();
     assert_eq!((stats.advice, stats.gaps), (None, 0));
 }
 

@@ -184,3 +184,70 @@ impl<'a> From<&'a Event> for JsonEvent<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+    use request_purgatory_cluster::Epoch;
+
+    /// With events of these lengths, and where a client is that has seen none of them.
+    async fn bodies(lengths: &[usize]) -> (Bodies, Position) {
+        let store = Store::Memory(MemoryStore::new());
+        for length in lengths {
+            let committed = store.commit(&"a".into(), &vec![b'x'; *length]).await;
+            committed.expect("it commits");
+        }
+        let epoch = store.epoch().await.expect("it reads");
+        (Bodies::new(store), Position { epoch, version: 0 })
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_as_many_events_as_fit_and_at_least_one() {
+        let (bodies, start) = bodies(&[10, 2 * LARGEST, 10, 0]).await;
+        for (version, events, position) in [(0, 1, 1), (1, 1, 2), (2, 2, 4)] {
+            let seen = Position { version, ..start };
+            let answer = bodies.after("a".into(), seen, 4, 0).await;
+            let answer = answer.expect("there are events");
+            assert_eq!(answer.position.version, position);
+            let json = serde_json::from_slice::<serde_json::Value>(&answer.json);
+            let json = json.expect("it is JSON");
+            assert_eq!(json["events"].as_array().map(Vec::len), Some(events));
+            assert_eq!(json["skipped"], 0);
+        }
+    }
+
+    /// The store counts on, and its events are gone.
+    #[tokio::test]
+    async fn who_misses_what_is_gone_goes_on_from_where_the_topic_is() {
+        let (bodies, start) = bodies(&[]).await;
+        let answer = bodies.after("a".into(), start, 7, 0).await;
+        let answer = answer.expect("who has seen nothing misses nothing");
+        let at = |epoch, version| Position { epoch, version };
+        assert_eq!(answer.position, at(start.epoch, 7));
+        let json = String::from_utf8_lossy(&answer.json);
+        assert!(json.contains(r#""skipped":7,"events":[]"#), "{json}");
+        let before = Epoch(start.epoch.0.wrapping_sub(1));
+        for (seen, onward) in [
+            (at(start.epoch, 3), 7),
+            (at(before, 3), 0),
+            (at(before, 0), 0),
+        ] {
+            let gone = bodies.after("a".into(), seen, 7, 0).await;
+            let gone = gone.expect_err("it is gone");
+            let is_it = matches!(*gone, FetchError::Gone(it) if it == at(start.epoch, onward));
+            assert!(is_it, "{gone:?}");
+        }
+    }
+
+    /// An older copy of the store gives versions out again.
+    #[tokio::test]
+    async fn what_was_fetched_before_a_loss_is_not_given_after_it() {
+        let (bodies, start) = bodies(&[10]).await;
+        for (resets, fetches) in [(0, 1), (0, 1), (1, 2), (1, 2)] {
+            let answer = bodies.after("a".into(), start, 1, resets).await;
+            answer.expect("there is an event");
+            assert_eq!(bodies.fetches(), fetches);
+        }
+    }
+}

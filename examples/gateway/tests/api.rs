@@ -129,6 +129,9 @@ async fn a_lost_store_is_answered_with_410() {
         let anew = get(node.address, &format!("/topics/a?after={after}&wait=10")).await;
         assert_eq!(anew.json()["events"].as_array().map(Vec::len), Some(3));
     }
+    let stats = node.gateway.stats();
+    assert_eq!((stats.gone, stats.woken), (4, 2));
+    assert_eq!((stats.refused, stats.expired), (0, 0));
 }
 
 #[tokio::test]
@@ -151,6 +154,8 @@ async fn bodies_are_read_once_for_all_polls() {
 async fn a_store_that_is_down_is_503_and_parked_polls_stay() {
     let store = MemoryStore::new();
     let mut settings = settings();
+    // (The figures of all nodes of a process are told together.)
+    settings.name = "down".into();
     settings.cluster = Config {
         backoff: (Duration::from_millis(20), Duration::from_millis(100)),
         ..Config::default()
@@ -162,11 +167,27 @@ async fn a_store_that_is_down_is_503_and_parked_polls_stay() {
     let refused = post(node.address, "/topics/a", "x").await;
     assert_eq!(refused.status, 503);
     assert!(refused.headers.contains_key("retry-after"));
-    assert_eq!(get(node.address, "/topics/a").await.status, 503);
+    for _ in 0..3 {
+        assert_eq!(get(node.address, "/topics/a").await.status, 503);
+    }
     assert_eq!(node.gateway.stats().parked, 1);
     store.set_down(false);
     assert_eq!(post(node.address, "/topics/a", "x").await.status, 201);
     assert_eq!(poll.await.expect("no panic").status, 200);
+    assert_eq!(post(node.address, "/topics/a", "y").await.status, 201);
+    let metrics = get(node.address, "/metrics").await.body;
+    for (figure, count) in [
+        ("posts", 2),
+        ("failed_posts", 1),
+        ("woken_polls", 1),
+        ("expired_polls", 0),
+        ("gone_polls", 0),
+        ("refused_polls", 3),
+        ("body_reads", 1),
+    ] {
+        let line = format!("gateway_{figure}_total{{node=\"down\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
 }
 
 #[tokio::test]
