@@ -221,8 +221,8 @@ pub enum WaitError {
     /// The cluster, or the purgatory that the wait is parked in, was shut down, or that purgatory is being drained. (HTTP:
     /// 503.)
     ShutDown,
-    /// The purgatory has no room for the wait (`max_parked` or `max_watchers_per_key` is reached), or the system refused
-    /// the thread that its timeout needs. The wait never began. (HTTP: 503.)
+    /// The purgatory has no room for the wait (`max_parked` or `max_watchers_per_key` is reached), or more than eight
+    /// waits are nested, or the system refused the thread that its timeout needs. The wait never began. (HTTP: 503.)
     Full,
     /// The interest in the key was refused. The wait never began. (HTTP: 503 for too many keys, 414 for a key that is
     /// too long.)
@@ -243,8 +243,8 @@ impl fmt::Display for WaitError {
                     "the store lost what was seen before, or what came after it: go on from {position}"
                 );
             }
-            Self::ShutDown => "the cluster was shut down, or the purgatory of the wait is shut down or drained",
-            Self::Full => "no room for the wait (`max_parked`, `max_watchers_per_key`), or no thread",
+            Self::ShutDown => "the cluster or the purgatory of the wait was shut down, or that purgatory is drained",
+            Self::Full => "no room for the wait (`max_parked`, `max_watchers_per_key`, nested waits), or no thread",
             Self::Interest(error) => return error.fmt(f),
             Self::Cancelled => "the wait was cancelled",
             Self::Panicked => "hashing, comparing or cloning the key panicked",

@@ -40,7 +40,7 @@ pub(crate) fn translate(error: LibraryError) -> WaitError {
         LibraryError::Full | LibraryError::KeyFull => WaitError::Full,
         LibraryError::Nested | LibraryError::Thread => WaitError::Full,
         LibraryError::Panicked => WaitError::Panicked,
-        // Or forced. (Every wait has its key.)
+        // Cancelled, or forced to end. (Every wait has its key, so it is not `NoKeys`.)
         _ => WaitError::Cancelled,
     }
 }
@@ -79,6 +79,18 @@ impl<K: Key, Op: DelayedOperation<Key = K>, S: KeyHasher> Waiting<K> for Attache
     fn shut_down(&self) {
         if let Some(purgatory) = self.purgatory.upgrade().filter(|_| self.is_ours) {
             purgatory.shutdown();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g24_a_wait_that_never_began_was_not_cancelled() {
+        for refused in [LibraryError::Nested, LibraryError::Thread] {
+            assert_eq!(translate(refused), WaitError::Full);
         }
     }
 }

@@ -99,8 +99,8 @@ fn g22_a_push_examines_one_of_ten_thousand_workers() {
     });
 }
 
-/// Workers that wait for 500 ms each, and a job in every millisecond: every worker gets its share, and no wait runs out
-/// empty.
+/// Workers that wait for 500 ms each, and a job every millisecond, by a clock that the test moves: every worker gets its
+/// share, and no wait runs out empty.
 #[test]
 fn g22_competing_workers_get_equal_shares() {
     const WORKERS: usize = 10;
@@ -145,6 +145,7 @@ fn g22_competing_workers_get_equal_shares() {
             lock(&jobs).push_back(job);
             purgatory.check_and_complete_with(&1, Bound::at_most(1));
             clock.advance(Duration::from_millis(1));
+            // The reaper sees the time pass.
             if job % 100 == 0 {
                 thread::sleep(Duration::from_millis(1));
             }

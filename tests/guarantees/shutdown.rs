@@ -18,10 +18,20 @@ use std::time::{Duration, Instant};
 /// It would sleep until its next deadline. When it is woken, it finds the purgatory shut down, or gone.
 #[test]
 fn g15_a_shutdown_wakes_the_reactor() {
-    let ends: [fn(Purgatory<Op>); 3] = [
-        |purgatory| purgatory.shutdown(),
-        |purgatory| assert!(purgatory.shutdown_timeout(PATIENCE).is_ok()),
-        drop,
+    // What is left is kept meanwhile: its drop wakes the reactor as well.
+    let ends: [fn(Purgatory<Op>) -> Option<Purgatory<Op>>; 3] = [
+        |purgatory| {
+            purgatory.shutdown();
+            Some(purgatory)
+        },
+        |purgatory| {
+            assert!(purgatory.shutdown_timeout(PATIENCE).is_ok());
+            Some(purgatory)
+        },
+        |purgatory| {
+            drop(purgatory);
+            None
+        },
     ];
     for end in ends {
         let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
@@ -39,7 +49,7 @@ fn g15_a_shutdown_wakes_the_reactor() {
         });
         let (purgatory, _clock) = manual(|builder| builder.reaper(Reaper::Reactor(waker)));
         place.set(purgatory.downgrade()).expect("set once");
-        end(purgatory);
+        let _left = end(purgatory);
         eventually("it is woken", || over.count() > 0);
     }
 }

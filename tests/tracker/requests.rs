@@ -287,7 +287,7 @@ fn g05_a_request_that_is_answered_after_it_was_picked_counts_as_answered() {
             let first = *first.get_or_insert(*id);
             asked += 1;
             if asked == 100 {
-                // Of another map shard than the last, whose lock this thread has.
+                // The first is in another map shard than the last, whose lock this thread has.
                 let respond = || delivered(calls.respond(&first, "in time".into()));
                 thread::scope(|scope| assert!(scope.spawn(respond).join().expect("no panic")));
             }

@@ -236,7 +236,7 @@ mod tests {
         let mut note = |read: &[_]| note(&watched, &mut announced, read.iter().copied());
         assert!(note(&[(&spoiled, None), (&other, Some(6))]).is_ok());
         assert!(note(&[(&spoiled, Some(6))]).is_ok());
-        // Of one that was not spoiled it is seen.
+        // That another one went back is seen.
         assert!(note(&[(&other, Some(5))]).is_err());
         assert_eq!(watched.lock()[&other], Some(6));
     }

@@ -266,6 +266,7 @@ async fn a_short_silence_is_waited_for<R: Rig>() {
         return;
     }
     let thaw = async {
+        // Twice the timeout of the engines here.
         tokio::time::sleep(Duration::from_millis(1_600)).await;
         rig.freeze(false);
     };

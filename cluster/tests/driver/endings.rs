@@ -91,7 +91,7 @@ async fn g24_an_event_ends_the_waits_of_every_purgatory_of_the_node() {
     }
 }
 
-/// The purgatory is full, or is told to end the wait.
+/// It has no room for the wait, is told to end it, or is being drained.
 #[tokio::test(start_paused = true)]
 async fn g24_a_wait_says_what_its_purgatory_did() {
     let node = Engine::default().node();

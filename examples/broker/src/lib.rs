@@ -39,7 +39,7 @@ mod server;
 pub mod storage;
 pub mod wire;
 
-/// Those of the tests in `tests/broker`. Unit tests need some of them.
+/// The requests that the tests in `tests/broker` make. Unit tests make some of them.
 #[cfg(test)]
 #[allow(dead_code)]
 #[path = "../tests/broker/requests.rs"]

@@ -1,7 +1,7 @@
 //! The messages of Kafka's protocol that this broker knows, and what is in them, as `kafka-protocol` has them.
 
 pub use kafka_protocol::ResponseError;
-// (Its other names are those of `fetch_response`.)
+// By name, since `fetch_response` has a `LeaderIdAndEpoch` and a `NodeEndpoint` as well.
 pub use kafka_protocol::messages::produce_response::{
     PartitionProduceResponse, TopicProduceResponse,
 };

@@ -340,9 +340,10 @@ impl From<WaitError> for PollError {
             WaitError::Expired => Self::Expired,
             WaitError::Reset(position) => Self::Gone(error.to_string(), position),
             WaitError::ShutDown => Self::Refused("this node is shutting down".into()),
-            WaitError::Full => {
-                Self::Refused("this node has as many polls as it may (`--max-polls`)".into())
-            }
+            WaitError::Full => Self::Refused(
+                "this node has no room for another poll (`--max-polls`), or no thread for it"
+                    .into(),
+            ),
             error => Self::Refused(error.to_string()),
         }
     }

@@ -63,6 +63,7 @@ impl Produced {
         required.collect()
     }
 
+    /// The answer as of now.
     pub(crate) fn response(self) -> ProduceResponse {
         let acks = self.acks;
         let topic = |(name, partitions): (TopicName, Vec<_>)| {

@@ -135,8 +135,8 @@ impl Group {
 /// second phase, until all have asked for their assignments; or for the rebalance timeout: then the group goes on
 /// without those that have not.
 ///
-/// It is parked under the group's id, and whatever takes a member in or out, or ends the phase, checks that key. The
-/// answers to the members lie with the members: this is the one operation that ends all their waits.
+/// It is parked under the group's id, and every [change](Group::change) of the group checks that key. The answers to the
+/// members lie with the members: this is the one operation that ends all their waits.
 pub(super) struct DelayedPhase {
     group: Arc<Group>,
     /// The phase that is meant, as [`State::round`](State::round) counts them.

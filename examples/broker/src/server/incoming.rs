@@ -46,7 +46,7 @@ pub(crate) struct Incoming<'a> {
 pub(crate) enum Sent {
     /// A request, without its length, and the memory for it.
     Request(Bytes, Share),
-    /// A produce request that was too long to be kept: the frame that says so, and its length.
+    /// A produce request that was too long to be kept: the frame that says so, and how long the request was.
     TooLong(BytesMut, usize),
 }
 

@@ -6,6 +6,7 @@ use crate::messages::*;
 use crate::storage::records;
 use bytes::{Buf, Bytes, BytesMut};
 
+/// The longest batch taken, in bytes.
 pub const MAX_BATCH: usize = 16 * 1024 * 1024;
 
 /// The header up to and with the record count.
@@ -92,6 +93,7 @@ impl Batch {
         Ok((offset, Self::read(&bytes.slice(..length))?))
     }
 
+    /// In bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }

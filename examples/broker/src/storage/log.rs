@@ -14,10 +14,8 @@ pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 #[derive(Default)]
 pub(crate) struct Log {
     batches: VecDeque<Stored>,
-    /// The oldest offset still kept.
-    pub(crate) start_offset: i64,
-    /// The offset that the next record will get.
-    pub(crate) end_offset: i64,
+    start_offset: i64,
+    end_offset: i64,
     end_position: u64,
     /// Where the batches are, if not in memory.
     segments: Option<Segments>,
@@ -121,6 +119,16 @@ impl Log {
         });
         self.end_offset += i64::from(batch.records);
         self.end_position += size;
+    }
+
+    /// The oldest offset still kept.
+    pub(crate) fn start_offset(&self) -> i64 {
+        self.start_offset
+    }
+
+    /// The offset that the next record will get.
+    pub(crate) fn end_offset(&self) -> i64 {
+        self.end_offset
     }
 
     /// Sees to it that everything appended outlives the machine. Nothing to do for a log in memory.

@@ -43,6 +43,6 @@ pub(crate) static APIS: [Api; 21] = [
 
 impl Api {
     pub(crate) fn by_key(key: i16) -> Option<&'static Api> {
-        APIS.iter().find(|api| api.0 as i16 == key)
+        APIS.iter().find(|Api(known, ..)| *known as i16 == key)
     }
 }

@@ -96,7 +96,8 @@ pub(crate) const LONGEST: usize = 1 << 30;
 pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let (mut start, rest) = start.split_at_checked(8)?;
     let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-    let is_taken = |api: &&Api| api.0 == ApiKey::Produce && api.1.contains(&version);
+    let is_taken =
+        |Api(api, versions, _): &&Api| *api == ApiKey::Produce && versions.contains(&version);
     let Api(api, ..) = Api::by_key(key).filter(is_taken)?;
     let mut walk = Walk {
         rest,
@@ -113,6 +114,7 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
         .with_name(topic)
         .with_partition_responses(vec![partition]);
     let response = ProduceResponse::default().with_responses(vec![topic]);
+    // (It is short, and so can be encoded.)
     encode(&response.into(), correlation_id, version, 0).ok()
 }
 

@@ -28,6 +28,12 @@ impl Client {
         }
     }
 
+    /// From now on the kernel takes little that this client has not read: the rest stays with the broker.
+    pub(crate) fn hold_little(&self) {
+        let limited = rustix::net::sockopt::set_socket_recv_buffer_size(&self.socket, 64 << 10);
+        limited.expect("a buffer of this size");
+    }
+
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).expect("send");
     }

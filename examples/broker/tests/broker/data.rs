@@ -148,7 +148,7 @@ fn a_torn_tail_is_cut_off() {
     assert_eq!(error(), KAFKA_STORAGE_ERROR);
     fs::remove_file(&segment).expect("it is there");
     assert_eq!(error(), OFFSET_OUT_OF_RANGE);
-    // Nor can it be made to outlive the machine, which is not passed over in silence.
+    // Nor can a stop write it to the disk, and it says so.
     assert_eq!(broker.end("TERM").code(), Some(1));
     broker.wait_for_log("cannot write the last records to disk");
 }

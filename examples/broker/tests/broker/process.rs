@@ -122,7 +122,7 @@ impl Broker {
         1024 * kilobytes.expect("VmRSS").parse::<u64>().expect("a number")
     }
 
-    /// Sets a limit of the process. The hard limits are those of this one.
+    /// Sets a soft limit of the broker. Its hard limit is the one of this process.
     #[cfg(target_os = "linux")]
     pub(crate) fn limit(&self, resource: Resource, current: Option<u64>) {
         let maximum = getrlimit(resource).maximum;

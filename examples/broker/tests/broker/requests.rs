@@ -166,7 +166,7 @@ pub(crate) fn offsets_request(group: &str) -> OffsetFetchRequest {
     request.with_group_id(self::group(group))
 }
 
-/// Partition and offset of all that was committed as above.
+/// Partition and offset of all that was committed by [`commit_request`]s.
 pub(crate) fn offsets(answer: OffsetFetchResponse) -> Vec<(i32, i64)> {
     let topics = answer.topics.into_iter();
     let partitions = topics.flat_map(|topic| topic.partitions);

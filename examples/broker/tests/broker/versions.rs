@@ -48,7 +48,7 @@ fn every_request_is_answered_in_every_version() {
     all.each(|_| InitProducerIdRequest::default().with_transactional_id(None));
     let (value, long) = (batch(&[b"value"]), batch(&[&vec![0; 3 << 20]]));
     all.each(|version| {
-        // From version 9 on a length may be a varint, and that of this takes four bytes.
+        // From version 9 on a length is a varint, and that of this one takes four bytes.
         let records = if version < 9 { &value } else { &long };
         produce_request(
             -1,

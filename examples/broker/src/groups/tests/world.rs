@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::oneshot::error::TryRecvError;
 
 pub(super) const INITIAL_DELAY: Duration = Duration::from_millis(100);
+/// The timeouts of [`join_request`].
 pub(super) const SESSION: Duration = Duration::from_secs(10);
 pub(super) const REBALANCE: Duration = Duration::from_secs(30);
 
