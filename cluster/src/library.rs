@@ -37,8 +37,10 @@ pub(crate) fn translate(error: LibraryError) -> WaitError {
     match error {
         LibraryError::Expired => WaitError::Expired,
         LibraryError::ShutDown | LibraryError::Draining => WaitError::ShutDown,
-        LibraryError::Full | LibraryError::KeyFull => WaitError::Full,
-        LibraryError::Nested | LibraryError::Thread => WaitError::Full,
+        LibraryError::Full
+        | LibraryError::KeyFull
+        | LibraryError::Nested
+        | LibraryError::Thread => WaitError::Full,
         LibraryError::Panicked => WaitError::Panicked,
         // Cancelled, or forced to end. (Every wait has its key, so it is not `NoKeys`.)
         _ => WaitError::Cancelled,

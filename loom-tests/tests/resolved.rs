@@ -52,6 +52,14 @@ fn g01_parker_on_a_resolved_key_races_its_check() {
     parker_races_checker(None, |_, key| key.check_and_complete());
 }
 
+/// Catches: a check with a bound that only loads the list's word.
+#[test]
+fn g01_parker_on_a_resolved_key_races_a_bounded_check() {
+    parker_races_checker(None, |_, key| {
+        key.check_and_complete_with(Bound::at_most(1))
+    });
+}
+
 /// Catches: a check by the plain key that only loads the list's word.
 #[test]
 fn g01_parker_on_a_resolved_key_races_a_check_of_the_plain_one() {

@@ -10,6 +10,16 @@ fn started(config: &Config) -> (Arc<Table<u64>>, Protocol<u64>) {
     (table, protocol)
 }
 
+/// One key at the first version of the first history.
+fn first_version() -> Reading {
+    Reading {
+        epoch: Epoch(1),
+        versions: vec![Some(1)],
+        head: None,
+        floor: None,
+    }
+}
+
 /// The store cannot be read, and keys come and go in a session that watches them.
 #[test]
 fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
@@ -116,13 +126,7 @@ fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
         let Ok(Next::Do(ticket)) = protocol.next_read(later) else {
             panic!("what could not be read is read again");
         };
-        let reading = Reading {
-            epoch: Epoch(1),
-            versions: vec![Some(1)],
-            head: None,
-            floor: None,
-        };
-        let applied = ticket.apply(&table, &reading);
+        let applied = ticket.apply(&table, &first_version());
         protocol.read(applied, later).expect("nothing is lost");
         assert_eq!(protocol.live_since(), Some(later), "{is_cut}");
     }
@@ -206,13 +210,7 @@ fn g24_a_slow_first_read_does_not_bring_back_an_earlier_history() {
     };
     let entered = enter(&table, Epoch(2), table.history().generation);
     assert_eq!(entered, Ok(0));
-    let reading = Reading {
-        epoch: Epoch(1),
-        versions: vec![Some(1)],
-        head: None,
-        floor: None,
-    };
-    let applied = slow.apply(&table, &reading);
+    let applied = slow.apply(&table, &first_version());
     protocol.read(applied, now).expect("it is only late");
     assert_eq!(table.history().epoch, Some(Epoch(2)));
     assert_eq!(table.counters.resets.read(), 0);

@@ -7,7 +7,7 @@ use crate::support::nats_server::NatsServer;
 use crate::support::{LONG, eventually};
 use async_nats::jetstream::stream;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
-use request_purgatory_cluster::redis::client;
+use request_purgatory_cluster::redis::{RedisEngine, client};
 use request_purgatory_cluster::{
     Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source, WaitError, WaitPast,
 };
@@ -31,6 +31,26 @@ pub fn node_that_lingers<E: Source<Key> + Feed<Key> + Clone>(
     };
     let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
     ClusterWaits::new(&node).expect("there is a thread")
+}
+
+/// A node whose next audit comes too late to help.
+fn node_without_audits<E: Source<Key> + Feed<Key> + Clone>(engine: &E) -> ClusterWaits<Key> {
+    let config = Config {
+        audit: LONG * 100,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
+    ClusterWaits::new(&node).expect("there is a thread")
+}
+
+/// Such a node, in step, which waits past the first event of key "a".
+pub async fn wait_without_audits(engine: &RedisEngine) -> (ClusterWaits<Key>, WaitPast<Key, u64>) {
+    let waits = node_without_audits(engine);
+    engine.commit(&key("a"), b"x").await.expect("it commits");
+    assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
+    let wait = waits.wait_past(key("a"), 1, LONG);
+    live(&waits).await;
+    (waits, wait)
 }
 
 pub async fn live(waits: &ClusterWaits<Key>) {
@@ -430,18 +450,7 @@ async fn f4_redis_a_lost_counter_is_one_answer() {
 async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
     let rig = RedisRig::<true>::start(10_000).await;
     let engine = rig.engine();
-    let waits = ClusterWaits::new(
-        &Cluster::start(
-            engine.clone(),
-            engine.clone(),
-            Config {
-                audit: LONG * 100,
-                ..Config::default()
-            },
-        )
-        .expect("in a runtime"),
-    )
-    .expect("there is a thread");
+    let waits = node_without_audits(&engine);
     let mut seen = None;
     for _ in 0..9 {
         seen = Some(engine.commit(&key("a"), b"x").await.expect("it commits"));
@@ -495,17 +504,7 @@ async fn f4_redis_tracking_hears_that_a_counter_is_lost() {
         ("store", "FLUSHALL"),
     ] {
         let rig = RedisRig::<false>::start(10_000).await;
-        let engine = rig.engine();
-        let config = Config {
-            audit: LONG * 100,
-            ..Config::default()
-        };
-        let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
-        let waits = ClusterWaits::new(&node).expect("there is a thread");
-        engine.commit(&key("a"), b"x").await.expect("it commits");
-        assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
-        let wait = waits.wait_past(key("a"), 1, LONG);
-        live(&waits).await;
+        let (waits, wait) = wait_without_audits(&rig.engine()).await;
         rig.server.query(command).await;
         let lost_at = Instant::now();
         let told = wait.await;

@@ -1,11 +1,11 @@
 //! The store answers, and refuses: what it has written by then, and what becomes of the connection.
 
 use crate::load::print_row;
-use crate::lost::{key, live, node};
+use crate::lost::{key, live, node, wait_without_audits};
 use crate::support::LONG;
 use crate::support::engine::{RedisRig, Rig};
 use request_purgatory_cluster::redis::client;
-use request_purgatory_cluster::{Cluster, ClusterWaits, Config, EngineError, Source, WaitError};
+use request_purgatory_cluster::{EngineError, Source, WaitError};
 use std::time::Instant;
 
 /// A user who may not do a part of what a commit does commits nothing, however often it tries.
@@ -41,16 +41,7 @@ async fn f4_redis_who_may_not_do_all_of_a_commit_writes_nothing() {
 async fn f4_redis_a_counter_that_is_restored_is_published() {
     let rig = RedisRig::<true>::start(10_000).await;
     let engine = rig.engine();
-    let config = Config {
-        audit: LONG * 100,
-        ..Config::default()
-    };
-    let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
-    let waits = ClusterWaits::new(&node).expect("there is a thread");
-    engine.commit(&key("a"), b"x").await.expect("it commits");
-    assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
-    let wait = waits.wait_past(key("a"), 1, LONG);
-    live(&waits).await;
+    let (_waits, wait) = wait_without_audits(&engine).await;
     rig.server.query("DEL purgatory:v:a").await;
     let lost_at = Instant::now();
     let restored = engine.commit(&key("a"), b"x").await;

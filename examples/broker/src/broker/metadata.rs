@@ -45,7 +45,7 @@ pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Calle
     };
     let broker = MetadataResponseBroker::default()
         .with_node_id(NODE)
-        .with_host(text(&caller.address.ip().to_string()))
+        .with_host(StrBytes::from_string(caller.address.ip().to_string()))
         .with_port(i32::from(caller.address.port()));
     MetadataResponse::default()
         .with_brokers(vec![broker])

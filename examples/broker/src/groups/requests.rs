@@ -32,7 +32,7 @@ impl Coordinator {
             // request to hear: here the code for it would be taken for a coordinator that is not up yet.)
             RequestKind::FindCoordinator(_) => FindCoordinatorResponse::default()
                 .with_node_id(NODE)
-                .with_host(text(&caller.address.ip().to_string()))
+                .with_host(StrBytes::from_string(caller.address.ip().to_string()))
                 .with_port(i32::from(caller.address.port()))
                 .into(),
             RequestKind::ListGroups(asked) => describe::list(&self.all(), &asked).into(),
