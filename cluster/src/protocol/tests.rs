@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::source::Reading;
+use crate::sync::Mutex;
+use crate::table::Waiting;
 
 /// The protocol of a node that has just started, at time zero, and its table.
 fn started(config: &Config) -> (Arc<Table<u64>>, Protocol<u64>) {
@@ -299,4 +301,57 @@ fn g24_a_key_that_comes_while_a_session_catches_up_is_read_at_once() {
         panic!("what is not watched at once is read at once");
     };
     assert_eq!(read.keys, [1, 2]);
+}
+
+/// Begins a read when it is checked, and keeps it.
+struct Reads {
+    protocol: Mutex<Protocol<u64>>,
+    begun: Mutex<Option<Ticket<u64>>>,
+}
+
+impl Waiting<u64> for Reads {
+    fn check(&self, _: &u64, _: u64) -> bool {
+        if let Ok(Next::Do(ticket)) = self.protocol.lock().next_read(Duration::ZERO) {
+            *self.begun.lock() = Some(ticket);
+        }
+        true
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn shut_down(&self) {}
+}
+
+/// While those that wait are told of a loss, key after key, a read begins: what was known of the keys whose turn has not
+/// come is of the history before, and shows no loss of the next one.
+#[test]
+fn g24_a_read_that_begins_as_a_history_ends_shows_no_second_loss() {
+    let (config, now) = (Config::default(), Duration::ZERO);
+    let (table, mut protocol) = started(&config);
+    assert_eq!(enter(&table, Epoch(1), 0), Ok(0));
+    let _entries = (0..100).map(|key| table.enter(&key)).collect::<Vec<_>>();
+    let told = (0..100).map(|key| Change {
+        key,
+        version: 5,
+        epoch: None,
+    });
+    hear(&table, 0, &told.collect::<Vec<_>>()).expect("it is of this history");
+    protocol.tend(now);
+    let reads = Arc::new(Reads {
+        protocol: Mutex::new(protocol),
+        begun: Mutex::default(),
+    });
+    table.attach(reads.clone());
+    assert_eq!(enter(&table, Epoch(2), 0), Ok(1));
+    let ticket = reads.begun.lock().take().expect("it began with a check");
+    let reading = Reading {
+        epoch: Epoch(2),
+        versions: vec![Some(1); ticket.keys.len()],
+        ..first_version()
+    };
+    let applied = ticket.apply(&table, &reading);
+    let read = reads.protocol.lock().read(applied, now);
+    assert_eq!((read, table.counters.resets.read()), (Ok(()), 1));
 }
