@@ -329,6 +329,22 @@ fn g24_a_history_that_is_found_twice_at_once_is_no_loss() {
     });
 }
 
+/// It comes while the node is shut down, on another thread.
+#[test]
+fn g24_a_purgatory_that_comes_during_the_shutdown_is_shut_down() {
+    explore(|| {
+        let [node, other] = [(); 2].map(|()| Node::new(Rules::default()));
+        let (table, late) = (node.table, other.waits);
+        let closes = thread::spawn({
+            let table = table.clone();
+            move || table.close()
+        });
+        attach(&table, &late);
+        closes.join().unwrap();
+        assert!(late.is_shut_down());
+    });
+}
+
 #[test]
 fn without_another_look_before_forgetting() {
     loses(|| play(Rules::default().without(Rule::LookAgain)));
