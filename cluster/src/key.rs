@@ -86,4 +86,24 @@ mod tests {
             assert_eq!(u64::from_bytes(&number.to_bytes()), Some(number));
         }
     }
+
+    /// The bytes that come of these bytes by way of a key.
+    fn by_way_of<K: WireKey>(bytes: &[u8]) -> Option<Vec<u8>> {
+        K::from_bytes(bytes).map(|key| key.to_bytes().into_owned())
+    }
+
+    #[test]
+    fn g24_bytes_are_those_of_one_key_or_of_none() {
+        for bytes in [&b""[..], b"7", "\u{e4} \u{1f980}".as_bytes(), b"\xff7"] {
+            let whole = Some(bytes.to_vec());
+            assert_eq!(by_way_of::<Vec<u8>>(bytes), whole);
+            assert_eq!(by_way_of::<Arc<[u8]>>(bytes), whole);
+            let is_text = bytes != b"\xff7";
+            assert_eq!(
+                by_way_of::<String>(bytes),
+                whole.clone().filter(|_| is_text)
+            );
+            assert_eq!(by_way_of::<Arc<str>>(bytes), whole.filter(|_| is_text));
+        }
+    }
 }

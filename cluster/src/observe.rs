@@ -190,7 +190,25 @@ impl SessionSpan {
 mod tests {
     use super::*;
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+    use std::collections::BTreeMap;
     use std::time::Duration;
+
+    fn stats() -> Stats {
+        Stats {
+            watched_keys: 1,
+            sessions: 2,
+            gaps: 3,
+            failed: 4,
+            heard: 5,
+            healed: 6,
+            resets: 7,
+            reads: 8,
+            lag: Duration::from_millis(9_500),
+            feed_trouble: None,
+            store_trouble: None,
+            advice: None,
+        }
+    }
 
     /// Sessions fail for it, and so do reads.
     #[test]
@@ -201,22 +219,8 @@ mod tests {
         for troubles in [&often, &often, &once] {
             troubles.note("unread", "the disk is gone");
         }
-        let stats = Stats {
-            watched_keys: 0,
-            sessions: 0,
-            gaps: 0,
-            failed: 0,
-            heard: 0,
-            healed: 0,
-            resets: 0,
-            reads: 0,
-            lag: Duration::ZERO,
-            feed_trouble: None,
-            store_trouble: None,
-            advice: None,
-        };
         for troubles in [[&often, &once], [&once, &often]] {
-            observer.report(&stats, troubles);
+            observer.report(&stats(), troubles);
             let all = recorder.snapshotter().snapshot().into_vec();
             let unread = all.into_iter().find(|(key, ..)| {
                 let mut labels = key.key().labels();
@@ -224,6 +228,33 @@ mod tests {
             });
             let (.., times) = unread.expect("it is told");
             assert_eq!(times, DebugValue::Gauge(2.0.into()));
+        }
+    }
+
+    #[test]
+    fn g24_each_figure_is_told_by_its_own_name() {
+        let recorder = DebuggingRecorder::new();
+        let observer = metrics::with_local_recorder(&recorder, || Observer::new("polls"));
+        let none = Troubles::default();
+        observer.report(&stats(), [&none, &none]);
+        let all = recorder.snapshotter().snapshot().into_vec();
+        let told = all.iter().map(|(key, .., value)| (key.key().name(), value));
+        let told = told.collect::<BTreeMap<_, _>>();
+        for (figure, value) in [
+            ("sessions", 2),
+            ("gaps", 3),
+            ("failed_sessions", 4),
+            ("heard", 5),
+            ("healed", 6),
+            ("resets", 7),
+            ("reads", 8),
+        ] {
+            let name = format!("purgatory_cluster_{figure}_total");
+            assert_eq!(told[&*name], &DebugValue::Counter(value), "{name}");
+        }
+        for (figure, value) in [("watched_keys", 1.0), ("lag_seconds", 9.5)] {
+            let name = format!("purgatory_cluster_{figure}");
+            assert_eq!(told[&*name], &DebugValue::Gauge(value.into()), "{name}");
         }
     }
 }

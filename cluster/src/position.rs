@@ -71,10 +71,13 @@ mod tests {
 
     #[test]
     fn g24_a_position_is_what_its_text_says() {
-        let (epoch, version) = (Epoch(0x1f), 42);
-        let position = Position { epoch, version };
-        assert_eq!(position.to_string(), "1f-42");
-        assert_eq!("1f-42".parse::<Position>(), Ok(position));
+        let largest = format!("{:x}-{}", u64::MAX, u64::MAX);
+        for (epoch, version, text) in [(0x1f, 42, "1f-42"), (u64::MAX, u64::MAX, &*largest)] {
+            let epoch = Epoch(epoch);
+            let position = Position { epoch, version };
+            assert_eq!(position.to_string(), text);
+            assert_eq!(text.parse::<Position>(), Ok(position));
+        }
         for text in ["", "1f", "1f-", "-42", "1g-42", "1f-4a"] {
             assert_eq!(text.parse::<Position>(), Err(ParsePositionError), "{text}");
         }

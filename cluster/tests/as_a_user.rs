@@ -2,8 +2,8 @@
 
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{
-    ClusterWaits, EngineError, Epoch, FeedError, InterestError, KeyError, Position, Source,
-    StartError, WaitError,
+    BoxError, ClusterWaits, EngineError, Epoch, FeedError, InterestError, KeyError, Position,
+    Source, StartError, WaitError,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -43,6 +43,45 @@ fn every_error_converts() {
     converts(|| StartError::NoRuntime);
     converts(|| WaitError::Interest(InterestError::TooManyKeys));
     converts(|| "no position".parse::<Position>().expect_err("a text"));
+}
+
+/// A program that tells causes one after the other finds each below the next.
+#[test]
+fn every_error_names_its_cause() {
+    let key = || KeyError::TooLong {
+        length: 2,
+        limit: 1,
+    };
+    let refused = || InterestError::Key(key());
+    let below = |error: &dyn Error| error.source().map(ToString::to_string);
+    let is_closed = || BoxError::from("the port is closed");
+    for error in [FeedError::Connect(is_closed()), FeedError::Cut(is_closed())] {
+        assert_eq!(below(&error), Some(is_closed().to_string()));
+    }
+    assert_eq!(
+        below(&EngineError::Store(is_closed())),
+        Some(is_closed().to_string())
+    );
+    assert_eq!(
+        below(&WaitError::Interest(refused())),
+        Some(refused().to_string())
+    );
+    assert_eq!(below(&refused()), Some(key().to_string()));
+}
+
+/// A source that calls an engine with `?` hands on what that says.
+#[test]
+fn an_error_of_an_engine_comes_out_of_its_box_as_it_was() {
+    let position = Position {
+        epoch: Epoch(1),
+        version: 2,
+    };
+    let boxed = BoxError::from(EngineError::Reset(position));
+    let again = EngineError::from(boxed);
+    assert!(
+        matches!(again, EngineError::Reset(it) if it == position),
+        "{again:?}"
+    );
 }
 
 /// A function of a user whose result is of this type, with every call of this crate that can fail.

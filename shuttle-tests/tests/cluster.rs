@@ -7,9 +7,10 @@
 
 use request_purgatory::{Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock};
 use request_purgatory_cluster::model::{
-    Next, Protocol, Rule, Rules, Table, Tell, attach, enter, hear, wait_past,
+    Doubt, Next, Protocol, Rule, Rules, Table, Tell, attach, enter, hear, wait_past,
+    wait_past_position,
 };
-use request_purgatory_cluster::{Change, Config, Epoch, Interest, Reading};
+use request_purgatory_cluster::{Change, Config, Epoch, Interest, Position, Reading};
 use shuttle::sync::Mutex;
 use shuttle::thread;
 use shuttle_tests::explore;
@@ -272,37 +273,75 @@ fn g24_a_key_that_comes_meanwhile_is_in_the_history() {
     });
 }
 
-/// A node begins while the store loses its data: its session and its first read find two histories, and versions of the
-/// one do not become marks in the other.
+/// A node begins: at the same time its first session finds [`EPOCH`], and its first read finds version 5 of the key in
+/// `epoch`. Returns what the session has entered.
+fn find_twice(table: &Arc<Table<u8>>, epoch: Epoch) -> Result<u64, Doubt> {
+    let mut protocol = Protocol::new(table.clone(), &Config::default(), Duration::ZERO);
+    protocol.tend(Duration::ZERO);
+    let next = protocol.next_read(Duration::ZERO);
+    let Ok(Next::Do(ticket)) = next else {
+        panic!("the key is to be read: {next:?}");
+    };
+    let session = thread::spawn({
+        let table = table.clone();
+        move || enter(&table, EPOCH, 0)
+    });
+    let reading = Reading {
+        epoch,
+        versions: vec![Some(5)],
+        head: None,
+        floor: None,
+    };
+    ticket.apply(table, &reading);
+    session.join().unwrap()
+}
+
+/// The store loses its data meanwhile, so these are two histories: versions of the one do not become marks in the other.
 #[test]
 fn g24_the_versions_of_one_history_are_no_marks_of_another() {
     explore(|| {
         let table = Node::new(Rules::default()).table;
         let interest = Interest::new(&table, [KEY]).expect("there is room");
-        let mut protocol = Protocol::new(table.clone(), &Config::default(), Duration::ZERO);
-        protocol.tend(Duration::ZERO);
-        let next = protocol.next_read(Duration::ZERO);
-        let Ok(Next::Do(ticket)) = next else {
-            panic!("the key is to be read: {next:?}");
-        };
-        let session = thread::spawn({
-            let table = table.clone();
-            move || enter(&table, EPOCH, 0)
-        });
-        let reading = Reading {
-            epoch: Epoch(2),
-            versions: vec![Some(5)],
-            head: None,
-            floor: None,
-        };
-        ticket.apply(&table, &reading);
-        let entered = session.join().unwrap();
+        let entered = find_twice(&table, Epoch(2));
         let position = interest.position(&KEY).expect("a history is known");
         assert!(
             position.version == 0 || position.epoch == Epoch(2),
             "{position:?}"
         );
         assert!(entered.is_err() || position.epoch == EPOCH, "{position:?}");
+    });
+}
+
+/// They are one history: a client that comes with a position of it has lost nothing.
+#[test]
+fn g24_a_history_that_is_found_twice_at_once_is_no_loss() {
+    explore(|| {
+        let node = Node::new(Rules::default());
+        let interest = Interest::new(&node.table, [KEY]).expect("there is room");
+        let seen = Position {
+            epoch: EPOCH,
+            version: 4,
+        };
+        let mut wait = wait_past_position(interest, &node.waits, seen, Duration::MAX);
+        assert_eq!(find_twice(&node.table, EPOCH), Ok(0));
+        let found = Position { version: 5, ..seen };
+        assert_eq!(poll(&mut wait), Poll::Ready(Ok(found)));
+    });
+}
+
+/// It comes while the node is shut down, on another thread.
+#[test]
+fn g24_a_purgatory_that_comes_during_the_shutdown_is_shut_down() {
+    explore(|| {
+        let [node, other] = [(); 2].map(|()| Node::new(Rules::default()));
+        let (table, late) = (node.table, other.waits);
+        let closes = thread::spawn({
+            let table = table.clone();
+            move || table.close()
+        });
+        attach(&table, &late);
+        closes.join().unwrap();
+        assert!(late.is_shut_down());
     });
 }
 

@@ -241,16 +241,42 @@ mod tests {
             assert!(matches!(audit.wish(now), Wish::Keys));
             audit.begin(vec![7], now);
             assert!(matches!(audit.wish(now), Wish::Read(_)));
-            let find = Find {
+            let find = |version| Find {
                 entry: entry.clone(),
-                version: 1,
+                version,
             };
-            // The second one.
-            let finds = Some(find).filter(|_| number == 2);
-            audit.read(finds.into_iter().collect(), now);
+            // In the second one a fault, and a find that was heard meanwhile.
+            let finds = match number {
+                2 => vec![find(1), find(0)],
+                _ => Vec::new(),
+            };
+            audit.read(finds, now);
             let _ = audit.wish(now + config.settle);
             audit.is_passed()
         });
         assert_eq!(passed.collect::<Vec<_>>(), [false, false, false, true]);
+    }
+
+    /// The session in which a round has found a fault is over, and the round goes on.
+    #[test]
+    fn g24_a_round_that_outlives_its_session_forgets_its_fault() {
+        let config = Config {
+            read_batch: 1,
+            ..Config::default()
+        };
+        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
+        let entry = entry.expect("there is room");
+        let mut audit = Audit::new(&config, Duration::ZERO);
+        audit.begin(vec![7, 8], Duration::ZERO);
+        assert!(matches!(audit.wish(Duration::ZERO), Wish::Read(_)));
+        audit.read(vec![Find { entry, version: 1 }], Duration::ZERO);
+        let Wish::Wait(next) = audit.wish(config.settle) else {
+            panic!("the next slice comes later than the find is looked at");
+        };
+        audit.forget();
+        assert!(matches!(audit.wish(next), Wish::Read(_)));
+        audit.read(Vec::new(), next);
+        assert!(matches!(audit.wish(next), Wish::Wait(_)));
+        assert_eq!((audit.faults, audit.sound), (0, 1));
     }
 }

@@ -70,4 +70,17 @@ mod tests {
         assert!(queue.values.capacity() < 100);
         assert!((9_990..10_000).all(|key| queue.pop() == Some((key, key))));
     }
+
+    /// Or one that comes again and again would never come to its turn.
+    #[test]
+    fn a_key_that_comes_again_keeps_its_place() {
+        let mut queue = Queue::default();
+        for key in [1, 2, 1] {
+            queue.push(key, |_| key);
+        }
+        assert_eq!(
+            [(); 3].map(|()| queue.pop()),
+            [Some((1, 1)), Some((2, 2)), None]
+        );
+    }
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::source::Reading;
+use crate::sync::Mutex;
+use crate::table::Waiting;
 
 /// The protocol of a node that has just started, at time zero, and its table.
 fn started(config: &Config) -> (Arc<Table<u64>>, Protocol<u64>) {
@@ -64,10 +66,11 @@ fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
     table.leave(&0, &stays);
 }
 
-/// A session owes no read of a key that was forgotten before it could be made, or before it failed.
+/// A session owes no read of a key that was forgotten before the feed watched it, before it could be made, or before it
+/// failed.
 #[test]
 fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
-    for is_under_way in [false, true] {
+    for (is_watched, is_under_way) in [(false, false), (true, false), (true, true)] {
         let config = Config {
             linger: Duration::ZERO,
             ..Config::default()
@@ -79,7 +82,9 @@ fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
         let Some(Tell::Watch(keys)) = protocol.next_tell() else {
             panic!("the session watches what was watched before");
         };
-        protocol.watched(keys, now);
+        if is_watched {
+            protocol.watched(keys.clone(), now);
+        }
         let read = is_under_way.then(|| match protocol.next_read(now) {
             Ok(Next::Do(ticket)) => ticket,
             other => panic!("the session reads what it owes: {other:?}"),
@@ -87,10 +92,14 @@ fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
         assert_eq!(protocol.live_since(), None);
         table.leave(&7, &entry);
         protocol.tend(now);
+        if !is_watched {
+            protocol.watched(keys, now);
+        }
         if let Some(ticket) = read {
             protocol.read(ticket.fail(), now).expect("it only fails");
         }
-        assert_eq!(protocol.live_since(), Some(now), "{is_under_way}");
+        let is_live = protocol.live_since() == Some(now);
+        assert!(is_live, "{is_watched} {is_under_way}");
     }
 }
 
@@ -108,7 +117,9 @@ fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
             };
             protocol.watched(keys, now);
         };
-        let _entry = table.enter(&7_u64).expect("there is room");
+        let entry = table.enter(&7_u64).expect("there is room");
+        // Before the session, too, it is to be read.
+        protocol.tend(now);
         begin(&mut protocol);
         table.verify(&7);
         protocol.tend(now);
@@ -129,6 +140,8 @@ fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
         let applied = ticket.apply(&table, &first_version());
         protocol.read(applied, later).expect("nothing is lost");
         assert_eq!(protocol.live_since(), Some(later), "{is_cut}");
+        // Of what it found, the feed had no chance to tell.
+        assert_eq!(entry.known().heard, 1, "{is_cut}");
     }
 }
 
@@ -231,7 +244,8 @@ fn g24_what_is_known_counts_as_heard() {
         epoch: None,
     };
     for _ in 0..2 {
-        let told = [change(0), change(1)];
+        // Behind one of a key that is not watched.
+        let told = [change(1), change(0)];
         assert!(hear(&table, table.history().generation, &told).is_ok());
     }
     assert_eq!(table.counters.heard.read(), 2, "of the watched key");
@@ -299,4 +313,158 @@ fn g24_a_key_that_comes_while_a_session_catches_up_is_read_at_once() {
         panic!("what is not watched at once is read at once");
     };
     assert_eq!(read.keys, [1, 2]);
+}
+
+/// Begins a read when it is checked, and keeps it.
+struct Reads {
+    protocol: Mutex<Protocol<u64>>,
+    begun: Mutex<Option<Ticket<u64>>>,
+}
+
+impl Waiting<u64> for Reads {
+    fn check(&self, _: &u64, _: u64) -> bool {
+        if let Ok(Next::Do(ticket)) = self.protocol.lock().next_read(Duration::ZERO) {
+            *self.begun.lock() = Some(ticket);
+        }
+        true
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn shut_down(&self) {}
+}
+
+/// While those that wait are told of a loss, key after key, a read begins: what was known of the keys whose turn has not
+/// come is of the history before, and shows no loss of the next one.
+#[test]
+fn g24_a_read_that_begins_as_a_history_ends_shows_no_second_loss() {
+    let (config, now) = (Config::default(), Duration::ZERO);
+    let (table, mut protocol) = started(&config);
+    assert_eq!(enter(&table, Epoch(1), 0), Ok(0));
+    let _entries = (0..100).map(|key| table.enter(&key)).collect::<Vec<_>>();
+    let told = (0..100).map(|key| Change {
+        key,
+        version: 5,
+        epoch: None,
+    });
+    hear(&table, 0, &told.collect::<Vec<_>>()).expect("it is of this history");
+    protocol.tend(now);
+    let reads = Arc::new(Reads {
+        protocol: Mutex::new(protocol),
+        begun: Mutex::default(),
+    });
+    table.attach(reads.clone());
+    assert_eq!(enter(&table, Epoch(2), 0), Ok(1));
+    let ticket = reads.begun.lock().take().expect("it began with a check");
+    let reading = Reading {
+        epoch: Epoch(2),
+        versions: vec![Some(1); ticket.keys.len()],
+        ..first_version()
+    };
+    let applied = ticket.apply(&table, &reading);
+    let read = reads.protocol.lock().read(applied, now);
+    assert_eq!((read, table.counters.resets.read()), (Ok(()), 1));
+}
+
+/// The next read, at the time at which it begins.
+fn next_read(protocol: &mut Protocol<u64>, now: &mut Time) -> Ticket<u64> {
+    loop {
+        match protocol.next_read(*now) {
+            Ok(Next::Do(ticket)) => return ticket,
+            Ok(Next::Wait(Some(later))) => *now = later,
+            other => panic!("the session goes on: {other:?}"),
+        }
+    }
+}
+
+/// A read of one key finds this version.
+fn finds(protocol: &mut Protocol<u64>, ticket: Ticket<u64>, version: u64, now: Time) {
+    let reading = Reading {
+        versions: vec![Some(version)],
+        ..first_version()
+    };
+    let table = protocol.table.clone();
+    let applied = ticket.apply(&table, &reading);
+    protocol.read(applied, now).expect("nothing is lost");
+}
+
+/// A session watches what it has taken over for longer than many audits take. What these find, it had no chance to hear.
+#[test]
+fn g24_what_audits_find_before_a_session_is_live_is_no_fault_of_it() {
+    let (config, mut now) = (Config::default(), Duration::ZERO);
+    let (table, mut protocol) = started(&config);
+    let _entry = table.enter(&7).expect("there is room");
+    protocol.begin(true, now);
+    for version in 1..=10 {
+        let ticket = next_read(&mut protocol, &mut now);
+        finds(&mut protocol, ticket, version, now);
+    }
+    assert!(now > 5 * config.audit && protocol.live_since().is_none());
+}
+
+/// All of it, and by reads that began after it was watched in this session. One that the session before has owed, and
+/// that returns late, is none of these.
+#[test]
+fn g24_a_session_is_live_when_all_that_it_owes_was_read() {
+    let config = Config {
+        read_batch: 1,
+        ..Config::default()
+    };
+    let mut now = Duration::ZERO;
+    let (table, mut protocol) = started(&config);
+    let _entries = [7, 8].map(|key| table.enter(&key));
+    let begin = |protocol: &mut Protocol<u64>| {
+        protocol.begin(true, Duration::ZERO);
+        while let Some(Tell::Watch(keys)) = protocol.next_tell() {
+            protocol.watched(keys, Duration::ZERO);
+        }
+    };
+    begin(&mut protocol);
+    let late = [(); 2].map(|()| next_read(&mut protocol, &mut now));
+    protocol.end();
+    begin(&mut protocol);
+    for ticket in late {
+        finds(&mut protocol, ticket, 1, now);
+        assert_eq!(protocol.live_since(), None, "of the session before");
+    }
+    for is_last in [false, true] {
+        let ticket = next_read(&mut protocol, &mut now);
+        finds(&mut protocol, ticket, 1, now);
+        assert_eq!(protocol.live_since().is_some(), is_last);
+    }
+}
+
+/// A read of an audit began in one session and returns in the next, which has not caught up: what it found is no fault
+/// of that one, and so the next fault is the first.
+#[test]
+fn g24_what_an_audit_of_the_session_before_finds_is_no_fault_of_the_next() {
+    let (config, mut now) = (Config::default(), Duration::ZERO);
+    let (table, mut protocol) = started(&config);
+    let _entry = table.enter(&7).expect("there is room");
+    let catch_up = |protocol: &mut Protocol<u64>, version, now: &mut Time| {
+        let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+            panic!("the session watches what was watched before");
+        };
+        protocol.watched(keys, *now);
+        let ticket = next_read(protocol, now);
+        finds(protocol, ticket, version, *now);
+        assert!(protocol.live_since().is_some());
+    };
+    protocol.begin(true, now);
+    catch_up(&mut protocol, 1, &mut now);
+    let audit = next_read(&mut protocol, &mut now);
+    protocol.end();
+    protocol.begin(true, now);
+    finds(&mut protocol, audit, 2, now);
+    // It would be looked at once more.
+    now += config.settle;
+    assert!(protocol.next_read(now).is_ok());
+    catch_up(&mut protocol, 2, &mut now);
+    let audit = next_read(&mut protocol, &mut now);
+    finds(&mut protocol, audit, 3, now);
+    now += config.settle;
+    let next = protocol.next_read(now);
+    assert!(next.is_ok(), "{next:?}");
 }

@@ -95,7 +95,10 @@ impl<K: Key> Ticket<K> {
         let (keys, wants) = batch.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         let entries = keys.iter().map(|key| {
             let entry = table.entry(key)?;
-            let mark = entry.known().mark;
+            let known = entry.known();
+            // A reset comes to one key after the other: a mark of the history before shows no loss in this one.
+            let is_of_this = known.history.generation == history.generation;
+            let mark = if is_of_this { known.mark } else { 0 };
             Some((entry, mark))
         });
         Self {
@@ -175,6 +178,13 @@ impl<K: Key> Ticket<K> {
                 continue;
             };
             let before = entry.known();
+            if before.history.epoch.is_none() {
+                // Who adopts the first history tells one key after the other, and may not have come to this one.
+                entry.adopt(History {
+                    epoch: Some(reading.epoch),
+                    ..self.history
+                });
+            }
             let none_after = version.or(reading.floor).zip(reading.head);
             let learned = Learned::Read {
                 number: self.number,

@@ -175,7 +175,7 @@ impl Entry {
 
     /// Takes over the first epoch that the store told: no reset, nothing was known before. (That history may be over by
     /// now.)
-    pub(super) fn adopt(&self, history: History) {
+    pub(crate) fn adopt(&self, history: History) {
         let mut known = self.known.lock();
         if known.history.generation == history.generation {
             known.history = history;

@@ -154,7 +154,9 @@ async fn g24_news_of_a_history_that_has_ended_is_not_believed() {
     node.read_again(&7);
     let stats = until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
     assert_eq!((stats.heard, stats.resets), (1, 1));
-    assert_eq!(stats.feed_trouble.expect("it ended").word, "reset");
+    let trouble = stats.feed_trouble.expect("it ended");
+    assert_eq!(trouble.word, "reset");
+    assert!(trouble.cause.contains("another epoch"), "{trouble:?}");
     assert_eq!(interest.version(&7), 5);
 }
 
@@ -230,6 +232,12 @@ async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
         (2, 1, Duration::ZERO)
     );
     assert_eq!(node.epoch(), Some(ANEW.epoch));
+    // Nor does one end that finds a loss itself.
+    engine.set(|it| it.lost = 2);
+    engine.cut();
+    sleep(LONG).await;
+    let stats = node.stats();
+    assert_eq!((stats.sessions, stats.gaps, stats.resets), (3, 2, 2));
 }
 
 /// While a slice of an audit is on its way, another read shows that the history is over; or the slice does. There is no

@@ -219,6 +219,27 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
 }
 
+/// After a loss versions are low again: that as much was heard in the history before does not excuse the feed.
+#[tokio::test(start_paused = true)]
+async fn g24_a_feed_that_is_deaf_after_a_loss_is_replaced() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 1_000);
+    let node = engine.node();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| {
+        it.lag.is_zero() && interest.version(&7) == 1_000
+    })
+    .await;
+    engine.set(|it| (it.lost, it.version) = (1, 0));
+    until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
+    engine.set(|it| it.rises = true);
+    let is_unheard = |stats: &Stats| {
+        let trouble = stats.feed_trouble.as_ref();
+        trouble.is_some_and(|it| it.word == "unheard")
+    };
+    until(&node, is_unheard).await;
+}
+
 /// Where watches are not exact, a read makes up for what a new key has missed: that is no fault of the session, though
 /// it happens before each audit. What is committed of the keys before is heard.
 #[tokio::test(start_paused = true)]
@@ -367,6 +388,10 @@ async fn g24_a_session_in_memory_that_something_was_dropped_for_ends_though_late
     engine.commit(7);
     let ended = changes.next().await;
     assert!(matches!(ended, Err(FeedError::Lagged)), "{ended:?}");
+    // With its one half the session is over, for the other one as well.
+    drop(changes);
+    let over = interests.watch(&[8]).await;
+    assert!(matches!(over, Err(FeedError::Cut(_))), "{over:?}");
 }
 
 /// What is committed and announced on this node, the feed has not told: a deaf one is found out all the same.

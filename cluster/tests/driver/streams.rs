@@ -177,6 +177,9 @@ async fn g24_a_stream_that_is_shorter_than_a_known_version_went_back() {
     node.read_again(&7);
     let is_reset = Err(WaitError::Reset(at(0)));
     assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
+    let stats = until(&node, |it| it.feed_trouble.is_some()).await;
+    let trouble = stats.feed_trouble.expect("as seen");
+    assert!(trouble.cause.contains("went back"), "{trouble:?}");
 }
 
 /// Another node has told the client of an event that this node has not heard of: a read decides, and the client waits

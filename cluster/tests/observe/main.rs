@@ -261,6 +261,8 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
             .count()
     };
     assert_eq!(about("the store could not be read"), 1, "{lines:?}");
+    // And what has failed once is not said at all.
+    assert_eq!(about("the session was cut"), 0, "{lines:?}");
     // And what follows of it.
     for line in lines.iter() {
         let is_of_reads = line["cause"] == "the store refuses reads";

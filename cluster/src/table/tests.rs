@@ -1,0 +1,136 @@
+//! The table alone: its lists, its counts, and the places that it checks.
+
+use super::*;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A place that exists, or no longer does.
+struct Place {
+    is_alive: bool,
+}
+
+impl Waiting<u8> for Place {
+    fn check(&self, _: &u8, _: u64) -> bool {
+        self.is_alive
+    }
+
+    fn is_alive(&self) -> bool {
+        self.is_alive
+    }
+
+    fn shut_down(&self) {}
+}
+
+/// A key that is waited for again and again, each time for a moment, has one place in the lists, and its linger begins
+/// with the end of the last interest.
+#[test]
+fn a_hot_key_lingers_once() {
+    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let tend = |now| {
+        table.tend(
+            Duration::from_secs(now),
+            Duration::from_secs(10),
+            &mut vec![],
+        )
+    };
+    for now in 0..100 {
+        for _ in 0..2 {
+            let entry = table.enter(&7).unwrap();
+            table.leave(&7, &entry);
+            assert_eq!(table.shard(&7).lock().idle.len(), 1);
+        }
+        assert_eq!(tend(now), Some(Duration::from_secs(now + 10)));
+        assert_eq!(table.shard(&7).lock().lingering.len(), 1);
+    }
+    let again = table.enter(&7).unwrap();
+    assert_eq!((tend(200), table.watched_keys()), (None, 1));
+    table.leave(&7, &again);
+    assert_eq!(tend(200), Some(Duration::from_secs(210)));
+    assert_eq!((tend(210), table.watched_keys()), (None, 0));
+}
+
+/// The store tells its epoch while there is no interest in the key.
+#[test]
+fn g24_a_key_that_lingers_learns_the_epoch() {
+    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let entry = table.enter(&7).unwrap();
+    table.leave(&7, &entry);
+    assert!(table.adopt(Epoch(1)));
+    assert_eq!(entry.known().history.epoch, Some(Epoch(1)));
+}
+
+/// A burst of keys leaves no room behind, wherever they were.
+#[test]
+fn a_burst_of_keys_leaves_no_memory() {
+    let table = Table::<u64>::new(usize::MAX, Rules::default(), || {});
+    let all = || 0..20_000;
+    let entries = all().map(|key| table.enter(&key).unwrap());
+    let entries = entries.collect::<Vec<_>>();
+    for (key, entry) in all().zip(&entries).skip(100) {
+        table.leave(&key, entry);
+    }
+    let tend = || table.tend(Duration::ZERO, Duration::ZERO, &mut vec![]);
+    assert_eq!((tend(), table.watched_keys()), (None, 100));
+    let shards = table.shards.iter().map(Mutex::lock);
+    let rooms = shards.map(|it| it.slots.capacity() + it.idle.capacity() + it.orders.capacity());
+    assert!(rooms.sum::<usize>() < 20_000 / 4);
+    assert!(all().take(100).all(|key| table.entry(&key).is_some()));
+}
+
+#[test]
+fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
+    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let place = Arc::new(Place { is_alive: false });
+    table.attach(place.clone());
+    assert_eq!(Arc::strong_count(&place), 2);
+    table.check(&7, 0);
+    assert_eq!(Arc::strong_count(&place), 1);
+}
+
+/// Purgatories are replaced one after the other, the next one made before the last one is dropped.
+#[test]
+fn g06_a_place_that_is_gone_is_forgotten_beside_those_that_stay() {
+    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let places = [true, false, true].map(|is_alive| Arc::new(Place { is_alive }));
+    for place in &places {
+        table.attach(place.clone());
+    }
+    table.check(&7, 0);
+    assert_eq!(places.each_ref().map(Arc::strong_count), [2, 1, 2]);
+}
+
+thread_local! {
+    /// After how many copies the next one panics.
+    static COPIES: Cell<u32> = const { Cell::new(0) };
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Fragile(u8);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        let left = COPIES.get().checked_sub(1);
+        COPIES.set(left.expect("the copy panics"));
+        Self(self.0)
+    }
+}
+
+/// Whichever of its copies panics, an interest leaves nothing behind, and the next one has the key watched.
+#[test]
+fn g24_an_interest_whose_key_panics_leaves_nothing_behind() {
+    let table = Table::<Fragile>::new(1, Rules::default(), || {});
+    let enter = |copies| {
+        COPIES.set(copies);
+        catch_unwind(AssertUnwindSafe(|| table.enter(&Fragile(7))))
+    };
+    let mut copies = 0;
+    while enter(copies).is_err() {
+        assert!(table.entry(&Fragile(7)).is_none(), "after {copies}");
+        assert_eq!(table.watched_keys(), 0, "after {copies}");
+        copies += 1;
+    }
+    assert_eq!((copies > 0, table.watched_keys()), (true, 1));
+    let mut orders = Vec::new();
+    table.tend(Duration::ZERO, Duration::ZERO, &mut orders);
+    assert_eq!(orders, [Order::Watch(Fragile(7))]);
+}
