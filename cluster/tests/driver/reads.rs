@@ -299,3 +299,25 @@ async fn g24_a_client_that_waits_for_the_next_version_has_nothing_read() {
     sleep(LONG / 2).await;
     assert_eq!(node.stats().reads, reads);
 }
+
+/// All that a session still owes is the read of a key that is forgotten before it can be made: as many reads as may be
+/// are on their way.
+#[tokio::test(start_paused = true)]
+async fn g24_a_session_that_owes_no_read_any_more_is_in_step() {
+    let engine = Engine::default();
+    engine.set(|it| it.gated = true);
+    let config = Config {
+        audit: LONG * 100,
+        linger: FIRST,
+        concurrent_reads: 1,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |_| engine.0.lock().unwrap().watched.contains(&7)).await;
+    assert_eq!(engine.0.lock().unwrap().under_way, 1);
+    drop(interest);
+    until(&node, |it| it.watched_keys == 0).await;
+    sleep(FIRST).await;
+    assert_eq!(node.stats().lag, Duration::ZERO);
+}
