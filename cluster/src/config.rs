@@ -178,6 +178,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn g24_a_channel_has_room_for_one() {
+        let given = [0, 1, 7, usize::MAX];
+        let taken = given.map(channel_capacity);
+        assert_eq!(taken, [1, 1, 7, Semaphore::MAX_PERMITS]);
+    }
+
     /// The engines' clients add it to the present. Any other time is taken as it is.
     #[test]
     fn g24_a_time_without_end_is_one_that_a_clock_reaches() {
