@@ -67,7 +67,8 @@ impl<K: Key> Cluster<K> {
         let shared = Arc::new(Shared::new(config));
         let (closed, is_closed) = watch::channel(false);
         let admits = source.clone();
-        spawn(drive(shared.clone(), source, feed, is_closed), &runtime);
+        let driver = drive(shared.clone(), source, feed, is_closed);
+        spawn(shared.table.clone(), driver, &runtime);
         Ok(Self {
             inner: Arc::new(Inner {
                 shared,

@@ -83,7 +83,6 @@ pub(crate) async fn drive<K, S, F>(
     S: Source<K>,
     F: Feed<K>,
 {
-    let _closes = Closes(shared.table.clone());
     let driver = Arc::new(Driver::new(shared, source, feed));
     let mut sessions = JoinSet::new();
     let mut reads = JoinSet::new();
@@ -164,7 +163,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         loop {
             self.protocol.lock().tend(self.now());
             self.readable.notify_one();
-            self.tellable.notify_one();
+            // What was forgotten may be all that the session still owed.
+            self.note_step();
             tokio::select! {
                 biased;
                 () = self.shared.ordered.notified() => {}
@@ -394,10 +394,16 @@ impl<K: Key> Drop for Gap<'_, K> {
     }
 }
 
-/// Starts the driver, on the runtime of the calling thread.
-pub(crate) fn spawn(
+/// Starts the driver of this table, on the runtime of the calling thread.
+pub(crate) fn spawn<K: Key>(
+    table: Arc<Table<K>>,
     driver: impl Future<Output = ()> + Send + 'static,
     runtime: &tokio::runtime::Handle,
 ) {
-    drop(runtime.spawn(driver));
+    // Made here: the runtime may end before it has run the driver once.
+    let closes = Closes(table);
+    drop(runtime.spawn(async move {
+        let _closes = closes;
+        driver.await;
+    }));
 }

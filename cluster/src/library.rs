@@ -94,5 +94,18 @@ mod tests {
         for refused in [LibraryError::Nested, LibraryError::Thread] {
             assert_eq!(translate(refused), WaitError::Full);
         }
+        assert_eq!(translate(LibraryError::Panicked), WaitError::Panicked);
+    }
+
+    /// The place of it does not keep it.
+    #[test]
+    fn g06_a_purgatory_that_was_dropped_is_gone() {
+        let waits = new_waits::<u64>("waits").unwrap();
+        let place = Attached::new(&waits, false);
+        assert!(place.is_alive() && place.check(&7, 0));
+        let weak = waits.downgrade();
+        drop(waits);
+        assert!(weak.upgrade().is_none());
+        assert!(!place.is_alive() && !place.check(&7, 0));
     }
 }

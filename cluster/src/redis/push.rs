@@ -1,5 +1,6 @@
 //! What the server sends unasked, on its way from the connection's task to the session.
 
+use crate::config::channel_capacity;
 use ::redis::{PushInfo, PushKind};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -33,7 +34,7 @@ impl Pushes {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             state: Mutex::new(State::default()),
-            capacity,
+            capacity: channel_capacity(capacity),
             arrived: Notify::new(),
         }
     }
@@ -71,5 +72,26 @@ impl Pushes {
             }
             self.arrived.notified().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session that can keep nothing would end with the first message.
+    #[tokio::test]
+    async fn g24_there_is_room_for_one_push() {
+        let pushes = Pushes::new(0);
+        let push = || PushInfo {
+            kind: PushKind::Message,
+            data: Vec::new(),
+        };
+        pushes.push(push());
+        assert!(matches!(pushes.next(9).await, Arrived::Pushes(it) if it.len() == 1));
+        // And for no more than that.
+        pushes.push(push());
+        pushes.push(push());
+        assert!(matches!(pushes.next(9).await, Arrived::Lagged));
     }
 }

@@ -61,20 +61,25 @@ async fn g24_a_driver_that_panics_ends_its_waits() {
 /// So does each wait when the runtime of the node ends.
 #[test]
 fn g24_a_runtime_that_ends_ends_its_waits() {
-    let engine = Engine::default();
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_time().build().unwrap();
-    let waits = runtime.block_on(async {
-        let waits = ClusterWaits::new(&engine.node()).unwrap();
-        until(waits.cluster(), |it| it.lag.is_zero()).await;
-        waits
-    });
-    let wait = waits.wait_past(7, 0, Duration::MAX);
-    drop(runtime);
-    let other = tokio::runtime::Builder::new_current_thread();
-    let other = { other }.enable_time().build().unwrap();
-    let told = other.block_on(async { timeout(LONG, wait).await });
-    assert_eq!(told, Ok(Err(WaitError::ShutDown)));
+    // Also when it has not run the node once.
+    for has_run in [true, false] {
+        let engine = Engine::default();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_time().build().unwrap();
+        let waits = runtime.block_on(async {
+            let waits = ClusterWaits::new(&engine.node()).unwrap();
+            if has_run {
+                until(waits.cluster(), |it| it.lag.is_zero()).await;
+            }
+            waits
+        });
+        let wait = waits.wait_past(7, 0, Duration::MAX);
+        drop(runtime);
+        let other = tokio::runtime::Builder::new_current_thread();
+        let other = { other }.enable_time().build().unwrap();
+        let told = other.block_on(async { timeout(LONG, wait).await });
+        assert_eq!(told, Ok(Err(WaitError::ShutDown)), "{has_run}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,14 +43,16 @@ pub struct Script {
     pub panics: u64,
     /// The feed says that its watches are not exact.
     pub is_late: bool,
+    /// The feed can neither watch a key nor end that.
+    pub is_unable: bool,
     /// What the session watches.
     pub watched: BTreeSet<u64>,
     /// Reads of keys fail: all of them, or this number.
     pub failing: u64,
     /// Reads fail, of the history alone as well.
     pub is_down: bool,
-    /// Reads return no versions.
-    pub short: bool,
+    /// Reads of keys return this number of versions.
+    pub returns: Option<usize>,
     /// Reads of keys return when the test [says](Engine::answer) so.
     pub gated: bool,
     /// A session that is about to begin waits; and one does.
@@ -125,6 +127,16 @@ impl Engine {
         };
         Cluster::start(self.clone(), self.clone(), config).unwrap()
     }
+
+    /// What the feed is told, it does if it can.
+    fn told(&self, change: impl FnOnce(&mut Script)) -> Result<(), FeedError> {
+        let mut script = self.0.lock().unwrap();
+        if script.is_unable {
+            return Err(FeedError::Refused("the node may not watch".into()));
+        }
+        change(&mut script);
+        Ok(())
+    }
 }
 
 impl Source<u64> for Engine {
@@ -154,8 +166,8 @@ impl Source<u64> for Engine {
                 script.failing -= 1;
                 return Err("the disk is on fire".into());
             }
-            if script.short {
-                reading.versions.clear();
+            if let Some(number) = script.returns {
+                reading.versions.resize(number, Some(script.version));
             }
         }
         Ok(reading)
@@ -195,13 +207,11 @@ impl Feed<u64> for Engine {
 
 impl Interests<u64> for Engine {
     async fn watch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
-        self.set(|it| it.watched.extend(keys));
-        Ok(())
+        self.told(|it| it.watched.extend(keys))
     }
 
     async fn unwatch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
-        self.set(|it| it.watched.retain(|key| !keys.contains(key)));
-        Ok(())
+        self.told(|it| it.watched.retain(|key| !keys.contains(key)))
     }
 
     /// The driver asks when the session has read the history, and is about to begin.

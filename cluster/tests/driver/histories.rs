@@ -57,6 +57,10 @@ async fn g24_all_keys_are_read_again_though_no_session_follows() {
     let waits = ClusterWaits::new(&node).unwrap();
     let interest = node.interest([7, 8]).unwrap();
     until(&node, |it| it.lag.is_zero() && interest.version(&8) == 5).await;
+    // Who is told so goes on at once with a key that is new to the node: while the session that is to end is there.
+    let (told, goes_on) = (waits.wait_past(7, 5, LONG), waits.clone());
+    let client = tokio::spawn(async move { (told.await, goes_on.wait_past(9, 0, LONG).await) });
+    sleep(FIRST).await;
     engine.set(|it| (it.refuses, it.lost) = (true, 1));
     node.read_again(&7);
     until(&node, |it| it.resets == 1).await;
@@ -65,6 +69,9 @@ async fn g24_all_keys_are_read_again_though_no_session_follows() {
         timeout(FIRST, wait).await,
         Ok(Ok(Position { version: 5, ..ANEW }))
     );
+    let told = timeout(FIRST, client).await.expect("at once");
+    let told = told.expect("no panic");
+    assert_eq!(told, (Err(WaitError::Reset(ANEW)), Ok(5)));
 }
 
 /// While a session opens, its read of the history is overtaken by a read of a key, which finds the next one: the session
@@ -332,6 +339,10 @@ async fn g24_an_announcement_ends_waits_of_its_history_and_of_no_other() {
     let wait = waits.wait_past(7, 6, LONG);
     node.announce(&7, 7);
     assert_eq!(timeout(FIRST, wait).await, Ok(Ok(7)));
+    // Nothing comes after the last version there is.
+    node.announce(&7, u64::MAX);
+    let wait = waits.wait_past(7, u64::MAX, LONG);
+    assert!(timeout(FIRST, wait).await.is_err());
 }
 
 /// An older copy takes over, which has nothing of the key.

@@ -436,3 +436,25 @@ async fn g24_a_node_runs_on_times_without_end() {
         }
     }
 }
+
+/// A session in which a key cannot be watched, or its watch not be ended, is over, though it would listen on.
+#[tokio::test(start_paused = true)]
+async fn g24_a_session_that_cannot_do_what_it_is_told_ends() {
+    let engine = Engine::default();
+    let config = Config {
+        audit: LONG * 100,
+        linger: FIRST,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    until(&node, |it| it.lag.is_zero()).await;
+    engine.set(|it| it.is_unable = true);
+    let interest = node.interest([7]).unwrap();
+    let stats = until(&node, |it| it.gaps == 1).await;
+    assert_eq!(stats.feed_trouble.expect("it ended").word, "refused");
+    engine.set(|it| it.is_unable = false);
+    until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
+    engine.set(|it| it.is_unable = true);
+    drop(interest);
+    until(&node, |it| it.gaps == 2).await;
+}

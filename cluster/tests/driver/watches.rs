@@ -1,7 +1,7 @@
 //! Which keys are watched, and for how long.
 
 use crate::engine::{Engine, FIRST, TOO_LONG};
-use crate::{LONG, until};
+use crate::{ANEW, LONG, until};
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config, InterestError, WaitError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -75,6 +75,11 @@ async fn g24_a_key_that_the_store_cannot_hold_is_refused() {
     }
     assert_eq!(node.stats().watched_keys, 0);
     let waits = ClusterWaits::new(&node).unwrap();
+    let by_position = timeout(LONG, waits.wait_past_position(too_long, ANEW, LONG));
+    assert_eq!(
+        by_position.await,
+        Ok(Err(WaitError::Interest(refused.clone())))
+    );
     let mut wait = waits.wait_past(too_long, 0, LONG);
     assert_eq!((&mut wait).await, Err(WaitError::Interest(refused)));
     // Once: from then on it is pending.

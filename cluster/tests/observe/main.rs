@@ -12,7 +12,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use notes::{Fields, Notes, Told};
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Feed, FeedError, Stats, WaitError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -31,8 +31,12 @@ async fn until(node: &Cluster<u64>, what: &str, is_so: impl Fn(&Stats) -> bool) 
 }
 
 /// Every kind of thing that is counted happens.
-async fn live_through(engine: &MemoryEngine<u64>, node: &Cluster<u64>, told: impl Fn() -> Metrics) {
-    let waits = ClusterWaits::new(node).expect("there is a thread");
+async fn live_through(
+    engine: &MemoryEngine<u64>,
+    waits: ClusterWaits<u64>,
+    told: impl Fn() -> Metrics,
+) {
+    let node = waits.cluster();
     until(node, "the node is live", |it| {
         it.sessions == 1 && it.lag.is_zero()
     })
@@ -202,8 +206,18 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
             Cluster::start(engine.clone(), Advising(engine.clone()), config)
         });
         let node = node.expect("in a runtime");
-        live_through(&engine, &node, || told(&snapshotter)).await;
-        // Within a second without anything else to tell.
+        notes::NODE.set(node.clone()).expect("it is the only one");
+        // Its waits are told by its name as well.
+        let waits = with_local_recorder(&recorder, || ClusterWaits::new(&node));
+        let all = snapshotter.snapshot().into_vec();
+        let labels = all.iter().flat_map(|(key, ..)| key.key().labels());
+        let names = labels.filter(|it| it.key() == "purgatory");
+        let names = names.map(|it| it.value()).collect::<BTreeSet<_>>();
+        assert_eq!(names, BTreeSet::from(["polls"]));
+        let waits = waits.expect("there is a thread");
+        live_through(&engine, waits, || told(&snapshotter)).await;
+        // Within a second without anything else to tell. (The recorder forgets what it was asked for.)
+        drop(told(&snapshotter));
         let mut all = BTreeMap::new();
         let wait = async {
             while !all.contains_key("purgatory_cluster_lag_seconds")
@@ -254,6 +268,8 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     let (advice, lines): (Vec<_>, Vec<_>) = lines.iter().partition(is_advice);
     assert_eq!(advice.len(), 1, "{advice:?}");
     assert_eq!(advice[0]["advice"], "add memory");
+    // The subscriber may ask for the statistics.
+    assert_eq!(advice[0]["is_answered"], "true");
     let about = |what: &str| {
         lines
             .iter()

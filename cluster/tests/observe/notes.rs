@@ -1,8 +1,11 @@
 //! A tracing subscriber that writes down what it hears.
 
+use request_purgatory_cluster::Cluster;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -52,6 +55,17 @@ impl Visit for Reader<'_> {
     }
 }
 
+/// Whom the subscriber asks for the statistics when it hears of advice.
+pub static NODE: OnceLock<Cluster<u64>> = OnceLock::new();
+
+/// On a thread of its own, so that the test fails, and does not hang, where it is not answered.
+fn is_answered() -> bool {
+    let (answer, answered) = channel();
+    let node = NODE.get().expect("it was started").clone();
+    std::thread::spawn(move || answer.send(node.stats().lag));
+    answered.recv_timeout(Duration::from_secs(20)).is_ok()
+}
+
 impl Subscriber for Notes {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "request_purgatory_cluster"
@@ -78,6 +92,9 @@ impl Subscriber for Notes {
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::new();
         event.record(&mut Reader(&mut fields));
+        if fields.contains_key("advice") {
+            fields.insert("is_answered", is_answered().to_string());
+        }
         match event.parent() {
             Some(span) => self.of(span, |told| told.events.push(fields)),
             None => self.1.lock().expect("no test panics with it").push(fields),
