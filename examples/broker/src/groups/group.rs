@@ -14,9 +14,9 @@
 //! and `Dead` once the group has been deleted.
 
 use super::journal::Offsets;
-use super::member::{Id, Member};
+use super::member::{Id, Member, Parked};
 use super::{Charge, Shared};
-use crate::exchange::{Outcome, ensure};
+use crate::exchange::{Outcome, Waiter, ensure};
 use crate::messages::*;
 use parking_lot::{Mutex, MutexGuard};
 use request_purgatory::purgatory::RejectReason;
@@ -40,6 +40,8 @@ pub(super) struct State {
     /// The group itself, for the sessions of its members.
     pub(super) group: Weak<Group>,
     pub(super) phase: Phase,
+    /// The group was empty: its rebalance waits for members that are not known yet.
+    pub(super) awaits_more: bool,
     /// Counts rebalances and the generations that came of them: tells whether a parked operation still means this one.
     pub(super) round: u64,
     /// How often the members have agreed, or the last of them has left. Clients name it in every request.
@@ -59,13 +61,11 @@ pub(super) struct State {
     pub(super) begun: Option<Duration>,
 }
 
+/// Administrators are told of it by these names, which are Kafka's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Empty,
-    PreparingRebalance {
-        /// The group was empty: it waits for members that are not known yet.
-        first: bool,
-    },
+    PreparingRebalance,
     CompletingRebalance,
     Stable,
     Dead,
@@ -79,6 +79,7 @@ impl Group {
             shared: Arc::clone(shared),
             group,
             phase: Phase::Empty,
+            awaits_more: false,
             round: 0,
             generation: 0,
             protocol_type: None,
@@ -109,25 +110,24 @@ impl Group {
             (changed, state.begun.take(), state.round)
         };
         if let Some(timeout) = begun {
-            self.park(DelayedPhase {
-                group: Arc::clone(self),
+            let group = Arc::clone(self);
+            let phase = DelayedPhase {
+                group,
                 round,
                 timeout,
-            });
+            };
+            let rebalances = &self.shared.rebalances;
+            if let Err(rejected) = rebalances.try_complete_else_watch(phase, [self.phases.watch()])
+            {
+                match rejected.into_parts() {
+                    (RejectReason::ShutDown, phase) => phase.refuse(),
+                    (_, phase) => phase.end(),
+                }
+            }
         }
         // The state was changed under the lock that `try_complete` takes.
         self.phases.check_and_complete_after_lock();
         changed
-    }
-
-    fn park(&self, phase: DelayedPhase) {
-        let rebalances = &self.shared.rebalances;
-        if let Err(rejected) = rebalances.try_complete_else_watch(phase, [self.phases.watch()]) {
-            match rejected.into_parts() {
-                (RejectReason::ShutDown, phase) => phase.refuse(),
-                (_, phase) => phase.end(),
-            }
-        }
     }
 }
 
@@ -220,20 +220,29 @@ impl State {
     /// A sign of life of a member. While a request of it waits, its session is suspended.
     pub(super) fn touch(&self, member: &str) {
         if let Some(found) = self.members.get(member) {
-            let timeout = match found.is_waiting() {
-                true => Duration::MAX,
-                false => found.session_timeout,
+            let timeout = match found.parked {
+                Some(_) => Duration::MAX,
+                None => found.terms.session_timeout,
             };
             self.shared.sessions.touch(&found.number, timeout);
         }
+    }
+
+    /// A request of a member waits. A second one takes the place of the first.
+    pub(super) fn park(&mut self, id: &Id, request: Parked, waiter: Waiter) {
+        if let Some(member) = self.members.get_mut(id) {
+            member.fail(id, ResponseError::RebalanceInProgress);
+            member.parked = Some((request, waiter));
+        }
+        self.touch(id);
     }
 
     pub(super) fn heartbeat(&self, request: &HeartbeatRequest) -> Outcome {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
         self.touch(&request.member_id);
-        let rebalances = matches!(self.phase, Phase::PreparingRebalance { .. });
-        ensure(!rebalances, ResponseError::RebalanceInProgress)
+        let is_agreed = self.phase != Phase::PreparingRebalance;
+        ensure(is_agreed, ResponseError::RebalanceInProgress)
     }
 
     /// Whether the sender of `request` may commit now. A member that does is alive.
@@ -252,7 +261,7 @@ impl State {
         ensure(is_assigned, ResponseError::RebalanceInProgress)
     }
 
-    /// Takes a member out, and ends its waits. Where the phase may await its sync, the caller begins another.
+    /// Takes a member out, and ends its wait. Where the phase may await its sync, the caller begins another.
     pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);
@@ -266,9 +275,8 @@ impl State {
     /// A client has gone that waited. Its member stays for as long as a session lasts: it may come back.
     pub(super) fn client_gone(&mut self) {
         let has_gone = |(id, member): (&Id, &mut Member)| {
-            let join = member.join.take_if(|waiter| waiter.has_gone());
-            let sync = member.sync.take_if(|waiter| waiter.has_gone());
-            join.or(sync).map(|_| Id::clone(id))
+            let gone = member.parked.take_if(|(_, waiter)| waiter.has_gone());
+            gone.map(|_| Id::clone(id))
         };
         let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();
         gone.iter().for_each(|id| self.touch(id));

@@ -1,7 +1,7 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, sync_failed};
+use super::member::{Id, Member, Parked, sync_failed};
 use crate::exchange::{Answer, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
@@ -11,37 +11,37 @@ use std::time::Duration;
 impl State {
     /// Begins a rebalance if none is in progress.
     pub(super) fn rebalance(&mut self) {
-        if !matches!(self.phase, Phase::PreparingRebalance { .. } | Phase::Dead) {
+        if !matches!(self.phase, Phase::PreparingRebalance | Phase::Dead) {
             self.prepare_rebalance();
         }
     }
 
     /// All members have to join again.
     fn prepare_rebalance(&mut self) {
-        self.fail_syncs(ResponseError::RebalanceInProgress);
-        let first = self.phase == Phase::Empty;
-        let longest = match first {
+        self.answer_each(|_, _| sync_failed(ResponseError::RebalanceInProgress));
+        self.unsynced.clear();
+        self.await_joins(self.phase == Phase::Empty);
+    }
+
+    fn await_joins(&mut self, awaits_more: bool) {
+        let longest = match awaits_more {
             true => self.shared.settings.initial_delay,
             false => Duration::MAX,
         };
-        let wait = self.rebalance_timeout().min(longest);
-        self.unsynced.clear();
-        self.phase = Phase::PreparingRebalance { first };
-        self.await_joins(wait);
-    }
-
-    fn await_joins(&mut self, wait: Duration) {
+        self.phase = Phase::PreparingRebalance;
+        self.awaits_more = awaits_more;
         self.round += 1;
-        self.begun = Some(wait);
+        self.begun = Some(self.rebalance_timeout().min(longest));
     }
 
     /// Whether the phase of `round` need not wait any longer, whatever the time.
     pub(super) fn is_over(&self, round: u64) -> bool {
-        let has_joined = |member: &Member| member.join.is_some();
+        let has_joined = |member: &Member| member.parked.is_some();
         match self.phase {
             _ if self.round != round => true,
-            Phase::PreparingRebalance { first } => {
-                self.members.is_empty() || !first && self.members.values().all(has_joined)
+            Phase::PreparingRebalance => {
+                let all_joined = self.members.values().all(has_joined);
+                self.members.is_empty() || !self.awaits_more && all_joined
             }
             _ => self.unsynced.is_empty(),
         }
@@ -51,7 +51,7 @@ impl State {
     pub(super) fn end_phase(&mut self, round: u64) {
         match self.phase {
             _ if self.round != round => {}
-            Phase::PreparingRebalance { .. } => self.end_join_phase(),
+            Phase::PreparingRebalance => self.end_join_phase(),
             // The time is up for members that have not asked for their assignment.
             _ if !self.unsynced.is_empty() => {
                 for id in std::mem::take(&mut self.unsynced) {
@@ -67,7 +67,7 @@ impl State {
     fn end_join_phase(&mut self) {
         // Static members stay until their sessions expire.
         let missing = |(id, member): (&Id, &Member)| {
-            (member.join.is_none() && member.instance.is_none()).then(|| Id::clone(id))
+            (member.parked.is_none() && member.instance.is_none()).then(|| Id::clone(id))
         };
         for id in self.members.iter().filter_map(missing).collect::<Vec<_>>() {
             self.remove_member(&id);
@@ -80,10 +80,7 @@ impl State {
                 self.leader = None;
             }
             // Only static members, which may be restarting: they have their sessions to come back.
-            None => {
-                self.phase = Phase::PreparingRebalance { first: false };
-                self.await_joins(self.rebalance_timeout());
-            }
+            None => self.await_joins(false),
         }
     }
 
@@ -96,18 +93,14 @@ impl State {
         for member in self.members.values_mut() {
             member.assignment = Bytes::new();
         }
-        self.answer_each(|member| &mut member.join, joined);
+        self.answer_each(joined);
     }
 
-    /// Answers the members of which this waits. Their sessions go on.
-    fn answer_each<A: Into<Answer>>(
-        &mut self,
-        waiting: impl Fn(&mut Member) -> &mut Option<Waiter>,
-        answer: impl Fn(&Self, &Id) -> A,
-    ) {
-        let waits = |(id, member)| Some((Id::clone(id), waiting(member).take()?));
-        let waiters: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
-        for (id, waiter) in waiters {
+    /// Answers the members that wait. Their sessions go on.
+    fn answer_each<A: Into<Answer>>(&mut self, answer: impl Fn(&Self, &Id) -> A) {
+        let waits = |(id, member): (&Id, &mut Member)| Some((Id::clone(id), member.parked.take()?));
+        let waiting: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
+        for (id, (_, waiter)) in waiting {
             self.touch(&id);
             waiter.answer(answer(self, &id));
         }
@@ -123,7 +116,7 @@ impl State {
     /// The leader stays it if it has joined; else the eldest who has.
     fn elect_leader(&self) -> Option<Id> {
         let members = self.members.iter();
-        let joined = members.filter(|(_, member)| member.join.is_some());
+        let joined = members.filter(|(_, member)| member.parked.is_some());
         let leads = |id: &Id| self.leader.as_ref() == Some(id);
         let elected = joined.min_by_key(|(id, member)| (!leads(id), member.number));
         elected.map(|(id, _)| Id::clone(id))
@@ -135,7 +128,7 @@ impl State {
     pub(super) fn choose_protocol(&self) -> Id {
         let mut votes = BTreeMap::<&Id, usize>::new();
         for member in self.members.values() {
-            let mut candidates = member.protocols.names();
+            let mut candidates = member.terms.protocols.names();
             if let Some(vote) = candidates.find(|name| self.all_support(name)) {
                 *votes.entry(vote).or_default() += 1;
             }
@@ -146,12 +139,13 @@ impl State {
 
     pub(super) fn all_support(&self, protocol: &str) -> bool {
         let mut members = self.members.values();
-        members.all(|member| member.protocols.supports(protocol))
+        members.all(|member| member.terms.protocols.supports(protocol))
     }
 
     /// The longest that any member asks for.
     fn rebalance_timeout(&self) -> Duration {
-        let timeouts = self.members.values().map(|member| member.rebalance_timeout);
+        let members = self.members.values();
+        let timeouts = members.map(|member| member.terms.rebalance_timeout);
         timeouts.max().unwrap_or_default()
     }
 
@@ -166,22 +160,17 @@ impl State {
             waiter.answer(synced(self, &id));
             return self.touch(&id);
         }
-        if let Some(member) = self.members.get_mut(&id) {
-            // A second request of the same member takes the place of the first.
-            member.fail_sync(ResponseError::RebalanceInProgress);
-            member.sync = Some(waiter);
-        }
-        self.touch(&id);
+        self.park(&id, Parked::Sync, waiter);
         if self.leader.as_ref() != Some(&id) {
             return;
         }
         match self.assign(&request.assignments) {
             Ok(()) => {
                 self.phase = Phase::Stable;
-                self.answer_each(|member| &mut member.sync, synced);
+                self.answer_each(synced);
             }
             Err(error) => {
-                self.fail_syncs(error);
+                self.answer_each(|_, _| sync_failed(error));
                 self.prepare_rebalance();
             }
         }
@@ -196,8 +185,8 @@ impl State {
         let agree = agrees(request.protocol_type.as_deref(), &self.protocol_type)
             && agrees(request.protocol_name.as_deref(), &self.protocol);
         ensure(agree, ResponseError::InconsistentGroupProtocol)?;
-        let rebalances = matches!(self.phase, Phase::PreparingRebalance { .. });
-        ensure(!rebalances, ResponseError::RebalanceInProgress)
+        let is_agreed = self.phase != Phase::PreparingRebalance;
+        ensure(is_agreed, ResponseError::RebalanceInProgress)
     }
 
     /// Gives every member what the leader has assigned to it, which may be nothing.
@@ -212,11 +201,6 @@ impl State {
         }
         Ok(())
     }
-
-    fn fail_syncs(&mut self, error: ResponseError) {
-        let failed = |_: &Self, _: &Id| sync_failed(error);
-        self.answer_each(|member| &mut member.sync, failed);
-    }
 }
 
 /// What a member is told of the generation; the leader gets a list of its members.
@@ -226,7 +210,7 @@ pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
         JoinGroupResponseMember::default()
             .with_member_id(text(id))
             .with_group_instance_id(member.instance.as_deref().map(text))
-            .with_metadata(member.protocols.metadata(protocol))
+            .with_metadata(member.terms.protocols.metadata(protocol))
     };
     let members = match state.leader.as_ref() == Some(member) {
         true => state.members.iter().map(listed).collect(),

@@ -82,7 +82,6 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     assert_eq!(memory.available_permits(), world.bytes);
     assert_eq!(commit(&world, "", -1, 0, 13), 0);
     assert_eq!(committed(&world), [(0, 13)]);
-    world.check();
 }
 
 /// There a client begins as its settings say.
