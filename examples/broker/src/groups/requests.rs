@@ -112,7 +112,7 @@ fn waiting(group: Arc<Group>, ask: impl FnOnce(&mut State, Waiter)) -> Reply {
 fn refuse_kip_848(asked: &ConsumerGroupHeartbeatRequest, caller: &Caller) -> Reply {
     const REASON: &str =
         "the consumer protocol of KIP-848 is not known here, use group.protocol=classic";
-    if caller.refusals.is_first(REASON) {
+    if caller.refusals.lock().insert(REASON) {
         let (group, client) = (&**asked.group_id, caller.client);
         log!("{client}, for group {group:?}: refused, {REASON}");
     }
