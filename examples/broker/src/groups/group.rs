@@ -21,7 +21,7 @@ use crate::messages::*;
 use parking_lot::{Mutex, MutexGuard};
 use request_purgatory::purgatory::RejectReason;
 use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -52,8 +52,6 @@ pub(super) struct State {
     pub(super) protocol: Option<Id>,
     pub(super) leader: Option<Id>,
     pub(super) members: BTreeMap<Id, Member>,
-    /// Members of this generation that have not yet asked for their assignment.
-    pub(super) unsynced: BTreeSet<Id>,
     /// The memory of their assignments.
     pub(super) assigned: Option<Charge>,
     pub(super) offsets: Offsets,
@@ -86,7 +84,6 @@ impl Group {
             protocol: None,
             leader: None,
             members: BTreeMap::new(),
-            unsynced: BTreeSet::new(),
             assigned: None,
             offsets: Offsets::new(),
             begun: None,
@@ -261,7 +258,15 @@ impl State {
         ensure(is_assigned, ResponseError::RebalanceInProgress)
     }
 
-    /// Takes a member out, and ends its wait. Where the phase may await its sync, the caller begins another.
+    /// Takes out the members that are meant. Where the phase may await a sync of theirs, the caller begins another.
+    pub(super) fn remove_where(&mut self, is_meant: impl Fn(&Member) -> bool) -> usize {
+        let meant = self.members.iter().filter(|(_, member)| is_meant(member));
+        let meant: Vec<_> = meant.map(|(id, _)| Id::clone(id)).collect();
+        meant.iter().for_each(|id| self.remove_member(id));
+        meant.len()
+    }
+
+    /// Takes a member out, and ends its wait.
     pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);

@@ -18,6 +18,8 @@ pub(super) struct Member {
     /// The name of a static member.
     pub(super) instance: Option<Id>,
     pub(super) terms: Terms,
+    /// Whether it has asked for its assignment in this generation.
+    pub(super) has_asked: bool,
     pub(super) assignment: Bytes,
     /// Its request that is parked: it cannot send heartbeats then, and need not.
     pub(super) parked: Option<(Parked, Waiter)>,

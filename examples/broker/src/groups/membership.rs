@@ -97,6 +97,7 @@ impl State {
             number,
             instance: join.instance().map(Id::from),
             terms,
+            has_asked: false,
             assignment: Bytes::new(),
             parked: None,
         };
@@ -115,9 +116,6 @@ impl State {
             member.fail(before, ResponseError::FencedInstanceId);
             member.terms = terms;
             self.members.insert(Id::clone(id), member);
-        }
-        if self.unsynced.remove(before) {
-            self.unsynced.insert(Id::clone(id));
         }
         let agree = self.protocol.as_ref() == Some(&self.choose_protocol());
         // If nothing changes for the others, they need not hear of it.
@@ -168,10 +166,7 @@ impl State {
 
     /// Nothing was heard of a member.
     pub(super) fn session_expired(&mut self, number: u64) {
-        let mut members = self.members.iter();
-        let found = members.find(|(_, member)| member.number == number);
-        if let Some(id) = found.map(|(id, _)| Id::clone(id)) {
-            self.remove_member(&id);
+        if self.remove_where(|member| member.number == number) > 0 {
             self.rebalance();
         }
     }

@@ -188,16 +188,15 @@ impl Coordinator {
     fn delete_group(&self, id: &str) -> Outcome {
         let group = self.group(id).ok_or(ResponseError::GroupIdNotFound)?;
         let mut journal = self.journal.lock();
-        {
-            let mut state = group.lock();
-            match state.phase {
-                Phase::Empty => {}
-                Phase::Dead => return Err(ResponseError::GroupIdNotFound),
-                _ => return Err(ResponseError::NonEmptyGroup),
-            }
-            state.forget(&mut journal, |_| true)?;
-            state.phase = Phase::Dead;
+        let mut state = group.lock();
+        match state.phase {
+            Phase::Empty => {}
+            Phase::Dead => return Err(ResponseError::GroupIdNotFound),
+            _ => return Err(ResponseError::NonEmptyGroup),
         }
+        state.forget(&mut journal, |_| true)?;
+        state.phase = Phase::Dead;
+        drop(state);
         self.groups.write().remove(id);
         Ok(())
     }

@@ -19,7 +19,6 @@ impl State {
     /// All members have to join again.
     fn prepare_rebalance(&mut self) {
         self.answer_each(|_, _| sync_failed(ResponseError::RebalanceInProgress));
-        self.unsynced.clear();
         self.await_joins(self.phase == Phase::Empty);
     }
 
@@ -43,7 +42,7 @@ impl State {
                 let all_joined = self.members.values().all(has_joined);
                 self.members.is_empty() || !self.awaits_more && all_joined
             }
-            _ => self.unsynced.is_empty(),
+            _ => self.members.values().all(|member| member.has_asked),
         }
     }
 
@@ -52,26 +51,19 @@ impl State {
         match self.phase {
             _ if self.round != round => {}
             Phase::PreparingRebalance => self.end_join_phase(),
-            // The time is up for members that have not asked for their assignment.
-            _ if !self.unsynced.is_empty() => {
-                for id in std::mem::take(&mut self.unsynced) {
-                    self.remove_member(&id);
+            _ => {
+                // The time is up for members that have not asked for their assignment.
+                if self.remove_where(|member| !member.has_asked) > 0 {
+                    self.prepare_rebalance();
                 }
-                self.prepare_rebalance();
             }
-            _ => {}
         }
     }
 
     /// A new generation begins with the members that have joined.
     fn end_join_phase(&mut self) {
         // Static members stay until their sessions expire.
-        let missing = |(id, member): (&Id, &Member)| {
-            (member.parked.is_none() && member.instance.is_none()).then(|| Id::clone(id))
-        };
-        for id in self.members.iter().filter_map(missing).collect::<Vec<_>>() {
-            self.remove_member(&id);
-        }
+        self.remove_where(|member| member.parked.is_none() && member.instance.is_none());
         match self.elect_leader() {
             Some(leader) => self.begin_generation(leader),
             None if self.members.is_empty() => {
@@ -88,9 +80,9 @@ impl State {
         self.next_generation(Phase::CompletingRebalance);
         self.protocol = Some(self.choose_protocol());
         self.leader = Some(leader);
-        self.unsynced = self.members.keys().cloned().collect();
         self.begun = Some(self.rebalance_timeout());
         for member in self.members.values_mut() {
+            member.has_asked = false;
             member.assignment = Bytes::new();
         }
         self.answer_each(joined);
@@ -155,7 +147,9 @@ impl State {
             return waiter.answer(sync_failed(error));
         }
         let id = Id::from(&*request.member_id);
-        self.unsynced.remove(&id);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.has_asked = true;
+        }
         if self.phase == Phase::Stable {
             waiter.answer(synced(self, &id));
             return self.touch(&id);

@@ -138,8 +138,7 @@ impl Run {
         // Sessions end one after the other, each with a rebalance.
         self.world.pass(Duration::from_secs(3_600));
         let coordinator = &self.world.coordinator;
-        let memory = coordinator.shared.memory.available_permits();
-        assert_eq!((coordinator.members(), memory), (0, self.world.bytes));
+        assert_eq!((coordinator.members(), self.world.memory_in_use()), (0, 0));
         let stats = coordinator.shared.rebalances.stats();
         assert_eq!((stats.parked, stats.panicked), (0, 0));
         self.world.check();

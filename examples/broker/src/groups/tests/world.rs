@@ -25,7 +25,6 @@ pub(super) const REBALANCE: Duration = Duration::from_secs(30);
 pub(super) struct World {
     pub(super) coordinator: Coordinator,
     pub(super) clock: ManualClock,
-    pub(super) bytes: usize,
     /// What its clients call themselves.
     pub(super) client_id: String,
     /// Whether there is memory for what has to wait.
@@ -110,7 +109,6 @@ impl World {
         };
         change(&mut settings);
         Self {
-            bytes: settings.max_bytes,
             coordinator: Coordinator::open(settings, |_| true).expect("no threads are needed"),
             clock,
             client_id: "client".to_owned(),
@@ -242,6 +240,12 @@ impl World {
         described.group_state.to_string()
     }
 
+    /// Bytes that groups take.
+    pub(super) fn memory_in_use(&self) -> usize {
+        let shared = &self.coordinator.shared;
+        shared.settings.max_bytes - shared.memory.available_permits()
+    }
+
     /// What always holds when no request is in progress: it is checked after each, and whenever time has passed.
     pub(super) fn check(&self) {
         let coordinator = &self.coordinator;
@@ -263,8 +267,6 @@ impl World {
                     None => {}
                 }
             }
-            let mut unsynced = state.unsynced.iter();
-            assert!(unsynced.all(|id| state.members.contains_key(id)));
             let empty = matches!(state.phase, Phase::Empty | Phase::Dead);
             assert_eq!(state.members.is_empty(), empty, "{:?}", state.phase);
         }
