@@ -71,11 +71,10 @@ pub(super) enum Phase {
 
 impl Group {
     pub(super) fn new(id: Id, shared: &Arc<Shared>) -> Arc<Self> {
-        let phases = shared.rebalances.resolve(Id::clone(&id));
-        let state = |group| State {
-            id,
+        let state = |group: &Weak<Self>| State {
+            id: Id::clone(&id),
             shared: Arc::clone(shared),
-            group,
+            group: Weak::clone(group),
             phase: Phase::Empty,
             awaits_more: false,
             round: 0,
@@ -90,8 +89,8 @@ impl Group {
         };
         Arc::new_cyclic(|group| Self {
             shared: Arc::clone(shared),
-            state: Mutex::new(state(Weak::clone(group))),
-            phases,
+            state: Mutex::new(state(group)),
+            phases: shared.rebalances.resolve(Id::clone(&id)),
         })
     }
 

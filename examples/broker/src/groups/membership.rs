@@ -117,7 +117,7 @@ impl State {
             member.terms = terms;
             self.members.insert(Id::clone(id), member);
         }
-        let agree = self.protocol.as_ref() == Some(&self.choose_protocol());
+        let agree = self.protocol == self.choose_protocol();
         // If nothing changes for the others, they need not hear of it.
         let changes = self.phase != Phase::Stable || !agree;
         if changes {

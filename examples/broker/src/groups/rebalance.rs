@@ -9,17 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl State {
-    /// Begins a rebalance if none is in progress.
+    /// All members have to join again, if they are not about to.
     pub(super) fn rebalance(&mut self) {
         if !matches!(self.phase, Phase::PreparingRebalance | Phase::Dead) {
-            self.prepare_rebalance();
+            self.answer_each(|_, _| sync_failed(ResponseError::RebalanceInProgress));
+            self.await_joins(self.phase == Phase::Empty);
         }
-    }
-
-    /// All members have to join again.
-    fn prepare_rebalance(&mut self) {
-        self.answer_each(|_, _| sync_failed(ResponseError::RebalanceInProgress));
-        self.await_joins(self.phase == Phase::Empty);
     }
 
     fn await_joins(&mut self, awaits_more: bool) {
@@ -35,14 +30,12 @@ impl State {
 
     /// Whether the phase of `round` need not wait any longer, whatever the time.
     pub(super) fn is_over(&self, round: u64) -> bool {
-        let has_joined = |member: &Member| member.parked.is_some();
+        let mut members = self.members.values();
         match self.phase {
             _ if self.round != round => true,
-            Phase::PreparingRebalance => {
-                let all_joined = self.members.values().all(has_joined);
-                self.members.is_empty() || !self.awaits_more && all_joined
-            }
-            _ => self.members.values().all(|member| member.has_asked),
+            Phase::PreparingRebalance if self.awaits_more => self.members.is_empty(),
+            Phase::PreparingRebalance => members.all(|member| member.parked.is_some()),
+            _ => members.all(|member| member.has_asked),
         }
     }
 
@@ -54,7 +47,7 @@ impl State {
             _ => {
                 // The time is up for members that have not asked for their assignment.
                 if self.remove_where(|member| !member.has_asked) > 0 {
-                    self.prepare_rebalance();
+                    self.rebalance();
                 }
             }
         }
@@ -65,22 +58,23 @@ impl State {
         // Static members stay until their sessions expire.
         self.remove_where(|member| member.parked.is_none() && member.instance.is_none());
         match self.elect_leader() {
-            Some(leader) => self.begin_generation(leader),
-            None if self.members.is_empty() => {
-                self.next_generation(Phase::Empty);
-                self.protocol = None;
-                self.leader = None;
-            }
             // Only static members, which may be restarting: they have their sessions to come back.
-            None => self.await_joins(false),
+            None if !self.members.is_empty() => self.await_joins(false),
+            leader => self.begin_generation(leader),
         }
     }
 
-    fn begin_generation(&mut self, leader: Id) {
-        self.next_generation(Phase::CompletingRebalance);
-        self.protocol = Some(self.choose_protocol());
-        self.leader = Some(leader);
-        self.begun = Some(self.rebalance_timeout());
+    /// With the members that there are, of which one leads, or with none.
+    fn begin_generation(&mut self, leader: Option<Id>) {
+        (self.phase, self.begun) = match leader {
+            Some(_) => (Phase::CompletingRebalance, Some(self.rebalance_timeout())),
+            None => (Phase::Empty, None),
+        };
+        self.round += 1;
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.protocol = self.choose_protocol();
+        self.leader = leader;
+        self.assigned = None;
         for member in self.members.values_mut() {
             member.has_asked = false;
             member.assignment = Bytes::new();
@@ -98,13 +92,6 @@ impl State {
         }
     }
 
-    fn next_generation(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.round += 1;
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
-        self.assigned = None;
-    }
-
     /// The leader stays it if it has joined; else the eldest who has.
     fn elect_leader(&self) -> Option<Id> {
         let members = self.members.iter();
@@ -116,8 +103,8 @@ impl State {
 
     /// Each member votes for the protocol that it likes best among those that all support.
     ///
-    /// INVARIANT: there is one: a member is not let in without it.
-    pub(super) fn choose_protocol(&self) -> Id {
+    /// INVARIANT: if there are members, there is one: a member is not let in without it.
+    pub(super) fn choose_protocol(&self) -> Option<Id> {
         let mut votes = BTreeMap::<&Id, usize>::new();
         for member in self.members.values() {
             let mut candidates = member.terms.protocols.names();
@@ -126,7 +113,7 @@ impl State {
             }
         }
         let winner = votes.into_iter().max_by_key(|(_, votes)| *votes);
-        winner.map_or_else(|| Id::from(""), |(name, _)| Id::clone(name))
+        winner.map(|(name, _)| Id::clone(name))
     }
 
     pub(super) fn all_support(&self, protocol: &str) -> bool {
@@ -165,7 +152,7 @@ impl State {
             }
             Err(error) => {
                 self.answer_each(|_, _| sync_failed(error));
-                self.prepare_rebalance();
+                self.rebalance();
             }
         }
     }
