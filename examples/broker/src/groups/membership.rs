@@ -27,7 +27,10 @@ impl State {
     /// Takes in a member, or refuses it.
     pub(super) fn join(&mut self, join: &Join, terms: Terms, waiter: Waiter) {
         match self.take_in(join, terms) {
-            Ok((id, true)) => self.park(&id, Parked::Join, waiter),
+            Ok((id, true)) => {
+                self.rebalance();
+                self.park(&id, Parked::Join, waiter);
+            }
             Ok((id, false)) => {
                 self.touch(&id);
                 waiter.answer(joined(self, &id));
@@ -42,8 +45,8 @@ impl State {
         }
     }
 
-    /// Puts the member into the group, and begins a rebalance if that needs one. Returns its id, and whether it has to
-    /// wait: not if it is as it was, in the generation that there is.
+    /// Puts the member into the group. Returns its id, and whether all have to join again: not if it is as it was, in the
+    /// generation that there is.
     fn take_in(&mut self, join: &Join, terms: Terms) -> Outcome<(Id, bool)> {
         self.check_exists()?;
         self.check_agreeable(&join.request.protocol_type, &terms)?;
@@ -102,7 +105,6 @@ impl State {
             parked: None,
         };
         self.members.insert(Id::clone(id), member);
-        self.rebalance();
         Ok((Id::clone(id), true))
     }
 
@@ -117,13 +119,9 @@ impl State {
             member.terms = terms;
             self.members.insert(Id::clone(id), member);
         }
-        let agree = self.protocol == self.choose_protocol();
         // If nothing changes for the others, they need not hear of it.
-        let changes = self.phase != Phase::Stable || !agree;
-        if changes {
-            self.rebalance();
-        }
-        (Id::clone(id), changes)
+        let agree = self.protocol == self.choose_protocol();
+        (Id::clone(id), self.phase != Phase::Stable || !agree)
     }
 
     /// A member joins again: because it was told to, because it wants a rebalance, or because it missed an answer.
@@ -141,7 +139,6 @@ impl State {
         };
         if rebalances {
             member.terms = terms;
-            self.rebalance();
         }
         Ok((id, rebalances))
     }

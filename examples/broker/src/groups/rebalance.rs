@@ -193,17 +193,15 @@ pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
             .with_group_instance_id(member.instance.as_deref().map(text))
             .with_metadata(member.terms.protocols.metadata(protocol))
     };
-    let members = match state.leader.as_ref() == Some(member) {
-        true => state.members.iter().map(listed).collect(),
-        false => Vec::new(),
-    };
+    let leads = state.leader.as_ref() == Some(member);
+    let members = state.members.iter().filter(|_| leads).map(listed);
     JoinGroupResponse::default()
         .with_generation_id(state.generation)
         .with_protocol_type(state.protocol_type.as_deref().map(text))
         .with_protocol_name(Some(text(protocol)))
         .with_leader(text(state.leader.as_deref().unwrap_or_default()))
         .with_member_id(text(member))
-        .with_members(members)
+        .with_members(members.collect())
 }
 
 /// What a member is told of its part.
