@@ -106,15 +106,13 @@ impl Group {
             (changed, state.begun.take(), state.round)
         };
         if let Some(timeout) = begun {
-            let group = Arc::clone(self);
             let phase = DelayedPhase {
-                group,
+                group: Arc::clone(self),
                 round,
                 timeout,
             };
-            let rebalances = &self.shared.rebalances;
-            if let Err(rejected) = rebalances.try_complete_else_watch(phase, [self.phases.watch()])
-            {
+            let (rebalances, watched) = (&self.shared.rebalances, [self.phases.watch()]);
+            if let Err(rejected) = rebalances.try_complete_else_watch(phase, watched) {
                 match rejected.into_parts() {
                     (RejectReason::ShutDown, phase) => phase.refuse(),
                     (_, phase) => phase.end(),
