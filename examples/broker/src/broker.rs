@@ -136,7 +136,7 @@ impl Broker {
             return answer.with_producer_id(id).into();
         }
         const CAUSE: &str = "there are no transactions here";
-        if caller.refusals.is_first(CAUSE) {
+        if caller.refusals.lock().insert(CAUSE) {
             let (client, id) = (caller.client, &caller.client_id);
             log!("{client} ({id:?}) has a transactional id: refused, {CAUSE}");
         }

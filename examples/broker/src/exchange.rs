@@ -26,14 +26,7 @@ pub(crate) struct Caller {
 }
 
 /// Why requests of one connection were refused. Clients send them again and again, and the log has each cause once.
-#[derive(Clone, Default)]
-pub(crate) struct Refusals(Arc<Mutex<BTreeSet<&'static str>>>);
-
-impl Refusals {
-    pub(crate) fn is_first(&self, cause: &'static str) -> bool {
-        self.0.lock().insert(cause)
-    }
-}
+pub(crate) type Refusals = Arc<Mutex<BTreeSet<&'static str>>>;
 
 /// What a step of a request comes to: something, or the error that its client is told.
 pub(crate) type Outcome<T = ()> = Result<T, ResponseError>;

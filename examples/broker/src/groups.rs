@@ -151,12 +151,10 @@ impl Coordinator {
     fn restore(&self, (group, topic, partition, committed): Change) -> Outcome {
         let group = self.group_or_new(&group)?;
         let (mut state, at) = (group.lock(), (topic, partition));
-        match committed {
-            Some(committed) => {
-                let charge = self.shared.charge(committed.size())?;
-                state.offsets.insert(at, (committed, charge));
-            }
-            None => drop(state.offsets.remove(&at)),
+        state.offsets.remove(&at);
+        if let Some(committed) = committed {
+            let charge = self.shared.charge(committed.size())?;
+            state.offsets.insert(at, (committed, charge));
         }
         Ok(())
     }
@@ -193,8 +191,15 @@ impl Coordinator {
             return Ok(Arc::clone(group));
         }
         if groups.len() >= self.shared.settings.max_groups {
-            // An unused group makes room.
-            let unused = groups.values().find_map(|group| bury_unused(group));
+            // An unused group makes room. A thread that has found it meanwhile is told to look it up again.
+            let unused = groups.values().find_map(|group| {
+                let mut state = group.lock();
+                let is_unused = state.phase == Phase::Empty && state.offsets.is_empty();
+                is_unused.then(|| {
+                    state.phase = Phase::Dead;
+                    Id::clone(&state.id)
+                })
+            });
             groups.remove(&unused.ok_or(ResponseError::PolicyViolation)?);
         }
         let group = Group::new(Id::from(id), &self.shared);
@@ -226,15 +231,4 @@ impl Shared {
         let mut parts = member.rsplit('-');
         parts.nth(1) == Some(self.process.as_str())
     }
-}
-
-/// Marks a group as dead if nothing would be lost with it; its id. A thread that has found it meanwhile is told to look
-/// it up again.
-fn bury_unused(group: &Group) -> Option<Id> {
-    let mut state = group.lock();
-    let unused = state.phase == Phase::Empty && state.offsets.is_empty();
-    unused.then(|| {
-        state.phase = Phase::Dead;
-        Id::clone(&state.id)
-    })
 }

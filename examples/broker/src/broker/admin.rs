@@ -89,6 +89,7 @@ fn holds(asked: &CreatableTopicConfig) -> bool {
 }
 
 pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
+    const DEFAULT: i8 = 5;
     let describe = |asked: DescribeConfigsResource| {
         let found = configs_of(&asked, topics);
         let wanted = |(name, _): &Config| match &asked.configuration_keys {
@@ -97,8 +98,15 @@ pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics)
         };
         let error = code(&found);
         let configs = found.into_iter().flatten().filter(wanted);
+        let configs = configs.map(|(name, value)| {
+            DescribeConfigsResourceResult::default()
+                .with_name(StrBytes::from_static_str(name))
+                .with_value(Some(StrBytes::from_string(value)))
+                .with_read_only(true)
+                .with_config_source(DEFAULT)
+        });
         DescribeConfigsResult::default()
-            .with_configs(configs.map(describe_config).collect())
+            .with_configs(configs.collect())
             .with_error_code(error)
             .with_resource_type(asked.resource_type)
             .with_resource_name(asked.resource_name)
@@ -119,13 +127,4 @@ fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<C
         }
         _ => Err(ResponseError::InvalidRequest),
     }
-}
-
-fn describe_config((name, value): Config) -> DescribeConfigsResourceResult {
-    const DEFAULT: i8 = 5;
-    DescribeConfigsResourceResult::default()
-        .with_name(StrBytes::from_static_str(name))
-        .with_value(Some(StrBytes::from_string(value)))
-        .with_read_only(true)
-        .with_config_source(DEFAULT)
 }

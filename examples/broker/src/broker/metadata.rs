@@ -3,13 +3,13 @@
 use crate::broker::topics::{Topic, Topics};
 use crate::exchange::{Caller, NODE, Outcome, Reply};
 use crate::messages::*;
-use crate::wire::apis::{APIS, Api};
+use crate::wire::apis::APIS;
 
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
 /// The versions handled here. Told also to a client that asked in a version which is not one of them, with that error.
 pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse {
-    let api_keys = APIS.iter().map(|Api(key, versions, _)| {
+    let api_keys = APIS.iter().map(|(key, versions, _)| {
         ApiVersion::default()
             .with_api_key(*key as i16)
             .with_min_version(*versions.start())

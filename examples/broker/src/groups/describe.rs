@@ -7,19 +7,6 @@ use crate::messages::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-impl Phase {
-    /// As Kafka calls it.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Empty => "Empty",
-            Self::PreparingRebalance { .. } => "PreparingRebalance",
-            Self::CompletingRebalance => "CompletingRebalance",
-            Self::Stable => "Stable",
-            Self::Dead => "Dead",
-        }
-    }
-}
-
 pub(super) fn list(groups: &[Arc<Group>], asked: &ListGroupsRequest) -> ListGroupsResponse {
     let wanted = |state: &str| {
         let mut filter = asked.states_filter.iter();
@@ -27,12 +14,12 @@ pub(super) fn list(groups: &[Arc<Group>], asked: &ListGroupsRequest) -> ListGrou
     };
     let listed = groups.iter().filter_map(|group| {
         let state = group.lock();
-        let name = state.phase.name();
-        (state.phase != Phase::Dead && wanted(name)).then(|| {
+        let name = name(state.phase);
+        (state.phase != Phase::Dead && wanted(&name)).then(|| {
             ListedGroup::default()
                 .with_group_id(GroupId(text(&state.id)))
                 .with_protocol_type(text(state.protocol_type.as_deref().unwrap_or_default()))
-                .with_group_state(text(name))
+                .with_group_state(name)
         })
     });
     ListGroupsResponse::default().with_groups(listed.collect())
@@ -45,7 +32,7 @@ pub(super) fn describe(
     let describe = |id: GroupId| {
         let described = match coordinator.group(&id) {
             Some(group) => described(&group.lock()),
-            None => DescribedGroup::default().with_group_state(text(Phase::Dead.name())),
+            None => DescribedGroup::default().with_group_state(name(Phase::Dead)),
         };
         described.with_group_id(id)
     };
@@ -56,26 +43,25 @@ pub(super) fn describe(
 
 fn described(state: &State) -> DescribedGroup {
     // While they do not agree, there is nothing to tell of it.
-    let protocol = match state.phase {
-        Phase::Stable => state.protocol.as_deref().unwrap_or_default(),
-        _ => "",
-    };
+    let agreed = (state.phase == Phase::Stable).then_some(state.protocol.as_deref());
+    let protocol = agreed.flatten().unwrap_or_default();
     let member = |(id, member): (&Id, &Member)| {
-        let described = DescribedGroupMember::default()
+        let assignment = agreed.map(|_| member.assignment.clone());
+        DescribedGroupMember::default()
             .with_member_id(text(id))
             .with_group_instance_id(member.instance.as_deref().map(text))
-            .with_client_id(text(&member.client_id))
-            .with_client_host(text(&member.client_host));
-        match state.phase {
-            Phase::Stable => described
-                .with_member_metadata(member.protocols.metadata(protocol))
-                .with_member_assignment(member.assignment.clone()),
-            _ => described,
-        }
+            .with_client_id(text(&member.terms.client_id))
+            .with_client_host(text(&member.terms.client_host))
+            .with_member_metadata(member.terms.protocols.metadata(protocol))
+            .with_member_assignment(assignment.unwrap_or_default())
     };
     DescribedGroup::default()
-        .with_group_state(text(state.phase.name()))
+        .with_group_state(name(state.phase))
         .with_protocol_type(text(state.protocol_type.as_deref().unwrap_or_default()))
         .with_protocol_data(text(protocol))
         .with_members(state.members.iter().map(member).collect())
+}
+
+fn name(phase: Phase) -> StrBytes {
+    StrBytes::from_string(format!("{phase:?}"))
 }

@@ -14,14 +14,14 @@
 //! and `Dead` once the group has been deleted.
 
 use super::journal::Offsets;
-use super::member::{Id, Member};
+use super::member::{Id, Member, Parked};
 use super::{Charge, Shared};
-use crate::exchange::{Outcome, ensure};
+use crate::exchange::{Outcome, Waiter, ensure};
 use crate::messages::*;
 use parking_lot::{Mutex, MutexGuard};
 use request_purgatory::purgatory::RejectReason;
 use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub(super) struct State {
     /// The group itself, for the sessions of its members.
     pub(super) group: Weak<Group>,
     pub(super) phase: Phase,
+    /// The group was empty: its rebalance waits for members that are not known yet.
+    pub(super) awaits_more: bool,
     /// Counts rebalances and the generations that came of them: tells whether a parked operation still means this one.
     pub(super) round: u64,
     /// How often the members have agreed, or the last of them has left. Clients name it in every request.
@@ -50,8 +52,6 @@ pub(super) struct State {
     pub(super) protocol: Option<Id>,
     pub(super) leader: Option<Id>,
     pub(super) members: BTreeMap<Id, Member>,
-    /// Members of this generation that have not yet asked for their assignment.
-    pub(super) unsynced: BTreeSet<Id>,
     /// The memory of their assignments.
     pub(super) assigned: Option<Charge>,
     pub(super) offsets: Offsets,
@@ -59,13 +59,11 @@ pub(super) struct State {
     pub(super) begun: Option<Duration>,
 }
 
+/// Administrators are told of it by these names, which are Kafka's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Empty,
-    PreparingRebalance {
-        /// The group was empty: it waits for members that are not known yet.
-        first: bool,
-    },
+    PreparingRebalance,
     CompletingRebalance,
     Stable,
     Dead,
@@ -73,27 +71,26 @@ pub(super) enum Phase {
 
 impl Group {
     pub(super) fn new(id: Id, shared: &Arc<Shared>) -> Arc<Self> {
-        let phases = shared.rebalances.resolve(Id::clone(&id));
-        let state = |group| State {
-            id,
+        let state = |group: &Weak<Self>| State {
+            id: Id::clone(&id),
             shared: Arc::clone(shared),
-            group,
+            group: Weak::clone(group),
             phase: Phase::Empty,
+            awaits_more: false,
             round: 0,
             generation: 0,
             protocol_type: None,
             protocol: None,
             leader: None,
             members: BTreeMap::new(),
-            unsynced: BTreeSet::new(),
             assigned: None,
             offsets: Offsets::new(),
             begun: None,
         };
         Arc::new_cyclic(|group| Self {
             shared: Arc::clone(shared),
-            state: Mutex::new(state(Weak::clone(group))),
-            phases,
+            state: Mutex::new(state(group)),
+            phases: shared.rebalances.resolve(Id::clone(&id)),
         })
     }
 
@@ -109,25 +106,22 @@ impl Group {
             (changed, state.begun.take(), state.round)
         };
         if let Some(timeout) = begun {
-            self.park(DelayedPhase {
+            let phase = DelayedPhase {
                 group: Arc::clone(self),
                 round,
                 timeout,
-            });
+            };
+            let (rebalances, watched) = (&self.shared.rebalances, [self.phases.watch()]);
+            if let Err(rejected) = rebalances.try_complete_else_watch(phase, watched) {
+                match rejected.into_parts() {
+                    (RejectReason::ShutDown, phase) => phase.refuse(),
+                    (_, phase) => phase.end(),
+                }
+            }
         }
         // The state was changed under the lock that `try_complete` takes.
         self.phases.check_and_complete_after_lock();
         changed
-    }
-
-    fn park(&self, phase: DelayedPhase) {
-        let rebalances = &self.shared.rebalances;
-        if let Err(rejected) = rebalances.try_complete_else_watch(phase, [self.phases.watch()]) {
-            match rejected.into_parts() {
-                (RejectReason::ShutDown, phase) => phase.refuse(),
-                (_, phase) => phase.end(),
-            }
-        }
     }
 }
 
@@ -220,20 +214,29 @@ impl State {
     /// A sign of life of a member. While a request of it waits, its session is suspended.
     pub(super) fn touch(&self, member: &str) {
         if let Some(found) = self.members.get(member) {
-            let timeout = match found.is_waiting() {
-                true => Duration::MAX,
-                false => found.session_timeout,
+            let timeout = match found.parked {
+                Some(_) => Duration::MAX,
+                None => found.terms.session_timeout,
             };
             self.shared.sessions.touch(&found.number, timeout);
         }
+    }
+
+    /// A request of a member waits. A second one takes the place of the first.
+    pub(super) fn park(&mut self, id: &Id, request: Parked, waiter: Waiter) {
+        if let Some(member) = self.members.get_mut(id) {
+            member.fail(id, ResponseError::RebalanceInProgress);
+            member.parked = Some((request, waiter));
+        }
+        self.touch(id);
     }
 
     pub(super) fn heartbeat(&self, request: &HeartbeatRequest) -> Outcome {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
         self.touch(&request.member_id);
-        let rebalances = matches!(self.phase, Phase::PreparingRebalance { .. });
-        ensure(!rebalances, ResponseError::RebalanceInProgress)
+        let is_agreed = self.phase != Phase::PreparingRebalance;
+        ensure(is_agreed, ResponseError::RebalanceInProgress)
     }
 
     /// Whether the sender of `request` may commit now. A member that does is alive.
@@ -252,7 +255,15 @@ impl State {
         ensure(is_assigned, ResponseError::RebalanceInProgress)
     }
 
-    /// Takes a member out, and ends its waits. Where the phase may await its sync, the caller begins another.
+    /// Takes out the members that are meant. Where the phase may await a sync of theirs, the caller begins another.
+    pub(super) fn remove_where(&mut self, is_meant: impl Fn(&Member) -> bool) -> usize {
+        let meant = self.members.iter().filter(|(_, member)| is_meant(member));
+        let meant: Vec<_> = meant.map(|(id, _)| Id::clone(id)).collect();
+        meant.iter().for_each(|id| self.remove_member(id));
+        meant.len()
+    }
+
+    /// Takes a member out, and ends its wait.
     pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);
@@ -266,9 +277,8 @@ impl State {
     /// A client has gone that waited. Its member stays for as long as a session lasts: it may come back.
     pub(super) fn client_gone(&mut self) {
         let has_gone = |(id, member): (&Id, &mut Member)| {
-            let join = member.join.take_if(|waiter| waiter.has_gone());
-            let sync = member.sync.take_if(|waiter| waiter.has_gone());
-            join.or(sync).map(|_| Id::clone(id))
+            let gone = member.parked.take_if(|(_, waiter)| waiter.has_gone());
+            gone.map(|_| Id::clone(id))
         };
         let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();
         gone.iter().for_each(|id| self.touch(id));

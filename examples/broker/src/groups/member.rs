@@ -1,8 +1,8 @@
 //! One member of a group, and what it is told when something is wrong.
 
-use super::settings::MAX_PROTOCOLS;
+use super::settings::{MAX_CLIENT_ID, MAX_ID, MAX_PROTOCOLS, MAX_REBALANCE, SESSION};
 use super::{Charge, Shared};
-use crate::exchange::{Outcome, Waiter, ensure};
+use crate::exchange::{Caller, Outcome, Waiter, ensure, milliseconds};
 use crate::messages::*;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -17,16 +17,27 @@ pub(super) struct Member {
     pub(super) number: u64,
     /// The name of a static member.
     pub(super) instance: Option<Id>,
+    pub(super) terms: Terms,
+    /// Whether it has asked for its assignment in this generation.
+    pub(super) has_asked: bool,
+    pub(super) assignment: Bytes,
+    /// Its request that is parked: it cannot send heartbeats then, and need not.
+    pub(super) parked: Option<(Parked, Waiter)>,
+}
+
+/// What members wait in: in a join for the other members, in a sync for the leader.
+pub(super) enum Parked {
+    Join,
+    Sync,
+}
+
+/// What a member says of itself, and asks for, each time that it joins.
+pub(super) struct Terms {
     pub(super) client_id: Id,
     pub(super) client_host: Id,
     pub(super) session_timeout: Duration,
     pub(super) rebalance_timeout: Duration,
     pub(super) protocols: Protocols,
-    pub(super) assignment: Bytes,
-    /// The join that waits for the other members.
-    pub(super) join: Option<Waiter>,
-    /// The sync that waits for the leader.
-    pub(super) sync: Option<Waiter>,
 }
 
 /// What a member can do: names of protocols, the best first, with what it has to say to the leader in each.
@@ -36,27 +47,38 @@ pub(super) struct Protocols {
 }
 
 impl Member {
-    /// Whether a request of it is parked: it cannot send heartbeats then, and need not.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.join.is_some() || self.sync.is_some()
-    }
-
-    /// Ends its waits with an error.
+    /// Ends its wait with an error.
     pub(super) fn fail(&mut self, id: &str, error: ResponseError) {
-        self.fail_join(id, error);
-        self.fail_sync(error);
-    }
-
-    pub(super) fn fail_join(&mut self, id: &str, error: ResponseError) {
-        if let Some(waiter) = self.join.take() {
-            waiter.answer(join_failed(id, error));
+        match self.parked.take() {
+            Some((Parked::Join, waiter)) => waiter.answer(join_failed(id, error)),
+            Some((Parked::Sync, waiter)) => waiter.answer(sync_failed(error)),
+            None => {}
         }
     }
+}
 
-    pub(super) fn fail_sync(&mut self, error: ResponseError) {
-        if let Some(waiter) = self.sync.take() {
-            waiter.answer(sync_failed(error));
-        }
+impl Terms {
+    /// What a request to join says, if that can be, whatever the group.
+    pub(super) fn of(
+        request: &JoinGroupRequest,
+        caller: &Caller,
+        shared: &Shared,
+    ) -> Outcome<Self> {
+        let session_timeout = milliseconds(request.session_timeout_ms);
+        let is_session = SESSION.contains(&session_timeout);
+        ensure(is_session, ResponseError::InvalidSessionTimeout)?;
+        let is_name = |name: &StrBytes| (1..=MAX_ID).contains(&name.len());
+        let is_named = request.group_instance_id.as_ref().is_none_or(is_name);
+        ensure(is_named, ResponseError::InvalidRequest)?;
+        let client_id = &caller.client_id;
+        let client_id = &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)];
+        Ok(Self {
+            client_id: Id::from(client_id),
+            client_host: Id::from(format!("/{}", caller.client.ip())),
+            session_timeout,
+            rebalance_timeout: milliseconds(request.rebalance_timeout_ms).min(MAX_REBALANCE),
+            protocols: Protocols::copy(&request.protocols, shared)?,
+        })
     }
 }
 

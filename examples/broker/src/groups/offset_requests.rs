@@ -7,7 +7,6 @@ use super::settings::MAX_OFFSET_METADATA;
 use super::{Charge, Coordinator};
 use crate::exchange::{Outcome, code, ensure};
 use crate::messages::*;
-use std::collections::BTreeMap;
 
 impl Coordinator {
     pub(super) fn commit(
@@ -22,12 +21,11 @@ impl Coordinator {
         let journal = self.journal.lock();
         let mut check = |topic: &str, asked_for: &OffsetCommitRequestPartition| {
             let (index, metadata) = (asked_for.partition_index, &asked_for.committed_metadata);
-            if !is_partition(topic, index) {
-                return Err(ResponseError::UnknownTopicOrPartition);
-            }
-            if metadata.as_ref().map_or(0, |text| text.len()) > MAX_OFFSET_METADATA {
-                return Err(ResponseError::OffsetMetadataTooLarge);
-            }
+            let is_there = is_partition(topic, index);
+            ensure(is_there, ResponseError::UnknownTopicOrPartition)?;
+            let length = metadata.as_ref().map_or(0, |text| text.len());
+            let is_short = length <= MAX_OFFSET_METADATA;
+            ensure(is_short, ResponseError::OffsetMetadataTooLarge)?;
             let committed = Committed {
                 offset: asked_for.committed_offset,
                 leader_epoch: asked_for.committed_leader_epoch,
@@ -100,15 +98,14 @@ impl Coordinator {
         let nothing = Offsets::default();
         let offsets = state.as_ref().map_or(&nothing, |state| &state.offsets);
         let asked = asked.topics.unwrap_or_else(|| {
-            let mut indexes = BTreeMap::<&Id, Vec<i32>>::new();
-            for (topic, index) in offsets.keys() {
-                indexes.entry(topic).or_default().push(*index);
-            }
-            let topic = |(name, indexes): (&Id, _)| {
-                let topic = OffsetFetchRequestTopic::default().with_name(text(name).into());
-                topic.with_partition_indexes(indexes)
+            let all: Vec<_> = offsets.keys().collect();
+            let topics = all.chunk_by(|(one, _), (other, _)| one == other);
+            let topic = |partitions: &[&(Id, i32)]| {
+                OffsetFetchRequestTopic::default()
+                    .with_name(text(&partitions[0].0).into())
+                    .with_partition_indexes(partitions.iter().map(|(_, index)| *index).collect())
             };
-            indexes.into_iter().map(topic).collect()
+            topics.map(topic).collect()
         });
         let topics = asked.into_iter().map(|topic| {
             let partitions = topic.partition_indexes.iter().map(|index| {
@@ -188,16 +185,15 @@ impl Coordinator {
     fn delete_group(&self, id: &str) -> Outcome {
         let group = self.group(id).ok_or(ResponseError::GroupIdNotFound)?;
         let mut journal = self.journal.lock();
-        {
-            let mut state = group.lock();
-            match state.phase {
-                Phase::Empty => {}
-                Phase::Dead => return Err(ResponseError::GroupIdNotFound),
-                _ => return Err(ResponseError::NonEmptyGroup),
-            }
-            state.forget(&mut journal, |_| true)?;
-            state.phase = Phase::Dead;
+        let mut state = group.lock();
+        match state.phase {
+            Phase::Empty => {}
+            Phase::Dead => return Err(ResponseError::GroupIdNotFound),
+            _ => return Err(ResponseError::NonEmptyGroup),
         }
+        state.forget(&mut journal, |_| true)?;
+        state.phase = Phase::Dead;
+        drop(state);
         self.groups.write().remove(id);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, sync_failed};
+use super::member::{Id, Member, Parked, sync_failed};
 use crate::exchange::{Answer, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
@@ -9,41 +9,33 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl State {
-    /// Begins a rebalance if none is in progress.
+    /// All members have to join again, if they are not about to.
     pub(super) fn rebalance(&mut self) {
-        if !matches!(self.phase, Phase::PreparingRebalance { .. } | Phase::Dead) {
-            self.prepare_rebalance();
+        if !matches!(self.phase, Phase::PreparingRebalance | Phase::Dead) {
+            self.answer_each(|_, _| sync_failed(ResponseError::RebalanceInProgress));
+            self.await_joins(self.phase == Phase::Empty);
         }
     }
 
-    /// All members have to join again.
-    fn prepare_rebalance(&mut self) {
-        self.fail_syncs(ResponseError::RebalanceInProgress);
-        let first = self.phase == Phase::Empty;
-        let longest = match first {
+    fn await_joins(&mut self, awaits_more: bool) {
+        let longest = match awaits_more {
             true => self.shared.settings.initial_delay,
             false => Duration::MAX,
         };
-        let wait = self.rebalance_timeout().min(longest);
-        self.unsynced.clear();
-        self.phase = Phase::PreparingRebalance { first };
-        self.await_joins(wait);
-    }
-
-    fn await_joins(&mut self, wait: Duration) {
+        self.phase = Phase::PreparingRebalance;
+        self.awaits_more = awaits_more;
         self.round += 1;
-        self.begun = Some(wait);
+        self.begun = Some(self.rebalance_timeout().min(longest));
     }
 
     /// Whether the phase of `round` need not wait any longer, whatever the time.
     pub(super) fn is_over(&self, round: u64) -> bool {
-        let has_joined = |member: &Member| member.join.is_some();
+        let mut members = self.members.values();
         match self.phase {
             _ if self.round != round => true,
-            Phase::PreparingRebalance { first } => {
-                self.members.is_empty() || !first && self.members.values().all(has_joined)
-            }
-            _ => self.unsynced.is_empty(),
+            Phase::PreparingRebalance if self.awaits_more => self.members.is_empty(),
+            Phase::PreparingRebalance => members.all(|member| member.parked.is_some()),
+            _ => members.all(|member| member.has_asked),
         }
     }
 
@@ -51,79 +43,59 @@ impl State {
     pub(super) fn end_phase(&mut self, round: u64) {
         match self.phase {
             _ if self.round != round => {}
-            Phase::PreparingRebalance { .. } => self.end_join_phase(),
-            // The time is up for members that have not asked for their assignment.
-            _ if !self.unsynced.is_empty() => {
-                for id in std::mem::take(&mut self.unsynced) {
-                    self.remove_member(&id);
+            Phase::PreparingRebalance => self.end_join_phase(),
+            _ => {
+                // The time is up for members that have not asked for their assignment.
+                if self.remove_where(|member| !member.has_asked) > 0 {
+                    self.rebalance();
                 }
-                self.prepare_rebalance();
             }
-            _ => {}
         }
     }
 
     /// A new generation begins with the members that have joined.
     fn end_join_phase(&mut self) {
         // Static members stay until their sessions expire.
-        let missing = |(id, member): (&Id, &Member)| {
-            (member.join.is_none() && member.instance.is_none()).then(|| Id::clone(id))
-        };
-        for id in self.members.iter().filter_map(missing).collect::<Vec<_>>() {
-            self.remove_member(&id);
-        }
+        self.remove_where(|member| member.parked.is_none() && member.instance.is_none());
         match self.elect_leader() {
-            Some(leader) => self.begin_generation(leader),
-            None if self.members.is_empty() => {
-                self.next_generation(Phase::Empty);
-                self.protocol = None;
-                self.leader = None;
-            }
             // Only static members, which may be restarting: they have their sessions to come back.
-            None => {
-                self.phase = Phase::PreparingRebalance { first: false };
-                self.await_joins(self.rebalance_timeout());
-            }
+            None if !self.members.is_empty() => self.await_joins(false),
+            leader => self.begin_generation(leader),
         }
     }
 
-    fn begin_generation(&mut self, leader: Id) {
-        self.next_generation(Phase::CompletingRebalance);
-        self.protocol = Some(self.choose_protocol());
-        self.leader = Some(leader);
-        self.unsynced = self.members.keys().cloned().collect();
-        self.begun = Some(self.rebalance_timeout());
+    /// With the members that there are, of which one leads, or with none.
+    fn begin_generation(&mut self, leader: Option<Id>) {
+        (self.phase, self.begun) = match leader {
+            Some(_) => (Phase::CompletingRebalance, Some(self.rebalance_timeout())),
+            None => (Phase::Empty, None),
+        };
+        self.round += 1;
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.protocol = self.choose_protocol();
+        self.leader = leader;
+        self.assigned = None;
         for member in self.members.values_mut() {
+            member.has_asked = false;
             member.assignment = Bytes::new();
         }
-        self.answer_each(|member| &mut member.join, joined);
+        self.answer_each(joined);
     }
 
-    /// Answers the members of which this waits. Their sessions go on.
-    fn answer_each<A: Into<Answer>>(
-        &mut self,
-        waiting: impl Fn(&mut Member) -> &mut Option<Waiter>,
-        answer: impl Fn(&Self, &Id) -> A,
-    ) {
-        let waits = |(id, member)| Some((Id::clone(id), waiting(member).take()?));
-        let waiters: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
-        for (id, waiter) in waiters {
+    /// Answers the members that wait. Their sessions go on.
+    fn answer_each<A: Into<Answer>>(&mut self, answer: impl Fn(&Self, &Id) -> A) {
+        let waits = |(id, member): (&Id, &mut Member)| Some((Id::clone(id), member.parked.take()?));
+        let waiting: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
+        for (id, (_, waiter)) in waiting {
             self.touch(&id);
             waiter.answer(answer(self, &id));
         }
     }
 
-    fn next_generation(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.round += 1;
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
-        self.assigned = None;
-    }
-
     /// The leader stays it if it has joined; else the eldest who has.
     fn elect_leader(&self) -> Option<Id> {
         let members = self.members.iter();
-        let joined = members.filter(|(_, member)| member.join.is_some());
+        let joined = members.filter(|(_, member)| member.parked.is_some());
         let leads = |id: &Id| self.leader.as_ref() == Some(id);
         let elected = joined.min_by_key(|(id, member)| (!leads(id), member.number));
         elected.map(|(id, _)| Id::clone(id))
@@ -131,27 +103,28 @@ impl State {
 
     /// Each member votes for the protocol that it likes best among those that all support.
     ///
-    /// INVARIANT: there is one: a member is not let in without it.
-    pub(super) fn choose_protocol(&self) -> Id {
+    /// INVARIANT: if there are members, there is one: a member is not let in without it.
+    pub(super) fn choose_protocol(&self) -> Option<Id> {
         let mut votes = BTreeMap::<&Id, usize>::new();
         for member in self.members.values() {
-            let mut candidates = member.protocols.names();
+            let mut candidates = member.terms.protocols.names();
             if let Some(vote) = candidates.find(|name| self.all_support(name)) {
                 *votes.entry(vote).or_default() += 1;
             }
         }
         let winner = votes.into_iter().max_by_key(|(_, votes)| *votes);
-        winner.map_or_else(|| Id::from(""), |(name, _)| Id::clone(name))
+        winner.map(|(name, _)| Id::clone(name))
     }
 
     pub(super) fn all_support(&self, protocol: &str) -> bool {
         let mut members = self.members.values();
-        members.all(|member| member.protocols.supports(protocol))
+        members.all(|member| member.terms.protocols.supports(protocol))
     }
 
     /// The longest that any member asks for.
     fn rebalance_timeout(&self) -> Duration {
-        let timeouts = self.members.values().map(|member| member.rebalance_timeout);
+        let members = self.members.values();
+        let timeouts = members.map(|member| member.terms.rebalance_timeout);
         timeouts.max().unwrap_or_default()
     }
 
@@ -161,28 +134,25 @@ impl State {
             return waiter.answer(sync_failed(error));
         }
         let id = Id::from(&*request.member_id);
-        self.unsynced.remove(&id);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.has_asked = true;
+        }
         if self.phase == Phase::Stable {
             waiter.answer(synced(self, &id));
             return self.touch(&id);
         }
-        if let Some(member) = self.members.get_mut(&id) {
-            // A second request of the same member takes the place of the first.
-            member.fail_sync(ResponseError::RebalanceInProgress);
-            member.sync = Some(waiter);
-        }
-        self.touch(&id);
+        self.park(&id, Parked::Sync, waiter);
         if self.leader.as_ref() != Some(&id) {
             return;
         }
         match self.assign(&request.assignments) {
             Ok(()) => {
                 self.phase = Phase::Stable;
-                self.answer_each(|member| &mut member.sync, synced);
+                self.answer_each(synced);
             }
             Err(error) => {
-                self.fail_syncs(error);
-                self.prepare_rebalance();
+                self.answer_each(|_, _| sync_failed(error));
+                self.rebalance();
             }
         }
     }
@@ -196,8 +166,8 @@ impl State {
         let agree = agrees(request.protocol_type.as_deref(), &self.protocol_type)
             && agrees(request.protocol_name.as_deref(), &self.protocol);
         ensure(agree, ResponseError::InconsistentGroupProtocol)?;
-        let rebalances = matches!(self.phase, Phase::PreparingRebalance { .. });
-        ensure(!rebalances, ResponseError::RebalanceInProgress)
+        let is_agreed = self.phase != Phase::PreparingRebalance;
+        ensure(is_agreed, ResponseError::RebalanceInProgress)
     }
 
     /// Gives every member what the leader has assigned to it, which may be nothing.
@@ -212,11 +182,6 @@ impl State {
         }
         Ok(())
     }
-
-    fn fail_syncs(&mut self, error: ResponseError) {
-        let failed = |_: &Self, _: &Id| sync_failed(error);
-        self.answer_each(|member| &mut member.sync, failed);
-    }
 }
 
 /// What a member is told of the generation; the leader gets a list of its members.
@@ -226,19 +191,17 @@ pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
         JoinGroupResponseMember::default()
             .with_member_id(text(id))
             .with_group_instance_id(member.instance.as_deref().map(text))
-            .with_metadata(member.protocols.metadata(protocol))
+            .with_metadata(member.terms.protocols.metadata(protocol))
     };
-    let members = match state.leader.as_ref() == Some(member) {
-        true => state.members.iter().map(listed).collect(),
-        false => Vec::new(),
-    };
+    let leads = state.leader.as_ref() == Some(member);
+    let members = state.members.iter().filter(|_| leads).map(listed);
     JoinGroupResponse::default()
         .with_generation_id(state.generation)
         .with_protocol_type(state.protocol_type.as_deref().map(text))
         .with_protocol_name(Some(text(protocol)))
         .with_leader(text(state.leader.as_deref().unwrap_or_default()))
         .with_member_id(text(member))
-        .with_members(members)
+        .with_members(members.collect())
 }
 
 /// What a member is told of its part.

@@ -1,9 +1,8 @@
 //! The requests of members.
 
 use super::group::{Group, State};
-use super::member::{Id, join_failed, sync_failed};
+use super::member::{Terms, join_failed, sync_failed};
 use super::membership::Join;
-use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
 use crate::exchange::{Caller, NODE, Reply, Waiter, answered_later, code, ensure};
 use crate::messages::*;
@@ -44,19 +43,22 @@ impl Coordinator {
     }
 
     fn join(&self, request: JoinGroupRequest, caller: &Caller) -> Reply {
-        let client_id = &caller.client_id;
-        let client_id = &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)];
-        let join = Join {
-            version: caller.version,
-            fresh_id: self.shared.fresh_id(client_id),
-            client_id: Id::from(client_id),
-            client_host: Id::from(format!("/{}", caller.client.ip())),
-            request,
+        let find = || {
+            let terms = Terms::of(&request, caller, &self.shared)?;
+            ensure(caller.may_wait, NO_ROOM)?;
+            Ok((self.group_or_new(&request.group_id)?, terms))
         };
-        let checked = join.check().and(ensure(caller.may_wait, NO_ROOM));
-        match checked.and_then(|()| self.group_or_new(&join.request.group_id)) {
-            Err(error) => join_failed(&join.request.member_id, error).into(),
-            Ok(group) => waiting(group, |state, waiter| state.join(&join, waiter)),
+        match find() {
+            Err(error) => join_failed(&request.member_id, error).into(),
+            Ok((group, terms)) => {
+                let (version, fresh_id) = (caller.version, self.shared.fresh_id(&terms.client_id));
+                let join = Join {
+                    request,
+                    version,
+                    fresh_id,
+                };
+                waiting(group, |state, waiter| state.join(&join, terms, waiter))
+            }
         }
     }
 
@@ -110,7 +112,7 @@ fn waiting(group: Arc<Group>, ask: impl FnOnce(&mut State, Waiter)) -> Reply {
 fn refuse_kip_848(asked: &ConsumerGroupHeartbeatRequest, caller: &Caller) -> Reply {
     const REASON: &str =
         "the consumer protocol of KIP-848 is not known here, use group.protocol=classic";
-    if caller.refusals.is_first(REASON) {
+    if caller.refusals.lock().insert(REASON) {
         let (group, client) = (&**asked.group_id, caller.client);
         log!("{client}, for group {group:?}: refused, {REASON}");
     }

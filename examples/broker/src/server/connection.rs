@@ -77,7 +77,7 @@ impl Connection<'_> {
         let (frame, memory) = match sent {
             Sent::Request(frame, memory) => (frame, memory),
             Sent::TooLong(refusal, length) => {
-                if self.refusals.is_first("too long") {
+                if self.refusals.lock().insert("too long") {
                     let is = format!("is too long: {length} bytes of at most {MAX_FRAME}");
                     log!("{}: a request {is}: refused", self.client);
                 }

@@ -6,7 +6,7 @@
 //! that the bytes in hand really cover get as far as the decoder.
 
 use bytes::Buf;
-use std::ops::RangeInclusive;
+use std::str::SplitWhitespace;
 
 /// Most array elements and tagged fields that one request may hold, all its arrays together.
 ///
@@ -23,31 +23,9 @@ pub(crate) fn check(body: &[u8], outline: &str, version: i16, flexible: bool) ->
         flexible,
         elements_left: MAX_ELEMENTS,
     };
-    walk.fields(outline)?;
+    walk.fields(&mut outline.split_whitespace(), true)?;
     walk.tagged_fields()?;
     Some(MAX_ELEMENTS - walk.elements_left)
-}
-
-/// Takes the first field off an outline: what it is, and the versions that have it.
-fn first(outline: &str) -> Option<(&str, RangeInclusive<i16>, &str)> {
-    let outline = outline.trim_start();
-    let mut depth = 0;
-    let end = outline.find(|next| {
-        depth += i32::from(matches!(next, '[' | '{')) - i32::from(matches!(next, ']' | '}'));
-        next == ' ' && depth == 0
-    });
-    let (field, rest) = outline.split_at(end.unwrap_or(outline.len()));
-    let (kind, versions) = field.split_at(field.rfind([']', '}']).map_or(0, |bracket| bracket + 1));
-    let at = versions.find(['+', '-']).unwrap_or(versions.len());
-    let (plain, versions) = versions.split_at(at);
-    let bound = versions.get(1..).and_then(|bound| bound.parse().ok());
-    let versions = match (versions.starts_with('+'), bound) {
-        (_, None) => 0..=i16::MAX,
-        (true, Some(first)) => first..=i16::MAX,
-        (false, Some(last)) => 0..=last,
-    };
-    let kind = if kind.is_empty() { plain } else { kind };
-    (!kind.is_empty()).then_some((kind, versions, rest))
 }
 
 /// A place in the bytes of a request.
@@ -60,33 +38,42 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Walks along the fields of an outline: a number stands for that many bytes, `s` for a string, `b` for bytes,
-    /// `[...]` for an array of structures with these fields, `{...}` for an array of numbers or strings. `+7` behind a
-    /// field says that it is there from version 7 on, `-7` that it is there up to version 7. All but numbers may be
-    /// null.
-    fn fields(&mut self, mut outline: &str) -> Option<()> {
-        while let Some((kind, versions, rest)) = first(outline) {
-            outline = rest;
-            if !versions.contains(&self.version) {
+    /// Walks along the fields of an outline, up to the bracket that closes it: a number stands for that many bytes, `s`
+    /// for a string, `b` for bytes, `[ ... ]` for an array of structures with these fields, `{ ... }` for an array of
+    /// numbers or strings. `7+` before a field says that it is there from version 7 on, `0-7` that it is there up to
+    /// version 7. All but numbers may be null. Where the structure is not there, only the outline is walked along.
+    fn fields(&mut self, outline: &mut SplitWhitespace<'_>, is_there: bool) -> Option<()> {
+        let mut has_field = is_there;
+        while let Some(token) = outline.next() {
+            if let Some(first) = token.strip_suffix('+') {
+                has_field &= self.version >= first.parse().ok()?;
                 continue;
             }
-            match kind {
+            if let Some(last) = token.strip_prefix("0-") {
+                has_field &= self.version <= last.parse().ok()?;
+                continue;
+            }
+            match token {
+                "]" | "}" => break,
+                "[" | "{" => {
+                    let count = if has_field { self.elements()? } else { 0 };
+                    for _ in 0..count {
+                        self.fields(&mut outline.clone(), true)?;
+                        if token == "[" {
+                            self.tagged_fields()?;
+                        }
+                    }
+                    self.fields(outline, false)?;
+                }
+                _ if !has_field => {}
                 "s" => drop(self.text()?),
                 "b" => {
                     let length = self.length(4)?;
                     self.take(length)?;
                 }
-                _ if kind.starts_with(['[', '{']) => {
-                    let inner = &kind[1..kind.len() - 1];
-                    for _ in 0..self.elements()? {
-                        self.fields(inner)?;
-                        if kind.starts_with('[') {
-                            self.tagged_fields()?;
-                        }
-                    }
-                }
                 size => drop(self.take(size.parse().ok()?)?),
             }
+            has_field = is_there;
         }
         Some(())
     }

@@ -1,7 +1,7 @@
 //! From a frame to a request.
 
 use crate::messages::*;
-use crate::wire::apis::Api;
+use crate::wire::apis::{self, Api};
 use crate::wire::frame::encode;
 use crate::wire::outline::{self, Walk};
 use bytes::{Buf, Bytes, BytesMut};
@@ -36,8 +36,8 @@ impl Envelope {
             return Err("frame too short for a request header".to_owned());
         };
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-        let known = Api::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
-        let Api(api, versions, outline) = known;
+        let known = apis::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
+        let (api, versions, outline) = known;
         let mut envelope = Self {
             api: *api,
             version,
@@ -97,8 +97,8 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let (mut start, rest) = start.split_at_checked(8)?;
     let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
     let is_taken =
-        |Api(api, versions, _): &&Api| *api == ApiKey::Produce && versions.contains(&version);
-    let Api(api, ..) = Api::by_key(key).filter(is_taken)?;
+        |(api, versions, _): &&Api| *api == ApiKey::Produce && versions.contains(&version);
+    let (api, ..) = apis::by_key(key).filter(is_taken)?;
     let mut walk = Walk {
         rest,
         version,

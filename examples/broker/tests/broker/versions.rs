@@ -50,12 +50,8 @@ fn every_request_is_answered_in_every_version() {
     all.each(|version| {
         // From version 9 on a length is a varint, and that of this one takes four bytes.
         let records = if version < 9 { &value } else { &long };
-        produce_request(
-            -1,
-            1_000,
-            "t",
-            &[0, 1].map(|index| (index, Some(&records[..]))),
-        )
+        let both = [0, 1].map(|index| (index, Some(&records[..])));
+        produce_request(-1, 1_000, "t", &both)
     });
     all.each(|_| {
         let mut request = fetch("t", 2, 0);

@@ -11,35 +11,35 @@ const CLIENTS: usize = 5;
 /// The protocols that clients offer. All have "b".
 const OFFERS: [&[&str]; 3] = [&["a", "b"], &["b", "a"], &["b", "c"]];
 
+/// What a client does, or what happens meanwhile.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Client, version, what it offers.
-    Join(usize, i16, usize),
-    Sync(usize),
-    Heartbeat(usize),
-    Leave(usize),
+    /// In this version, and with this offer.
+    Join(i16, usize),
+    Sync,
+    Heartbeat,
+    Leave,
     /// Its connection breaks, with all that it waits for.
-    Abandon(usize),
+    Abandon,
     /// Its process ends, and another one takes its place.
-    Restart(usize),
+    Restart,
     Pass(u64),
     Delete,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let client = 0..CLIENTS;
+fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
+    let version = prop_oneof![Just(3_i16), Just(8), Just(9)];
     let step = prop_oneof![
-        6 => (client.clone(), prop_oneof![Just(3_i16), Just(8), Just(9)], 0..OFFERS.len())
-            .prop_map(|(client, version, offer)| Step::Join(client, version, offer)),
-        6 => client.clone().prop_map(Step::Sync),
-        3 => client.clone().prop_map(Step::Heartbeat),
-        1 => client.clone().prop_map(Step::Leave),
-        1 => client.clone().prop_map(Step::Abandon),
-        1 => client.prop_map(Step::Restart),
+        6 => (version, 0..OFFERS.len()).prop_map(|(version, offer)| Step::Join(version, offer)),
+        6 => Just(Step::Sync),
+        3 => Just(Step::Heartbeat),
+        1 => Just(Step::Leave),
+        1 => Just(Step::Abandon),
+        1 => Just(Step::Restart),
         4 => prop_oneof![0_u64..200, 0_u64..12_000].prop_map(Step::Pass),
         1 => Just(Step::Delete),
     ];
-    proptest::collection::vec(step, 1..120)
+    proptest::collection::vec((0..CLIENTS, step), 1..120)
 }
 
 #[derive(Default)]
@@ -56,7 +56,7 @@ struct Client {
 
 struct Run {
     world: World,
-    clients: Vec<Client>,
+    clients: [Client; CLIENTS],
     /// Protocol and leader of a generation, as they were told first. A group that is made anew counts from the start.
     generations: Generations,
 }
@@ -65,63 +65,44 @@ type Generations = BTreeMap<i32, (String, String)>;
 
 impl Run {
     fn new() -> Self {
-        let client = |number| Client {
-            name: [Some("x"), Some("y"), None, None, None][number],
+        let client = |name| Client {
+            name,
             ..Client::default()
         };
         Self {
             world: World::new(),
-            clients: (0..CLIENTS).map(client).collect(),
+            clients: [Some("x"), Some("y"), None, None, None].map(client),
             generations: BTreeMap::new(),
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, client: usize, step: &Step) {
+        let (world, client) = (&self.world, &mut self.clients[client]);
         match *step {
-            Step::Join(client, version, offer) => self.join(client, version, offer),
-            Step::Sync(client) => self.sync(client),
-            Step::Heartbeat(client) => {
-                let client = &self.clients[client];
-                self.world.heartbeat(&client.member, client.generation);
+            Step::Join(version, offer) => {
+                let request = join_request(&client.member)
+                    .with_group_instance_id(client.name.map(text))
+                    .with_protocols(protocols(OFFERS[offer]));
+                client.joins.push(world.ask(request, version));
             }
-            Step::Leave(client) => _ = self.world.leave(&self.clients[client].member, None),
-            Step::Abandon(client) => {
-                self.clients[client].joins.clear();
-                self.clients[client].syncs.clear();
+            Step::Sync => {
+                let members: Vec<_> = client.leads.iter().map(String::as_str).collect();
+                let request = sync_request(&client.member, client.generation, &members)
+                    .with_group_instance_id(client.name.map(text));
+                client
+                    .syncs
+                    .push((client.generation, world.ask(request, 5)));
             }
-            Step::Restart(client) => {
-                let client = &mut self.clients[client];
-                client.name = std::mem::take(client).name;
-            }
-            Step::Pass(milliseconds) => self.world.pass(Duration::from_millis(milliseconds)),
-            Step::Delete => self.delete(),
+            Step::Heartbeat => _ = world.heartbeat(&client.member, client.generation),
+            Step::Leave => _ = world.leave(&client.member, None),
+            Step::Abandon => (client.joins, client.syncs) = Default::default(),
+            Step::Restart => client.name = std::mem::take(client).name,
+            Step::Pass(milliseconds) => world.pass(Duration::from_millis(milliseconds)),
+            Step::Delete if world.delete() == 0 => self.generations.clear(),
+            Step::Delete => {}
         }
         self.collect();
         self.world.check();
-    }
-
-    fn join(&mut self, number: usize, version: i16, offer: usize) {
-        let client = &mut self.clients[number];
-        let request = join_request(&client.member)
-            .with_group_instance_id(client.name.map(text))
-            .with_protocols(protocols(OFFERS[offer]));
-        client.joins.push(self.world.ask(request, version));
-    }
-
-    fn sync(&mut self, number: usize) {
-        let client = &mut self.clients[number];
-        let generation = client.generation;
-        let members: Vec<_> = client.leads.iter().map(String::as_str).collect();
-        let request = sync_request(&client.member, generation, &members)
-            .with_group_instance_id(client.name.map(text));
-        let asked = self.world.ask(request, 5);
-        client.syncs.push((generation, asked));
-    }
-
-    fn delete(&mut self) {
-        if self.world.delete() == 0 {
-            self.generations.clear();
-        }
     }
 
     /// Takes the answers that have come. (`poll` panics if a request ended without one.)
@@ -157,8 +138,7 @@ impl Run {
         // Sessions end one after the other, each with a rebalance.
         self.world.pass(Duration::from_secs(3_600));
         let coordinator = &self.world.coordinator;
-        let memory = coordinator.shared.memory.available_permits();
-        assert_eq!((coordinator.members(), memory), (0, self.world.bytes));
+        assert_eq!((coordinator.members(), self.world.memory_in_use()), (0, 0));
         let stats = coordinator.shared.rebalances.stats();
         assert_eq!((stats.parked, stats.panicked), (0, 0));
         self.world.check();
@@ -201,8 +181,8 @@ proptest! {
     #[test]
     fn every_request_is_answered_once_and_generations_agree(steps in steps()) {
         let mut run = Run::new();
-        for step in &steps {
-            run.step(step);
+        for (client, step) in &steps {
+            run.step(*client, step);
         }
         run.finish();
     }

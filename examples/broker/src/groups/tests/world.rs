@@ -3,6 +3,7 @@
 use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
 use crate::groups::Coordinator;
 use crate::groups::group::Phase;
+use crate::groups::member::Parked;
 use crate::groups::settings::Settings;
 pub(super) use crate::messages::*;
 pub(super) use crate::requests::*;
@@ -24,7 +25,6 @@ pub(super) const REBALANCE: Duration = Duration::from_secs(30);
 pub(super) struct World {
     pub(super) coordinator: Coordinator,
     pub(super) clock: ManualClock,
-    pub(super) bytes: usize,
     /// What its clients call themselves.
     pub(super) client_id: String,
     /// Whether there is memory for what has to wait.
@@ -109,7 +109,6 @@ impl World {
         };
         change(&mut settings);
         Self {
-            bytes: settings.max_bytes,
             coordinator: Coordinator::open(settings, |_| true).expect("no threads are needed"),
             clock,
             client_id: "client".to_owned(),
@@ -138,6 +137,7 @@ impl World {
             }
             _ => panic!("no answer is to come"),
         };
+        self.check();
         Asked {
             waiting,
             version,
@@ -200,6 +200,7 @@ impl World {
             self.clock.advance(passed);
             rebalances.advance();
             sessions.advance();
+            self.check();
             if next.is_none() {
                 return;
             }
@@ -232,14 +233,25 @@ impl World {
         self.stabilised((0..members).map(|_| self.join().1).collect(), members)
     }
 
-    pub(super) fn phase(&self) -> &'static str {
-        let group = self.coordinator.group(GROUP);
-        group.map_or("none", |group| group.lock().phase.name())
+    /// How far the group has come, as administrators are told.
+    pub(super) fn phase(&self) -> String {
+        let request = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
+        let described = self.ask(request, 5).answer().groups.remove(0);
+        described.group_state.to_string()
     }
 
-    /// What always holds when no request is in progress.
+    /// Bytes that groups take.
+    pub(super) fn memory_in_use(&self) -> usize {
+        let shared = &self.coordinator.shared;
+        shared.settings.max_bytes - shared.memory.available_permits()
+    }
+
+    /// What always holds when no request is in progress: it is checked after each, and whenever time has passed.
     pub(super) fn check(&self) {
         let coordinator = &self.coordinator;
+        if coordinator.shared.sessions.is_shut_down() {
+            return;
+        }
         let (mut members, mut phases) = (0, 0);
         for group in coordinator.all() {
             let state = group.lock();
@@ -248,14 +260,13 @@ impl World {
             for (id, member) in &state.members {
                 let sessions = &coordinator.shared.sessions;
                 assert!(sessions.contains(&member.number), "{id}");
-                let preparing = matches!(state.phase, Phase::PreparingRebalance { .. });
-                let completing = state.phase == Phase::CompletingRebalance;
                 // Neither a join nor a sync waits for nothing.
-                assert!(member.join.is_none() || preparing);
-                assert!(member.sync.is_none() || completing);
+                match member.parked {
+                    Some((Parked::Join, _)) => assert_eq!(state.phase, Phase::PreparingRebalance),
+                    Some((Parked::Sync, _)) => assert_eq!(state.phase, Phase::CompletingRebalance),
+                    None => {}
+                }
             }
-            let mut unsynced = state.unsynced.iter();
-            assert!(unsynced.all(|id| state.members.contains_key(id)));
             let empty = matches!(state.phase, Phase::Empty | Phase::Dead);
             assert_eq!(state.members.is_empty(), empty, "{:?}", state.phase);
         }
