@@ -76,7 +76,7 @@ fn a_signal_answers_every_parked_request() {
         let joins = member.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
         broker.wait_for_figure("produce", 1);
         broker.wait_for_figure("members", 1);
-        crate::programs::signal(broker.pid(), signal);
+        crate::process::signal(broker.pid(), signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
             let fetched = consumer.receive_fetched(correlation);
             let empty = |data| records(data).is_empty();
