@@ -1,12 +1,5 @@
 //! A small Kafka broker whose delayed requests wait in purgatories.
 //!
-//! ```text
-//! cargo run --release -p broker                              a demonstration of ten seconds
-//! cargo run --release -p broker -- serve --listen ADDR       a broker, until interrupted
-//! cargo run --release -p broker -- demo --seconds 600 --metrics 127.0.0.1:9100
-//!                                                            the demonstration, and a page to watch it on
-//! ```
-//!
 //! Stock Kafka clients can talk to it. It keeps one log per partition, in memory or, with `--data DIR`, in segment
 //! files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading at
 //! `broker/delayed.rs`, the delayed operation of fetches and produces; `broker.rs` is where they are parked,

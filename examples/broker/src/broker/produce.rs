@@ -6,7 +6,6 @@ use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome, ensure};
 use crate::messages::*;
 use crate::storage::batch::Batch;
-use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -33,7 +32,12 @@ impl Produced {
                 let known = (ACKS_ALL..=1).contains(&acks);
                 ensure(known, ResponseError::InvalidRequiredAcks)?;
                 let partition = topics.partition(&topic.name, data.index)?;
-                append(partition, data.records.as_ref(), follower)
+                let records = data.records.as_ref();
+                let batch = Batch::from_producer(records.ok_or(ResponseError::InvalidRecord)?)?;
+                let appended = partition.append(&batch)?;
+                // The high watermark moves, and requests wake up, once the follower has it.
+                follower.replicate(Arc::clone(&partition), appended.end_offset);
+                Ok((appended, partition))
             };
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
             let partitions = topic.partition_data.iter().map(partition).collect();
@@ -107,14 +111,6 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
             .with_log_start_offset(appended.log_start_offset),
         Err(error) => response.with_error_code(error.code()).with_base_offset(-1),
     }
-}
-
-/// Appends one batch and tells the follower. The high watermark moves, and requests wake up, once it has it.
-fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Follower) -> Part {
-    let records = records.ok_or(ResponseError::InvalidRecord)?;
-    let appended = partition.append(&Batch::from_producer(records)?)?;
-    follower.replicate(Arc::clone(&partition), appended.end_offset);
-    Ok((appended, partition))
 }
 
 /// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is

@@ -44,22 +44,20 @@ pub(crate) struct Tally {
     pub(crate) produce: Histogram,
 }
 
-/// Durations, any number of them in little memory.
+/// Durations, any number of them in little memory, in microseconds.
 pub(crate) struct Histogram(Mutex<hdrhistogram::Histogram<u64>>);
 
 impl Default for Histogram {
     fn default() -> Self {
-        const HOUR: u64 = 3_600_000_000;
-        // What is longer counts as an hour. INVARIANT: these are bounds, and a precision, that there are.
-        let histogram = hdrhistogram::Histogram::new_with_bounds(1, HOUR, 2);
-        Self(Mutex::new(histogram.expect("good bounds")))
+        // INVARIANT: this is a precision that there is.
+        let histogram = hdrhistogram::Histogram::new(2);
+        Self(Mutex::new(histogram.expect("two digits")))
     }
 }
 
 impl Histogram {
     pub(crate) fn record(&self, duration: Duration) {
-        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.0.lock().saturating_record(micros);
+        *self.0.lock() += duration.as_micros() as u64;
     }
 
     /// The milliseconds that this share (0 to 1) of all recorded durations does not exceed.

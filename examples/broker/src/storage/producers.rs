@@ -28,17 +28,17 @@ struct Seen {
 impl Producers {
     /// Whether `batch` is next in its producer's sequence (`None`), or a repeat of what is at some offset already.
     pub(crate) fn find(&self, batch: &Batch) -> Outcome<Option<i64>> {
-        let known = |it: Sequence| Some((it, self.by_id.get(&it.producer_id)?));
-        let Some((sequence, seen)) = batch.sequence.and_then(known) else {
+        let known = |it: Sequence| {
+            let seen = self.by_id.get(&it.producer_id)?;
+            Some((it, seen, seen.back()?))
+        };
+        let Some((sequence, seen, last)) = batch.sequence.and_then(known) else {
             return Ok(None);
         };
         let repeat = |seen: &&Seen| seen.sequence == sequence && seen.records == batch.records;
         if let Some(original) = seen.iter().find(repeat) {
             return Ok(Some(original.base_offset));
         }
-        let Some(last) = seen.back() else {
-            return Ok(None);
-        };
         let next = if sequence.producer_epoch == last.sequence.producer_epoch {
             last.next_sequence()
         } else {
