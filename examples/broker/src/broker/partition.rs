@@ -53,7 +53,7 @@ impl Partition {
         if let Some(folder) = folder {
             let producers = &mut state.producers;
             state.log = Log::open(folder, |batch, offset| producers.note(batch, offset))?;
-            state.high_watermark = state.log.end_offset();
+            state.high_watermark = state.log.end_offset;
         }
         Ok(Self {
             state: Mutex::new(state),
@@ -81,7 +81,7 @@ impl Partition {
     }
 
     pub(crate) fn log_start_offset(&self) -> i64 {
-        self.state.lock().log.start_offset()
+        self.state.lock().log.start_offset
     }
 
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
@@ -126,7 +126,7 @@ impl Partition {
         Ok(Appended {
             base_offset,
             end_offset: base_offset + i64::from(batch.records),
-            log_start_offset: state.log.start_offset(),
+            log_start_offset: state.log.start_offset,
         })
     }
 
@@ -174,7 +174,7 @@ impl Partition {
         let told = PartitionData::default()
             .with_high_watermark(to)
             .with_last_stable_offset(to)
-            .with_log_start_offset(state.log.start_offset());
+            .with_log_start_offset(state.log.start_offset);
         Ok((batches, told))
     }
 
@@ -194,7 +194,7 @@ impl State {
     /// A consumer may ask for any record that is kept, and for the one that will come next.
     fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
-        let kept = self.log.start_offset()..=self.log.end_offset();
+        let kept = self.log.start_offset..=self.log.end_offset;
         ensure(kept.contains(&offset), ResponseError::OffsetOutOfRange)
     }
 }

@@ -117,18 +117,15 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
 /// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
 pub(crate) struct Follower {
     lag: Duration,
-    /// Not bounded, since an entry is smaller than the batch that it stands for.
-    appended: mpsc::UnboundedSender<Queued>,
+    /// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
+    /// order of it. Not bounded, since an entry is smaller than the batch that it stands for.
+    appended: mpsc::UnboundedSender<(Arc<Partition>, i64, Instant)>,
 }
-
-/// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
-/// order of it.
-type Queued = (Arc<Partition>, i64, Instant);
 
 impl Follower {
     /// Starts a follower on the current tokio runtime.
     pub(crate) fn start(lag: Duration) -> Self {
-        let (appended, mut queue) = mpsc::unbounded_channel::<Queued>();
+        let (appended, mut queue) = mpsc::unbounded_channel::<(Arc<Partition>, _, _)>();
         tokio::spawn(async move {
             while let Some((partition, end_offset, due)) = queue.recv().await {
                 if due > Instant::now() {

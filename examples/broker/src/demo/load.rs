@@ -21,11 +21,11 @@ pub(crate) const DESCRIPTION: &str = "\
 get none. Each producer and each consumer has a connection of its own; producers wait for all replicas (acks=-1), \
 consumers for the first byte (min_bytes=1), 500 ms at most";
 
-/// Topic, partitions, milliseconds between the records of each partition, consumers of each.
-const TRAFFIC: [(&str, i32, Option<u64>, u64); 3] = [
-    ("busy", 4, Some(5), 2),
-    ("slow", 10, Some(1_000), 1),
-    ("idle", 50, None, 1),
+/// Topic, partitions, time between the records of each partition, consumers of each.
+const TRAFFIC: [(&str, i32, Duration, u64); 3] = [
+    ("busy", 4, Duration::from_millis(5), 2),
+    ("slow", 10, Duration::from_secs(1), 1),
+    ("idle", 50, Duration::MAX, 1),
 ];
 
 const MAX_WAIT_MS: i32 = 500;
@@ -94,7 +94,6 @@ impl Load {
                 for _ in 0..consumers {
                     workers.spawn(worker().await?.consume(total.clone()));
                 }
-                let pause = pause.map(Duration::from_millis);
                 let worker = worker().await?;
                 workers.spawn(worker.produce(pause, consumers, stopped.clone(), produced));
             }
@@ -130,14 +129,13 @@ struct Worker(PartitionClient, Arc<Tally>, Instant);
 impl Worker {
     async fn produce(
         self,
-        pause: Option<Duration>,
+        pause: Duration,
         consumers: u64,
         mut stop: watch::Receiver<bool>,
         total: watch::Sender<Option<u64>>,
     ) -> anyhow::Result<()> {
         let Self(client, tally, epoch) = self;
         let mut number = 0;
-        let pause = pause.unwrap_or(Duration::MAX);
         let mut stopped = async || timeout(pause, stop.wait_for(|stop| *stop)).await.is_ok();
         while !stopped().await {
             let sent = Instant::now();

@@ -15,8 +15,9 @@ pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 #[derive(Default)]
 pub(crate) struct Log {
     batches: VecDeque<Stored>,
-    start_offset: i64,
-    end_offset: i64,
+    /// The oldest offset still kept, and the one that the next record will get.
+    pub(crate) start_offset: i64,
+    pub(crate) end_offset: i64,
     end_position: u64,
     /// Where the batches are, if not in memory.
     segments: Option<Segments>,
@@ -96,16 +97,6 @@ impl Log {
         self.end_position = end_position;
     }
 
-    /// The oldest offset still kept.
-    pub(crate) fn start_offset(&self) -> i64 {
-        self.start_offset
-    }
-
-    /// The offset that the next record will get.
-    pub(crate) fn end_offset(&self) -> i64 {
-        self.end_offset
-    }
-
     /// Sees to it that everything appended outlives the machine. Nothing to do for a log in memory.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.segments.as_ref().map_or(Ok(()), Segments::sync)
@@ -113,10 +104,7 @@ impl Log {
 
     /// Bytes in the batches that hold the offsets `from..to`.
     pub(crate) fn bytes_between(&self, from: i64, to: i64) -> u64 {
-        if from >= to {
-            return 0;
-        }
-        self.position_of(to) - self.position_of(from)
+        self.position_of(to).saturating_sub(self.position_of(from))
     }
 
     /// Finds whole batches from the one that holds `from`, none at or past `to`, up to `max_bytes` in all. With

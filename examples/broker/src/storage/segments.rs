@@ -33,6 +33,17 @@ pub(crate) struct Piece {
     length: usize,
 }
 
+impl Segment {
+    fn new(start: i64, path: &Path) -> Self {
+        Self {
+            start,
+            batches: 0,
+            length: 0,
+            path: path.into(),
+        }
+    }
+}
+
 impl Piece {
     /// Appends the bytes to `bytes`. Opens the file each time, so that any number of partitions needs no open files.
     pub(crate) fn read(&self, bytes: &mut BytesMut) -> io::Result<()> {
@@ -97,12 +108,8 @@ impl Segments {
         let last = self.segments.back();
         if last.is_none_or(|last| last.length >= SEGMENT) {
             self.sync()?;
-            self.segments.push_back(Segment {
-                start,
-                batches: 0,
-                length: 0,
-                path: self.folder.join(format!("{start:020}.log")).into(),
-            });
+            let path = self.folder.join(format!("{start:020}.log"));
+            self.segments.push_back(Segment::new(start, &path));
         }
         // INVARIANT: one was just added if there was none.
         let Some(last) = self.segments.back_mut() else {
@@ -171,12 +178,7 @@ fn found_in(folder: &Path) -> io::Result<VecDeque<Segment>> {
         let name = path.file_name().and_then(|name| name.to_str());
         let start = name.and_then(|name| name.strip_suffix(".log")?.parse().ok());
         let start = start.ok_or_else(|| damaged(format!("{} is no segment", path.display())))?;
-        found.push(Segment {
-            start,
-            batches: 0,
-            length: 0,
-            path: path.into(),
-        });
+        found.push(Segment::new(start, &path));
     }
     found.sort_by_key(|segment| segment.start);
     Ok(found.into())
@@ -195,20 +197,18 @@ mod tests {
     #[test]
     fn what_cannot_be_removed_stays_and_what_is_torn_goes() {
         let folder = tempfile::tempdir().expect("a folder");
-        let segment = |start| Segment {
-            start,
-            batches: 0,
-            length: 1,
-            path: folder.path().join(format!("{start:020}.log")).into(),
-        };
+        let path = |start| folder.path().join(format!("{start:020}.log"));
+        let [oldest, second] = [0, 7].map(path);
+        let segments = [(0, &oldest), (7, &second)];
         let mut segments = Segments {
             folder: folder.path().to_owned(),
-            segments: VecDeque::from([segment(0), segment(7)]),
+            segments: segments
+                .map(|(start, path)| Segment::new(start, path))
+                .into(),
         };
         // A folder is no file that could be removed.
-        let oldest = segment(0).path;
         fs::create_dir(&oldest).expect("a folder in its place");
-        fs::write(&segment(7).path, [0]).expect("the second one");
+        fs::write(&second, [0]).expect("the second one");
         for _ in 0..2 {
             assert!(segments.remove_oldest().is_err());
             assert_eq!(segments.segments[0].start, 0);
@@ -220,10 +220,10 @@ mod tests {
         // In the last one is what a full disk has left of its first batch.
         segments.segments[0].length = 0;
         segments.append(7, b"whole").expect("there is room");
-        assert_eq!(fs::read(&segment(7).path).expect("a file"), b"whole");
+        assert_eq!(fs::read(&second).expect("a file"), b"whole");
         // None follows a full one that cannot be written to the disk.
         segments.segments[0].length = SEGMENT;
-        fs::remove_file(&segment(7).path).expect("it is there");
+        fs::remove_file(&second).expect("it is there");
         for _ in 0..2 {
             assert!(segments.append(8, b"next").is_err());
         }

@@ -48,17 +48,15 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     let parked = witness.send(FETCH, &fetch("t", 1, 60_000));
     broker.wait_for_figure("fetch", 1);
     let memory = broker.resident_memory();
+    // What was asked before does not outlive it.
+    let mut stranger = broker.client();
+    stranger.send(FETCH, &fetch("t", 1, 60_000));
+    broker.wait_for_figure("fetch", 2);
+    stranger.send_raw(&[0xff; 100]);
+    stranger.assert_closed();
+    eventually("line", || (broker.log().len() == 1).then_some(()));
     for (number, (bytes, reason)) in refused().into_iter().enumerate() {
         let mut stranger = broker.client();
-        // What was asked before does not outlive it.
-        if number == 0 {
-            stranger.send(FETCH, &fetch("t", 1, 60_000));
-            broker.wait_for_figure("fetch", 2);
-            stranger.send_raw(&[0xff; 100]);
-            stranger.assert_closed();
-            eventually("line", || (broker.log().len() == 1).then_some(()));
-            stranger = broker.client();
-        }
         stranger.send_raw(&bytes);
         // A frame of an absurd length may be waited for, until its sender is gone.
         stranger.socket.shutdown(Shutdown::Write).expect("end");
