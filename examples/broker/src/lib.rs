@@ -49,10 +49,7 @@ pub fn run() -> ExitCode {
     if arguments.len() < 2 {
         arguments.push("demo".into());
     }
-    let done = match Cli::parse_from(arguments).command {
-        Command::Serve(options) => serve::run(&options).map(|()| true),
-        Command::Demo(options) => demo::run(&options),
-    };
+    let done = complete(Cli::parse_from(arguments).command);
     let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -64,4 +61,16 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Does it. False if the demonstration failed.
+fn complete(command: Command) -> anyhow::Result<bool> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.thread_name("broker").enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Serve(options) => serve::run(&options).await.map(|()| true),
+            Command::Demo(options) => demo::run(&options).await,
+        }
+    })
 }

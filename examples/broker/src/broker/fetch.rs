@@ -1,11 +1,10 @@
 //! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
 
 use crate::broker::delayed::Request;
-use crate::broker::partition::Partition;
+use crate::broker::partition::{Found, Partition};
 use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome, Unread};
 use crate::messages::*;
-use crate::storage::log::Batches;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -124,7 +123,7 @@ struct Limits(usize, bool);
 
 impl PartitionFetch {
     /// Finds what there is of this partition within the limits.
-    fn find(&self, limits: &mut Limits) -> Outcome<(Batches, PartitionData)> {
+    fn find(&self, limits: &mut Limits) -> Outcome<Found> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
         // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
         let Limits(bytes_left, nothing_yet) = limits;

@@ -42,6 +42,9 @@ pub(crate) struct Appended {
     pub(crate) log_start_offset: i64,
 }
 
+/// What a fetch finds in a partition, and what it is told with that.
+pub(crate) type Found = (Batches, PartitionData);
+
 impl Partition {
     /// A partition whose log is in `folder`, or in memory. All that it finds there counts as replicated.
     pub(crate) fn open(
@@ -160,13 +163,8 @@ impl Partition {
         Ok(state.log.bytes_between(offset, state.high_watermark))
     }
 
-    /// Finds what a consumer at `offset` is given, and what it is told with that; see [`Log::find`] for the limits.
-    pub(crate) fn find(
-        &self,
-        offset: i64,
-        max_bytes: usize,
-        at_least_one: bool,
-    ) -> Outcome<(Batches, PartitionData)> {
+    /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
+    pub(crate) fn find(&self, offset: i64, max_bytes: usize, at_least_one: bool) -> Outcome<Found> {
         let state = self.state.lock();
         state.check_offset(offset)?;
         let to = state.high_watermark;

@@ -5,7 +5,6 @@ use super::*;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -181,9 +180,8 @@ pub(crate) fn output(arguments: &[&str]) -> Output {
 
 /// The Python that has the clients.
 pub(crate) fn python() -> String {
-    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let installed = || package.join("../../.venv/bin/python").display().to_string();
-    std::env::var("REQUEST_PURGATORY_PYTHON").unwrap_or_else(|_| installed())
+    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/python");
+    std::env::var("REQUEST_PURGATORY_PYTHON").unwrap_or_else(|_| installed.to_owned())
 }
 
 /// Whether a program runs. If it does not, and clients are required, that fails the test.

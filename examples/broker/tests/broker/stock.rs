@@ -83,8 +83,7 @@ fn kcat_gets_back_what_it_produced_in_any_compression_and_length() {
     let listing = kcat(&broker, "-L", "").stdout;
     let listing = String::from_utf8_lossy(&listing);
     assert!(listing.contains("topic \"lz4\" with 3 partitions"));
-    // 5 MB are taken, 120 MB are refused at once and in words.
-    // A file is sent as one message.
+    // 5 MB are taken, 120 MB are refused at once and in words. A file is sent as one message.
     let file = tempfile::NamedTempFile::new().expect("a file");
     let produce = |length| {
         std::fs::write(&file, vec![b'x'; length]).expect("write");
