@@ -19,8 +19,7 @@ pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let settings = Settings {
         partitions: 1,
         replica_lag_ms: options.replica_lag_ms,
-        group_delay_ms: Duration::ZERO,
-        data: None,
+        ..Settings::default()
     };
     let (metrics, load) = (options.metrics.as_deref(), load::DESCRIPTION);
     let (broker, listeners) = serve::start(&settings, "127.0.0.1:0", metrics, load).await?;
