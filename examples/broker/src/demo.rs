@@ -9,7 +9,7 @@ use load::{Load, Tally};
 use request_purgatory::purgatory::Stats;
 use std::io;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let load = async {
         let load = Load::start(address).await?;
         let tally = Arc::clone(&load.tally);
-        let watched = watch(&broker, &tally, Duration::from_secs(options.seconds)).await;
+        let watched = watch(&broker, &tally, options.seconds).await;
         let failures = load.finish(DRAIN).await;
         watched?;
         report(&broker, &tally)?;
@@ -41,17 +41,15 @@ pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<bool> {
 }
 
 /// Prints a line per second, as long as its reader takes them.
-async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result<()> {
-    let started = Instant::now();
+async fn watch(broker: &Broker, tally: &Tally, seconds: u64) -> io::Result<()> {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
     let mut before = 0;
-    while started.elapsed() < duration {
+    for second in 1..=seconds {
         ticks.tick().await;
         let answered = tally.answered.load(Relaxed);
         say!(
-            "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
-            started.elapsed().as_secs(),
+            "{second:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             answered - before,
             broker.purgatories.fetch.stats().parked,
             broker.purgatories.produce.stats().parked,

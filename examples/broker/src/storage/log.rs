@@ -24,7 +24,7 @@ pub(crate) struct Log {
 }
 
 struct Stored {
-    base_offset: i64,
+    offsets: Range<i64>,
     positions: Range<u64>,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -85,16 +85,16 @@ impl Log {
     }
 
     fn note(&mut self, batch: &Batch, bytes: Option<Bytes>) {
+        let end_offset = self.end_offset + i64::from(batch.records);
         let end_position = self.end_position + batch.size() as u64;
         self.batches.push_back(Stored {
-            base_offset: self.end_offset,
+            offsets: self.end_offset..end_offset,
             positions: self.end_position..end_position,
             base_timestamp: batch.base_timestamp,
             max_timestamp: batch.max_timestamp,
             bytes,
         });
-        self.end_offset += i64::from(batch.records);
-        self.end_position = end_position;
+        (self.end_offset, self.end_position) = (end_offset, end_position);
     }
 
     /// Sees to it that everything appended outlives the machine. Nothing to do for a log in memory.
@@ -114,7 +114,7 @@ impl Log {
         let is_found = |batch: &&Stored| {
             let fits = batch.positions.end - start <= max_bytes as u64;
             let is_first = at_least_one && batch.positions.start == start;
-            batch.base_offset < to && (fits || is_first)
+            batch.offsets.start < to && (fits || is_first)
         };
         let found = self.batches.range(self.index_of(from)..);
         let found = found.take_while(is_found);
@@ -137,7 +137,7 @@ impl Log {
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
         let mut batches = self.batches.iter();
         let found = batches.find(|batch| batch.max_timestamp >= timestamp);
-        found.map(|batch| (batch.base_timestamp.max(timestamp), batch.base_offset))
+        found.map(|batch| (batch.base_timestamp.max(timestamp), batch.offsets.start))
     }
 
     /// Lets go of the oldest while there is more than [`RETENTION`], but of none at or past `keep_from`: batches of a
@@ -149,7 +149,7 @@ impl Log {
             let Some((oldest, next)) = oldest.zip(next) else {
                 return Ok(());
             };
-            let offset = next.base_offset;
+            let offset = next.offsets.start;
             if self.end_position - oldest.positions.start <= RETENTION || offset > keep_from {
                 return Ok(());
             }
@@ -169,10 +169,7 @@ impl Log {
 
     /// Which batch holds `offset`; one past the last if none does yet.
     fn index_of(&self, offset: i64) -> usize {
-        if offset >= self.end_offset {
-            return self.batches.len();
-        }
-        let is_before = |batch: &Stored| batch.base_offset <= offset;
-        self.batches.partition_point(is_before).saturating_sub(1)
+        let is_before = |batch: &Stored| batch.offsets.end <= offset;
+        self.batches.partition_point(is_before)
     }
 }

@@ -4,6 +4,7 @@
 use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
 use crate::storage::batch::{Batch, Sequence};
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
 /// Batches remembered per producer: as many as a client may have in flight.
@@ -39,13 +40,12 @@ impl Producers {
         if let Some(original) = seen.iter().find(repeat) {
             return Ok(Some(original.base_offset));
         }
-        let next = if sequence.producer_epoch == last.sequence.producer_epoch {
-            last.next_sequence()
-        } else {
-            0
+        let next = match sequence.producer_epoch.cmp(&last.sequence.producer_epoch) {
+            Ordering::Less => return Err(ResponseError::InvalidProducerEpoch),
+            // The numbers count up to `i32::MAX` and then start again at 0.
+            Ordering::Equal => last.sequence.base_sequence.wrapping_add(last.records) & i32::MAX,
+            Ordering::Greater => 0,
         };
-        let is_old = sequence.producer_epoch < last.sequence.producer_epoch;
-        ensure(!is_old, ResponseError::InvalidProducerEpoch)?;
         let is_next = sequence.base_sequence == next;
         ensure(is_next, ResponseError::OutOfOrderSequenceNumber)?;
         Ok(None)
@@ -74,13 +74,5 @@ impl Producers {
         if let Some(id) = quietest.map(|(id, _)| *id) {
             self.by_id.remove(&id);
         }
-    }
-}
-
-impl Seen {
-    /// The sequence number after this batch. They count up to `i32::MAX` and then start again at 0.
-    fn next_sequence(&self) -> i32 {
-        let next = i64::from(self.sequence.base_sequence) + i64::from(self.records);
-        (next % (1 << 31)) as i32
     }
 }
