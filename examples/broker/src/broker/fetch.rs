@@ -54,10 +54,8 @@ impl Fetch {
 
     /// The partitions to wait on.
     pub(crate) fn known_partitions(&self) -> Vec<Arc<Partition>> {
-        self.partitions()
-            .filter_map(|asked| asked.partition.as_ref().ok())
-            .cloned()
-            .collect()
+        let known = self.partitions().flat_map(|asked| &asked.partition);
+        known.cloned().collect()
     }
 
     fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
