@@ -9,54 +9,47 @@ use load::{Load, Tally};
 use request_purgatory::purgatory::Stats;
 use std::io;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
-use std::time::{Duration, Instant};
-use tokio::runtime::Builder;
+use std::time::Duration;
 
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
 
 /// Runs the demonstration. False if a request got no answer or a record got lost.
-pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
-    let runtime = Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let settings = Settings {
-            partitions: 1,
-            replica_lag_ms: options.replica_lag_ms,
-            group_delay_ms: Duration::ZERO,
-            data: None,
-        };
-        let (metrics, load) = (options.metrics.as_deref(), load::DESCRIPTION);
-        let (broker, listeners) = serve::start(&settings, "127.0.0.1:0", metrics, load).await?;
-        let address = listeners.address()?;
-        let mut loaded = Ok(false);
-        let load = async {
-            let load = Load::start(address).await?;
-            let tally = Arc::clone(&load.tally);
-            let watched = watch(&broker, &tally, Duration::from_secs(options.seconds)).await;
-            let failures = load.finish(DRAIN).await;
-            watched?;
-            report(&broker, &tally)?;
-            failures.iter().for_each(|it| log!("a client failed: {it}"));
-            Ok(failures.is_empty() && tally.consumed.load(Relaxed) == tally.expected.load(Relaxed))
-        };
-        let stop = async { loaded = load.await };
-        server::run(listeners, Arc::clone(&broker), stop).await;
-        loaded
-    })
+pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<bool> {
+    let settings = Settings {
+        partitions: 1,
+        replica_lag_ms: options.replica_lag_ms,
+        ..Settings::default()
+    };
+    let (metrics, load) = (options.metrics.as_deref(), load::DESCRIPTION);
+    let (broker, listeners) = serve::start(&settings, "127.0.0.1:0", metrics, load).await?;
+    let address = listeners.address()?;
+    let mut loaded = Ok(false);
+    let load = async {
+        let load = Load::start(address).await?;
+        let tally = Arc::clone(&load.tally);
+        let watched = watch(&broker, &tally, options.seconds).await;
+        let failures = load.finish(DRAIN).await;
+        watched?;
+        report(&broker, &tally)?;
+        failures.iter().for_each(|it| log!("a client failed: {it}"));
+        Ok(failures.is_empty() && tally.consumed.load(Relaxed) == tally.expected.load(Relaxed))
+    };
+    let stop = async { loaded = load.await };
+    server::run(listeners, Arc::clone(&broker), stop).await;
+    loaded
 }
 
 /// Prints a line per second, as long as its reader takes them.
-async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result<()> {
-    let started = Instant::now();
+async fn watch(broker: &Broker, tally: &Tally, seconds: u64) -> io::Result<()> {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
     let mut before = 0;
-    while started.elapsed() < duration {
+    for second in 1..=seconds {
         ticks.tick().await;
         let answered = tally.answered.load(Relaxed);
         say!(
-            "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
-            started.elapsed().as_secs(),
+            "{second:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             answered - before,
             broker.purgatories.fetch.stats().parked,
             broker.purgatories.produce.stats().parked,

@@ -1,12 +1,5 @@
 //! A small Kafka broker whose delayed requests wait in purgatories.
 //!
-//! ```text
-//! cargo run --release -p broker                              a demonstration of ten seconds
-//! cargo run --release -p broker -- serve --listen ADDR       a broker, until interrupted
-//! cargo run --release -p broker -- demo --seconds 600 --metrics 127.0.0.1:9100
-//!                                                            the demonstration, and a page to watch it on
-//! ```
-//!
 //! Stock Kafka clients can talk to it. It keeps one log per partition, in memory or, with `--data DIR`, in segment
 //! files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading at
 //! `broker/delayed.rs`, the delayed operation of fetches and produces; `broker.rs` is where they are parked,
@@ -56,10 +49,7 @@ pub fn run() -> ExitCode {
     if arguments.len() < 2 {
         arguments.push("demo".into());
     }
-    let done = match Cli::parse_from(arguments).command {
-        Command::Serve(options) => serve::run(&options).map(|()| true),
-        Command::Demo(options) => demo::run(&options),
-    };
+    let done = complete(Cli::parse_from(arguments).command);
     let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -71,4 +61,16 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Does it. False if the demonstration failed.
+fn complete(command: Command) -> anyhow::Result<bool> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.thread_name("broker").enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Serve(options) => serve::run(&options).await.map(|()| true),
+            Command::Demo(options) => demo::run(&options).await,
+        }
+    })
 }

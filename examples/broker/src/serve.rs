@@ -8,26 +8,20 @@ use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_name("broker")
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        // Before the address is printed, so that no interrupt comes too early.
-        let interrupted = interrupted()?;
-        let (settings, metrics) = (&options.settings, options.metrics.as_deref());
-        let (broker, listeners) = start(settings, &options.listen, metrics, "").await?;
-        if let Some(interval) = options.report_ms {
-            tokio::spawn(report(Arc::clone(&broker), interval));
-        }
-        server::run(listeners, Arc::clone(&broker), interrupted).await;
-        let synced = broker.sync();
-        synced.context("cannot write the last records to disk")?;
-        // (A program may have read what is printed here, and stopped: no reason to fail.)
-        let _ = say!("stopped; {}", parked(&broker));
-        Ok(())
-    })
+pub(crate) async fn run(options: &ServeOptions) -> anyhow::Result<()> {
+    // Before the address is printed, so that no interrupt comes too early.
+    let interrupted = interrupted()?;
+    let (settings, metrics) = (&options.settings, options.metrics.as_deref());
+    let (broker, listeners) = start(settings, &options.listen, metrics, "").await?;
+    if let Some(interval) = options.report_ms {
+        tokio::spawn(report(Arc::clone(&broker), interval));
+    }
+    server::run(listeners, Arc::clone(&broker), interrupted).await;
+    let synced = broker.sync();
+    synced.context("cannot write the last records to disk")?;
+    // (A program may have read what is printed here, and stopped: no reason to fail.)
+    let _ = say!("stopped; {}", parked(&broker));
+    Ok(())
 }
 
 /// A broker and where it listens, and its page if it is to have one. `load` says what it will have to do.

@@ -34,13 +34,12 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
             () = &mut stop => break,
             accepted = listeners.accept() => match accepted {
                 Ok((socket, peer)) => {
-                    let serving = connection::serve(socket, peer, context.clone());
-                    let open = context.stop.clone();
+                    let mut context = context.clone();
                     tokio::spawn(async move {
-                        if let Err(End::Dropped(reason)) = serving.await {
+                        let served = connection::serve(socket, peer, &mut context).await;
+                        if let Err(End::Dropped(reason)) = served {
                             log!("closed the connection of {peer}: {reason}");
                         }
-                        drop(open);
                     });
                 }
                 Err(error) => {
@@ -54,7 +53,7 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
     stopping.send_replace(true);
     // From here on a request that is still being taken up cannot park, so this reaches all.
     context.broker.shutdown();
-    // Each connection holds a receiver until its end.
+    // Each connection holds a receiver until its end, and until that is logged.
     drop(context);
     let parting = tokio::time::timeout(PARTING, stopping.closed());
     if parting.await.is_err() {

@@ -1,7 +1,7 @@
 //! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
 
 use crate::broker::delayed::Request;
-use crate::broker::partition::{Partition, Slice};
+use crate::broker::partition::{Found, Partition};
 use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome, Unread};
 use crate::messages::*;
@@ -54,10 +54,8 @@ impl Fetch {
 
     /// The partitions to wait on.
     pub(crate) fn known_partitions(&self) -> Vec<Arc<Partition>> {
-        self.partitions()
-            .filter_map(|asked| asked.partition.as_ref().ok())
-            .cloned()
-            .collect()
+        let known = self.partitions().flat_map(|asked| &asked.partition);
+        known.cloned().collect()
     }
 
     fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
@@ -83,7 +81,7 @@ impl Unread for Fetch {
         let mut limits = Limits(self.max_bytes, true);
         let size = |asked: &PartitionFetch| {
             let found = asked.find(&mut limits);
-            AROUND + found.map_or(0, |slice| slice.batches.size)
+            AROUND + found.map_or(0, |(batches, _)| batches.size)
         };
         self.partitions().map(size).sum()
     }
@@ -91,24 +89,20 @@ impl Unread for Fetch {
     fn read(self: Box<Self>) -> ResponseKind {
         let mut limits = Limits(self.max_bytes, true);
         let mut partition = |asked: PartitionFetch| {
-            let data = PartitionData::default().with_partition_index(asked.index);
-            let read = asked.find(&mut limits).and_then(|slice| {
-                let records = slice.batches.read();
+            let read = asked.find(&mut limits).and_then(|(batches, told)| {
+                let records = batches.read();
                 let records = records.map_err(|error| asked.unreadable(&error))?;
-                Ok((records, slice.high_watermark, slice.log_start_offset))
+                Ok(told.with_records(Some(records)))
             });
-            match read {
-                Ok((records, high_watermark, log_start_offset)) => data
-                    .with_high_watermark(high_watermark)
-                    .with_last_stable_offset(high_watermark)
-                    .with_log_start_offset(log_start_offset)
-                    .with_records(Some(records)),
-                // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
-                Err(error) => data
+            // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
+            let failed = |error: ResponseError| {
+                PartitionData::default()
                     .with_error_code(error.code())
                     .with_high_watermark(-1)
-                    .with_records(Some(Bytes::new())),
-            }
+                    .with_records(Some(Bytes::new()))
+            };
+            read.unwrap_or_else(failed)
+                .with_partition_index(asked.index)
         };
         let responses = self.topics.into_iter().map(|(name, partitions)| {
             let partitions = partitions.into_iter().map(&mut partition);
@@ -127,16 +121,15 @@ struct Limits(usize, bool);
 
 impl PartitionFetch {
     /// Finds what there is of this partition within the limits.
-    fn find(&self, limits: &mut Limits) -> Outcome<Slice> {
+    fn find(&self, limits: &mut Limits) -> Outcome<Found> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
         // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
         let Limits(bytes_left, nothing_yet) = limits;
         let limit = self.max_bytes.min(*bytes_left);
-        let slice = partition.find(self.offset, limit, *nothing_yet)?;
-        let size = slice.batches.size;
-        *bytes_left = bytes_left.saturating_sub(size);
-        *nothing_yet &= size == 0;
-        Ok(slice)
+        let (batches, told) = partition.find(self.offset, limit, *nothing_yet)?;
+        *bytes_left = bytes_left.saturating_sub(batches.size);
+        *nothing_yet &= batches.size == 0;
+        Ok((batches, told))
     }
 
     fn unreadable(&self, error: &io::Error) -> ResponseError {

@@ -42,12 +42,8 @@ pub(crate) struct Appended {
     pub(crate) log_start_offset: i64,
 }
 
-/// What a fetch finds in a partition.
-pub(crate) struct Slice {
-    pub(crate) batches: Batches,
-    pub(crate) high_watermark: i64,
-    pub(crate) log_start_offset: i64,
-}
+/// What a fetch finds in a partition, and what it is told with that.
+pub(crate) type Found = (Batches, PartitionData);
 
 impl Partition {
     /// A partition whose log is in `folder`, or in memory. All that it finds there counts as replicated.
@@ -60,7 +56,7 @@ impl Partition {
         if let Some(folder) = folder {
             let producers = &mut state.producers;
             state.log = Log::open(folder, |batch, offset| producers.note(batch, offset))?;
-            state.high_watermark = state.log.end_offset();
+            state.high_watermark = state.log.end_offset;
         }
         Ok(Self {
             state: Mutex::new(state),
@@ -78,9 +74,9 @@ impl Partition {
         self.fetches.watch()
     }
 
-    /// What a produce waits on that needs the high watermark to reach `offset`.
+    /// What a produce waits on that needs the high watermark to reach `offset`. Offsets are ranks; none is negative.
     pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, TopicPartition> {
-        self.produces.watch().at_rank(rank(offset))
+        self.produces.watch().at_rank(offset as u64)
     }
 
     pub(crate) fn high_watermark(&self) -> i64 {
@@ -88,7 +84,7 @@ impl Partition {
     }
 
     pub(crate) fn log_start_offset(&self) -> i64 {
-        self.state.lock().log.start_offset()
+        self.state.lock().log.start_offset
     }
 
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
@@ -133,7 +129,7 @@ impl Partition {
         Ok(Appended {
             base_offset,
             end_offset: base_offset + i64::from(batch.records),
-            log_start_offset: state.log.start_offset(),
+            log_start_offset: state.log.start_offset,
         })
     }
 
@@ -154,8 +150,8 @@ impl Partition {
             state.high_watermark = offset;
         }
         // Produces that need more than that are not even looked at.
-        self.produces
-            .check_and_complete_with(Bound::all().up_to(rank(offset)));
+        let needed = Bound::all().up_to(offset as u64);
+        self.produces.check_and_complete_with(needed);
         // Fetches look at the high watermark under the lock under which it was moved.
         self.fetches.check_and_complete_after_lock();
     }
@@ -168,15 +164,16 @@ impl Partition {
     }
 
     /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
-    pub(crate) fn find(&self, offset: i64, max_bytes: usize, at_least_one: bool) -> Outcome<Slice> {
+    pub(crate) fn find(&self, offset: i64, max_bytes: usize, at_least_one: bool) -> Outcome<Found> {
         let state = self.state.lock();
         state.check_offset(offset)?;
         let to = state.high_watermark;
-        Ok(Slice {
-            batches: state.log.find(offset, to, max_bytes, at_least_one),
-            high_watermark: to,
-            log_start_offset: state.log.start_offset(),
-        })
+        let batches = state.log.find(offset, to, max_bytes, at_least_one);
+        let told = PartitionData::default()
+            .with_high_watermark(to)
+            .with_last_stable_offset(to)
+            .with_log_start_offset(state.log.start_offset);
+        Ok((batches, told))
     }
 
     /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset).
@@ -187,11 +184,6 @@ impl Partition {
     }
 }
 
-/// Offsets are ranks; none is negative.
-fn rank(offset: i64) -> u64 {
-    u64::try_from(offset).unwrap_or_default()
-}
-
 impl State {
     fn check_exists(&self) -> Outcome {
         ensure(!self.deleted, ResponseError::UnknownTopicOrPartition)
@@ -200,7 +192,7 @@ impl State {
     /// A consumer may ask for any record that is kept, and for the one that will come next.
     fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
-        let kept = self.log.start_offset()..=self.log.end_offset();
+        let kept = self.log.start_offset..=self.log.end_offset;
         ensure(kept.contains(&offset), ResponseError::OffsetOutOfRange)
     }
 }
@@ -211,33 +203,23 @@ mod tests {
     use crate::broker::topics::Topics;
     use crate::requests::batch_from;
 
-    /// A request may have looked it up before the topic went.
+    /// A request may have looked it up before the topic went. Else it might append to the folder of the next of this name.
     #[test]
-    fn a_deleted_partition_takes_no_batch() {
+    fn a_deleted_topic_takes_no_batch_once_another_may_follow() {
         let batch = batch_from(0, 0, 0, &[b"value"]).into();
         let batch = Batch::from_producer(&batch).expect("a batch");
-        let (topic, partition) = ("t".into(), 0);
-        let purgatories = Purgatories::new().expect("threads are to be had");
-        let key = TopicPartition { topic, partition };
-        let partition = Partition::open(key, None, &purgatories).expect("no folder");
-        let append = || partition.append(&batch).map(|appended| appended.end_offset);
-        assert_eq!([append(), append()], [Ok(1); 2], "a repeat as well");
-        partition.delete();
-        assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
-    }
-
-    /// Else a produce that looked the topic up before might append to the folder of the next.
-    #[test]
-    fn no_topic_follows_one_of_its_name_that_still_takes_batches() {
         let purgatories = Purgatories::new().expect("threads are to be had");
         let topics = Topics::open(purgatories, None, 1).expect("no folder");
-        let old = topics.create("t", 1).expect("a topic");
+        let partition = &topics.create("t", 1).expect("a topic").partitions[0];
+        let append = || partition.append(&batch).map(|appended| appended.end_offset);
+        assert_eq!([append(), append()], [Ok(1); 2], "a repeat as well");
         std::thread::scope(|scope| {
-            let _takes_batches = old.partitions[0].state.lock();
+            let _takes_batches = partition.state.lock();
             scope.spawn(|| topics.delete("t"));
             let next = scope.spawn(|| while topics.create("t", 1).is_err() {});
             std::thread::sleep(std::time::Duration::from_millis(50));
             assert!(!next.is_finished());
         });
+        assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
     }
 }

@@ -6,7 +6,6 @@ use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome, ensure};
 use crate::messages::*;
 use crate::storage::batch::Batch;
-use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -33,7 +32,12 @@ impl Produced {
                 let known = (ACKS_ALL..=1).contains(&acks);
                 ensure(known, ResponseError::InvalidRequiredAcks)?;
                 let partition = topics.partition(&topic.name, data.index)?;
-                append(partition, data.records.as_ref(), follower)
+                let records = data.records.as_ref();
+                let batch = Batch::from_producer(records.ok_or(ResponseError::InvalidRecord)?)?;
+                let appended = partition.append(&batch)?;
+                // The high watermark moves, and requests wake up, once the follower has it.
+                follower.replicate(Arc::clone(&partition), appended.end_offset);
+                Ok((appended, partition))
             };
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
             let partitions = topic.partition_data.iter().map(partition).collect();
@@ -109,30 +113,19 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
     }
 }
 
-/// Appends one batch and tells the follower. The high watermark moves, and requests wake up, once it has it.
-fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Follower) -> Part {
-    let records = records.ok_or(ResponseError::InvalidRecord)?;
-    let appended = partition.append(&Batch::from_producer(records)?)?;
-    follower.replicate(Arc::clone(&partition), appended.end_offset);
-    Ok((appended, partition))
-}
-
 /// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is
 /// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
 pub(crate) struct Follower {
     lag: Duration,
-    /// Not bounded, since an entry is smaller than the batch that it stands for.
-    appended: mpsc::UnboundedSender<Queued>,
+    /// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
+    /// order of it. Not bounded, since an entry is smaller than the batch that it stands for.
+    appended: mpsc::UnboundedSender<(Arc<Partition>, i64, Instant)>,
 }
-
-/// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
-/// order of it.
-type Queued = (Arc<Partition>, i64, Instant);
 
 impl Follower {
     /// Starts a follower on the current tokio runtime.
     pub(crate) fn start(lag: Duration) -> Self {
-        let (appended, mut queue) = mpsc::unbounded_channel::<Queued>();
+        let (appended, mut queue) = mpsc::unbounded_channel::<(Arc<Partition>, _, _)>();
         tokio::spawn(async move {
             while let Some((partition, end_offset, due)) = queue.recv().await {
                 if due > Instant::now() {

@@ -8,7 +8,6 @@ use crate::storage::folder::Folder;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Most partitions in all. Any client may create topics, so something has to bound them.
@@ -24,18 +23,6 @@ pub(crate) struct Topic {
 }
 
 impl Topic {
-    /// A topic whose partitions are in these folders, or in memory.
-    fn open(name: &str, at: &[Option<PathBuf>], purgatories: &Purgatories) -> io::Result<Self> {
-        let name = Arc::from(name);
-        let open = |(partition, folder): (i32, &Option<PathBuf>)| {
-            let topic = Arc::clone(&name);
-            let key = TopicPartition { topic, partition };
-            Partition::open(key, folder.as_deref(), purgatories).map(Arc::new)
-        };
-        let partitions = (0..).zip(at).map(open).collect::<io::Result<_>>()?;
-        Ok(Self { name, partitions })
-    }
-
     /// Has what waits for one of its partitions told that it is deleted. To be called with no lock held: this completes
     /// requests.
     pub(crate) fn answer_all(&self) {
@@ -63,17 +50,32 @@ impl Topics {
         default_partitions: i32,
     ) -> io::Result<Self> {
         let kept = folder.as_ref().map_or(Ok(Vec::new()), Folder::topics)?;
-        let mut by_name = ByName::default();
-        for (name, folders) in kept {
-            let topic = Topic::open(&name, &folders, &purgatories)?;
-            by_name.insert(Arc::clone(&topic.name), Arc::new(topic));
-        }
-        Ok(Self {
-            by_name: RwLock::new(by_name),
+        let topics = Self {
+            by_name: RwLock::default(),
             purgatories,
             folder,
             default_partitions,
-        })
+        };
+        for (name, partitions) in kept {
+            topics.add(&mut topics.by_name.write(), &name, partitions)?;
+        }
+        Ok(topics)
+    }
+
+    /// Adds a topic, with what is in its folder if it has one.
+    fn add(&self, all: &mut ByName, name: &str, partitions: i32) -> io::Result<Arc<Topic>> {
+        let name = Arc::<str>::from(name);
+        let open = |partition| {
+            let folder = self.folder.as_ref();
+            let folder = folder.map(|folder| folder.partition(&name, partition));
+            let topic = Arc::clone(&name);
+            let key = TopicPartition { topic, partition };
+            Partition::open(key, folder.as_deref(), &self.purgatories).map(Arc::new)
+        };
+        let partitions = (0..partitions).map(open).collect::<io::Result<_>>()?;
+        let topic = Arc::new(Topic { name, partitions });
+        all.insert(Arc::clone(&topic.name), Arc::clone(&topic));
+        Ok(topic)
     }
 
     pub(crate) fn sync(&self) -> io::Result<()> {
@@ -99,18 +101,16 @@ impl Topics {
 
     pub(crate) fn create(&self, name: &str, partitions: i32) -> Outcome<Arc<Topic>> {
         let mut by_name = self.by_name.write();
-        let count = check(&by_name, name, partitions)?;
-        let created = match &self.folder {
-            None => Topic::open(name, &vec![None; count], &self.purgatories),
-            Some(folder) => folder.create(name, count).and_then(|folders| {
-                let opened = Topic::open(name, &folders, &self.purgatories);
-                // Or it could never be created again.
-                opened.inspect_err(|_| _ = logged("delete", name, folder.delete(name)))
-            }),
-        };
-        let topic = Arc::new(logged("create", name, created)?);
-        by_name.insert(Arc::clone(&topic.name), Arc::clone(&topic));
-        Ok(topic)
+        check(&by_name, name, partitions)?;
+        if let Some(folder) = &self.folder {
+            logged("create", name, folder.create(name, partitions))?;
+        }
+        let created = logged("create", name, self.add(&mut by_name, name, partitions));
+        if let (Err(_), Some(folder)) = (&created, &self.folder) {
+            // Or it could never be created again.
+            let _ = logged("delete", name, folder.delete(name));
+        }
+        created
     }
 
     /// Takes a topic away. What waits for it is still to be [answered](Topic::answer_all).
@@ -129,19 +129,18 @@ impl Topics {
 
     /// Whether [`create`](Self::create) would.
     pub(crate) fn check_create(&self, name: &str, partitions: i32) -> Outcome {
-        check(&self.by_name.read(), name, partitions).map(|_| ())
+        check(&self.by_name.read(), name, partitions)
     }
 
     /// The topic of this name, created if it is missing.
     pub(crate) fn find_or_create(&self, name: &str) -> Outcome<Arc<Topic>> {
-        if let Ok(topic) = self.topic(name) {
-            return Ok(topic);
-        }
-        match self.create(name, self.default_partitions) {
-            // Another client came first.
-            Err(ResponseError::TopicAlreadyExists) => self.topic(name),
-            created => created,
-        }
+        self.topic(name).or_else(|_| {
+            match self.create(name, self.default_partitions) {
+                // Another client came first.
+                Err(ResponseError::TopicAlreadyExists) => self.topic(name),
+                created => created,
+            }
+        })
     }
 }
 
@@ -153,8 +152,8 @@ fn logged<T>(what: &str, topic: &str, done: io::Result<T>) -> Outcome<T> {
     })
 }
 
-/// How many partitions a topic of this name may be created with.
-fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome<usize> {
+/// Whether a topic of this name may be created with so many partitions.
+fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
     let is_legal = is_name && name.bytes().all(legal);
@@ -166,8 +165,7 @@ fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome<usize> {
     ensure(is_count, ResponseError::InvalidPartitions)?;
     let all = by_name.values().map(|topic| topic.partitions.len());
     let has_room = all.sum::<usize>() + count <= MAX_PARTITIONS;
-    ensure(has_room, ResponseError::PolicyViolation)?;
-    Ok(count)
+    ensure(has_room, ResponseError::PolicyViolation)
 }
 
 #[cfg(test)]

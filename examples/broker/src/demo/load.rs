@@ -21,11 +21,11 @@ pub(crate) const DESCRIPTION: &str = "\
 get none. Each producer and each consumer has a connection of its own; producers wait for all replicas (acks=-1), \
 consumers for the first byte (min_bytes=1), 500 ms at most";
 
-/// Topic, partitions, milliseconds between the records of each partition, consumers of each.
-const TRAFFIC: [(&str, i32, Option<u64>, u64); 3] = [
-    ("busy", 4, Some(5), 2),
-    ("slow", 10, Some(1_000), 1),
-    ("idle", 50, None, 1),
+/// Topic, partitions, time between the records of each partition, consumers of each.
+const TRAFFIC: [(&str, i32, Duration, u64); 3] = [
+    ("busy", 4, Duration::from_millis(5), 2),
+    ("slow", 10, Duration::from_secs(1), 1),
+    ("idle", 50, Duration::MAX, 1),
 ];
 
 const MAX_WAIT_MS: i32 = 500;
@@ -44,22 +44,20 @@ pub(crate) struct Tally {
     pub(crate) produce: Histogram,
 }
 
-/// Durations, any number of them in little memory.
+/// Durations, any number of them in little memory, in microseconds.
 pub(crate) struct Histogram(Mutex<hdrhistogram::Histogram<u64>>);
 
 impl Default for Histogram {
     fn default() -> Self {
-        const HOUR: u64 = 3_600_000_000;
-        // What is longer counts as an hour. INVARIANT: these are bounds, and a precision, that there are.
-        let histogram = hdrhistogram::Histogram::new_with_bounds(1, HOUR, 2);
-        Self(Mutex::new(histogram.expect("good bounds")))
+        // INVARIANT: this is a precision that there is.
+        let histogram = hdrhistogram::Histogram::new(2);
+        Self(Mutex::new(histogram.expect("two digits")))
     }
 }
 
 impl Histogram {
     pub(crate) fn record(&self, duration: Duration) {
-        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.0.lock().saturating_record(micros);
+        *self.0.lock() += duration.as_micros() as u64;
     }
 
     /// The milliseconds that this share (0 to 1) of all recorded durations does not exceed.
@@ -96,7 +94,6 @@ impl Load {
                 for _ in 0..consumers {
                     workers.spawn(worker().await?.consume(total.clone()));
                 }
-                let pause = pause.map(Duration::from_millis);
                 let worker = worker().await?;
                 workers.spawn(worker.produce(pause, consumers, stopped.clone(), produced));
             }
@@ -132,14 +129,13 @@ struct Worker(PartitionClient, Arc<Tally>, Instant);
 impl Worker {
     async fn produce(
         self,
-        pause: Option<Duration>,
+        pause: Duration,
         consumers: u64,
         mut stop: watch::Receiver<bool>,
         total: watch::Sender<Option<u64>>,
     ) -> anyhow::Result<()> {
         let Self(client, tally, epoch) = self;
         let mut number = 0;
-        let pause = pause.unwrap_or(Duration::MAX);
         let mut stopped = async || timeout(pause, stop.wait_for(|stop| *stop)).await.is_ok();
         while !stopped().await {
             let sent = Instant::now();

@@ -9,7 +9,7 @@ use crate::wire::request::Envelope;
 use bytes::BytesMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ pub(crate) struct Context {
 pub(crate) async fn serve(
     mut socket: TcpStream,
     client: SocketAddr,
-    mut context: Context,
+    context: &mut Context,
 ) -> Result<(), End> {
     let _open = Arc::clone(&context.broker.connection);
     // Answers are written whole, so there is nothing to gather.
@@ -38,8 +38,8 @@ pub(crate) async fn serve(
     let address = socket.local_addr()?;
     let (reader, writer) = socket.split();
     let mut connection = Connection {
-        broker: context.broker,
-        limits: context.limits,
+        broker: &context.broker,
+        limits: &context.limits,
         address,
         client,
         incoming: Incoming::new(reader),
@@ -50,7 +50,7 @@ pub(crate) async fn serve(
         let sent = tokio::select! {
             biased;
             _ = context.stop.wait_for(|stop| *stop) => return Err(End::Closed),
-            sent = connection.incoming.next(&connection.limits) => sent?,
+            sent = connection.incoming.next(&context.limits) => sent?,
         };
         connection.answer(sent).await?;
         if connection.incoming.has_more() {
@@ -61,8 +61,8 @@ pub(crate) async fn serve(
 }
 
 struct Connection<'a> {
-    broker: Arc<Broker>,
-    limits: Arc<Limits>,
+    broker: &'a Broker,
+    limits: &'a Limits,
     /// Where the client reached this broker.
     address: SocketAddr,
     client: SocketAddr,
@@ -81,7 +81,7 @@ impl Connection<'_> {
                     let is = format!("is too long: {length} bytes of at most {MAX_FRAME}");
                     log!("{}: a request {is}: refused", self.client);
                 }
-                return self.write(&refusal).await;
+                return write(&mut self.writer, &refusal).await;
             }
         };
         let mut envelope = Envelope::open(&frame)?;
@@ -120,7 +120,7 @@ impl Connection<'_> {
         };
         drop(parked);
         let (bytes, memory) = self.encode(answer, correlation_id, version).await?;
-        self.write(&bytes).await?;
+        write(&mut self.writer, &bytes).await?;
         drop((bytes, memory, answered));
         Ok(())
     }
@@ -147,49 +147,27 @@ impl Connection<'_> {
         };
         encoded.map_err(|error| End::from(format!("cannot encode an answer: {error}")))
     }
+}
 
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), End> {
-        match timeout(time_for(bytes.len()), self.writer.write_all(bytes)).await {
-            Ok(written) => Ok(written?),
-            Err(_) => Err(End::from("the client takes too long to read its answer")),
-        }
+async fn write(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), End> {
+    match timeout(time_for(bytes.len()), writer.write_all(bytes)).await {
+        Ok(written) => Ok(written?),
+        Err(_) => Err(End::from("the client takes too long to read its answer")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Settings;
     use std::time::Duration;
-    use tokio::net::TcpListener;
 
     /// Or a few of them would keep the memory that there is for the answers of all.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_read_its_answer_is_given_up() {
-        let settings = Settings {
-            data: None,
-            partitions: 1,
-            replica_lag_ms: Duration::ZERO,
-            group_delay_ms: Duration::ZERO,
-        };
-        let broker = Broker::open(&settings).expect("threads are to be had");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let _client = TcpStream::connect(address).await.expect("a client");
-        let (mut socket, client) = listener.accept().await.expect("the client");
-        let (reader, writer) = socket.split();
-        let mut connection = Connection {
-            broker: Arc::new(broker),
-            limits: Arc::new(Limits::new()),
-            address,
-            client,
-            incoming: Incoming::new(reader),
-            writer,
-            refusals: Refusals::default(),
-        };
-        // More than the sockets hold between them. It has 74 seconds.
+        // More than is on its way between them. It has 74 seconds.
+        let (mut writer, _client) = tokio::io::duplex(1 << 20);
         let answer = vec![0; 64 << 20];
-        let written = timeout(Duration::from_secs(80), connection.write(&answer)).await;
+        let written = timeout(Duration::from_secs(80), write(&mut writer, &answer)).await;
         assert!(matches!(written, Ok(Err(End::Dropped(_)))), "{written:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! The requests of one client, frame by frame, within its limits.
 
-use crate::messages::*;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
 use crate::wire::request::{LONGEST, START, refuse};
@@ -12,9 +11,8 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::ReadHalf;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// What a buffer grows by: little at first, since most requests are short.
-const FIRST_GROWTH: usize = 4 * 1024;
-const GROWTH: usize = 64 * 1024;
+/// What a buffer grows by, while it is not known how long a request is. Most are short.
+const GROWTH: usize = 4 * 1024;
 
 /// How often a client is looked after of which nothing more can be read now.
 const LOOK: Duration = Duration::from_secs(1);
@@ -117,23 +115,17 @@ impl<'a> Incoming<'a> {
         if length > LONGEST {
             return Err(misfit());
         }
-        self.read_up_to(size_of::<i32>() + size_of::<i16>()).await?;
-        if self.buffer[size_of::<i32>()..][..2] != (ApiKey::Produce as i16).to_be_bytes() {
-            return Err(misfit());
-        }
         self.read_up_to(size_of::<i32>() + START).await?;
         let start = frame::take(&mut self.buffer, START);
         let refusal = refuse(&start).ok_or_else(misfit)?;
         let mut left = length - START;
-        loop {
+        while left > 0 {
+            self.read_up_to(left.min(ALLOWANCE)).await?;
             let discarded = left.min(self.buffer.len());
             left -= discarded;
             let _ = self.buffer.split_to(discarded);
-            match left {
-                0 => return Ok(Sent::TooLong(refusal, length)),
-                _ => self.read_up_to(left.min(GROWTH)).await?,
-            }
         }
+        Ok(Sent::TooLong(refusal, length))
     }
 
     /// Whether bytes of another request have come already.
@@ -164,11 +156,7 @@ impl<'a> Incoming<'a> {
     /// Reads once, until the buffer has `up_to` bytes at most. 0 at the end of the connection.
     async fn fill(&mut self, up_to: usize) -> std::io::Result<usize> {
         let room = up_to - self.buffer.len();
-        let growth = match self.buffer.len() {
-            ..FIRST_GROWTH => FIRST_GROWTH,
-            _ => GROWTH,
-        };
-        self.buffer.reserve(growth.min(room));
+        self.buffer.reserve(GROWTH.min(room));
         let mut socket = (&mut self.socket).take(room as u64);
         socket.read_buf(&mut self.buffer).await
     }
@@ -212,10 +200,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_too_long_has_time_for_its_length() {
         let sent = receive(Duration::from_millis(1_200)).await;
-        assert!(
-            matches!(sent, Ok(Sent::TooLong(_, 41_943_040..))),
-            "{sent:?}"
-        );
+        let is_refused = matches!(sent, Ok(Sent::TooLong(_, 41_943_040..)));
+        assert!(is_refused, "{sent:?}");
         let sent = receive(Duration::from_millis(1_500)).await;
         assert!(matches!(sent, Err(End::Dropped(_))), "{sent:?}");
     }

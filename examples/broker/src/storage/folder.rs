@@ -39,8 +39,13 @@ impl Folder {
         self.path.join(OFFSETS)
     }
 
-    /// The topics that are there, with the folders of their partitions.
-    pub(crate) fn topics(&self) -> io::Result<Vec<(String, Vec<Option<PathBuf>>)>> {
+    /// The folder of a partition.
+    pub(crate) fn partition(&self, topic: &str, partition: i32) -> PathBuf {
+        self.path.join(topic).join(partition.to_string())
+    }
+
+    /// The topics that are there, with the numbers of their partitions.
+    pub(crate) fn topics(&self) -> io::Result<Vec<(String, i32)>> {
         let mut topics = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -51,27 +56,26 @@ impl Folder {
                 fs::remove_dir_all(&path)?;
             } else if name != LOCK && !name.starts_with(OFFSETS) {
                 let partitions = fs::read_dir(&path)?.count();
-                topics.push((name.to_owned(), folders(&path, partitions)));
+                topics.push((name.to_owned(), partitions as i32));
             }
         }
         Ok(topics)
     }
 
-    /// Creates a topic without records: all of it, or after an error nothing. The folders of its partitions.
-    pub(crate) fn create(&self, topic: &str, count: usize) -> io::Result<Vec<Option<PathBuf>>> {
-        let unfinished = self.path.join(format!("{NEW}{topic}"));
+    /// Creates a topic without records: all of it, or after an error nothing.
+    pub(crate) fn create(&self, topic: &str, partitions: i32) -> io::Result<()> {
+        let new = format!("{NEW}{topic}");
+        let unfinished = self.path.join(&new);
         if unfinished.exists() {
             fs::remove_dir_all(&unfinished)?;
         }
-        for folder in folders(&unfinished, count).iter().flatten() {
-            fs::create_dir_all(folder)?;
+        for partition in 0..partitions {
+            fs::create_dir_all(self.partition(&new, partition))?;
         }
-        let finished = self.path.join(topic);
         // Opened before: there may be too many open files already.
         let folder = File::open(&self.path)?;
-        fs::rename(&unfinished, &finished)?;
-        folder.sync_all()?;
-        Ok(folders(&finished, count))
+        fs::rename(unfinished, self.path.join(topic))?;
+        folder.sync_all()
     }
 
     /// Deletes a topic: after an error it is there as before. What cannot be removed of it goes at the next start.
@@ -88,38 +92,25 @@ impl Folder {
     }
 }
 
-/// The folders of the partitions of a topic, each of which has one.
-fn folders(topic: &Path, partitions: usize) -> Vec<Option<PathBuf>> {
-    let folders = (0..partitions).map(|index| Some(topic.join(index.to_string())));
-    folders.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tempfile::tempdir;
 
-    /// A creation that failed in the middle may have left folders of more partitions than the next one is to have.
+    /// A creation that failed in the middle may have left folders of more partitions than the next one is to have. And if
+    /// what cannot be removed were said to be there still, no record could be appended, and it could not be deleted again.
     #[test]
-    fn a_topic_has_no_partition_of_a_creation_that_failed() {
+    fn a_creation_takes_over_nothing_and_what_cannot_be_removed_is_deleted() {
         let kept = tempdir().expect("a folder");
         let folder = Folder::open(kept.path()).expect("a folder");
-        let unfinished = kept.path().join(format!("{NEW}t"));
-        for left in folders(&unfinished, 5).iter().flatten() {
-            fs::create_dir_all(left).expect("a part of a topic");
-        }
-        let created = folder.create("t", 2).expect("a topic");
-        assert_eq!(folder.topics().expect("topics"), [("t".into(), created)]);
-    }
-
-    /// If it were said to be there still, no record could be appended, and it could not be deleted again.
-    #[test]
-    fn a_topic_that_cannot_be_removed_is_deleted() {
-        let kept = tempdir().expect("a folder");
-        let folder = Folder::open(kept.path()).expect("a folder");
+        let left = folder.partition("+new-t", 4);
+        fs::create_dir_all(left).expect("a part of a topic");
+        folder.create("t", 2).expect("a topic");
+        assert_eq!(folder.topics().expect("topics"), [("t".into(), 2)]);
         // A file is no folder that could be removed.
-        fs::write(kept.path().join("t"), "").expect("a file in its place");
-        folder.delete("t").expect("it is another folder's now");
-        assert!(!kept.path().join("t").exists());
+        let in_its_place = kept.path().join("u");
+        fs::write(&in_its_place, "").expect("a file");
+        folder.delete("u").expect("it is another folder's now");
+        assert!(!in_its_place.exists());
     }
 }

@@ -5,6 +5,7 @@ use crate::storage::segments::{Piece, Segments};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 /// Most bytes kept per partition. Beyond it the oldest batches go, as under Kafka's `retention.bytes`.
@@ -14,41 +15,27 @@ pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 #[derive(Default)]
 pub(crate) struct Log {
     batches: VecDeque<Stored>,
-    start_offset: i64,
-    end_offset: i64,
+    /// The oldest offset still kept, and the one that the next record will get.
+    pub(crate) start_offset: i64,
+    pub(crate) end_offset: i64,
     end_position: u64,
     /// Where the batches are, if not in memory.
     segments: Option<Segments>,
 }
 
 struct Stored {
-    base_offset: i64,
-    position: u64,
+    offsets: Range<i64>,
+    positions: Range<u64>,
     base_timestamp: i64,
     max_timestamp: i64,
-    place: Part,
-}
-
-/// Where a batch is.
-#[derive(Clone)]
-enum Part {
-    Memory(Bytes),
-    File(Piece),
-}
-
-impl Part {
-    fn size(&self) -> usize {
-        match self {
-            Self::Memory(bytes) => bytes.len(),
-            Self::File(piece) => piece.length,
-        }
-    }
+    /// None if they are in a segment.
+    bytes: Option<Bytes>,
 }
 
 /// Whole batches found in a log, not yet read.
-#[derive(Default)]
 pub(crate) struct Batches {
-    parts: Vec<Part>,
+    in_memory: Vec<Bytes>,
+    in_files: Vec<Piece>,
     /// Bytes that [`read`](Self::read) gives.
     pub(crate) size: usize,
 }
@@ -56,27 +43,14 @@ pub(crate) struct Batches {
 impl Batches {
     /// Reads them. To be called without the partition's lock.
     pub(crate) fn read(self) -> io::Result<Bytes> {
-        if let [Part::Memory(only)] = &self.parts[..] {
+        if let [only] = &self.in_memory[..] {
             return Ok(only.clone());
         }
         let mut bytes = BytesMut::with_capacity(self.size);
-        for part in self.parts {
-            match part {
-                Part::Memory(part) => bytes.extend_from_slice(&part),
-                Part::File(piece) => piece.read(&mut bytes)?,
-            }
-        }
+        bytes.extend(self.in_memory);
+        let mut pieces = self.in_files.iter();
+        pieces.try_for_each(|piece| piece.read(&mut bytes))?;
         Ok(bytes.freeze())
-    }
-
-    fn push(&mut self, part: &Part) {
-        self.size += part.size();
-        if let (Some(Part::File(last)), Part::File(next)) = (self.parts.last_mut(), part)
-            && last.extend(next)
-        {
-            return;
-        }
-        self.parts.push(part.clone());
     }
 }
 
@@ -86,9 +60,9 @@ impl Log {
     pub(crate) fn open(folder: &Path, mut each: impl FnMut(&Batch, i64)) -> io::Result<Self> {
         let mut log = Self::default();
         let segments = Segments::open(folder, |start, found| match found {
-            Some((batch, piece)) => {
-                each(&batch, log.end_offset);
-                log.note(&batch, Part::File(piece));
+            Some(batch) => {
+                each(batch, log.end_offset);
+                log.note(batch, None);
             }
             None => (log.start_offset, log.end_offset) = (start, start),
         })?;
@@ -100,35 +74,27 @@ impl Log {
     pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<i64> {
         let base_offset = self.end_offset;
         let bytes = batch.placed_at(base_offset);
-        let part = match &mut self.segments {
-            None => Part::Memory(bytes),
-            Some(segments) => Part::File(segments.append(base_offset, &bytes)?),
-        };
-        self.note(batch, part);
+        match &mut self.segments {
+            None => self.note(batch, Some(bytes)),
+            Some(segments) => {
+                segments.append(base_offset, &bytes)?;
+                self.note(batch, None);
+            }
+        }
         Ok(base_offset)
     }
 
-    fn note(&mut self, batch: &Batch, place: Part) {
-        let size = place.size() as u64;
+    fn note(&mut self, batch: &Batch, bytes: Option<Bytes>) {
+        let end_offset = self.end_offset + i64::from(batch.records);
+        let end_position = self.end_position + batch.size() as u64;
         self.batches.push_back(Stored {
-            base_offset: self.end_offset,
-            position: self.end_position,
+            offsets: self.end_offset..end_offset,
+            positions: self.end_position..end_position,
             base_timestamp: batch.base_timestamp,
             max_timestamp: batch.max_timestamp,
-            place,
+            bytes,
         });
-        self.end_offset += i64::from(batch.records);
-        self.end_position += size;
-    }
-
-    /// The oldest offset still kept.
-    pub(crate) fn start_offset(&self) -> i64 {
-        self.start_offset
-    }
-
-    /// The offset that the next record will get.
-    pub(crate) fn end_offset(&self) -> i64 {
-        self.end_offset
+        (self.end_offset, self.end_position) = (end_offset, end_position);
     }
 
     /// Sees to it that everything appended outlives the machine. Nothing to do for a log in memory.
@@ -138,26 +104,30 @@ impl Log {
 
     /// Bytes in the batches that hold the offsets `from..to`.
     pub(crate) fn bytes_between(&self, from: i64, to: i64) -> u64 {
-        if from >= to {
-            return 0;
-        }
-        self.position_of(to) - self.position_of(from)
+        self.position_of(to).saturating_sub(self.position_of(from))
     }
 
     /// Finds whole batches from the one that holds `from`, none at or past `to`, up to `max_bytes` in all. With
     /// `at_least_one` the first batch comes even if it alone is longer, or a consumer could never get past it.
     pub(crate) fn find(&self, from: i64, to: i64, max_bytes: usize, at_least_one: bool) -> Batches {
-        let first = self.index_of(from).min(self.batches.len());
-        let mut found = Batches::default();
-        for batch in self.batches.range(first..) {
-            let size = found.size + batch.place.size();
-            let fits = size <= max_bytes || (at_least_one && found.size == 0);
-            if batch.base_offset >= to || !fits {
-                break;
-            }
-            found.push(&batch.place);
+        let start = self.position_of(from);
+        let is_found = |batch: &&Stored| {
+            let fits = batch.positions.end - start <= max_bytes as u64;
+            let is_first = at_least_one && batch.positions.start == start;
+            batch.offsets.start < to && (fits || is_first)
+        };
+        let found = self.batches.range(self.index_of(from)..);
+        let found = found.take_while(is_found);
+        let last = found.clone().last();
+        let end = last.map_or(start, |last| last.positions.end);
+        let oldest = self.batches.front();
+        let before = oldest.map_or(start, |oldest| oldest.positions.start);
+        let pieces = |it: &Segments| it.pieces(start - before..end - before);
+        Batches {
+            in_memory: found.filter_map(|batch| batch.bytes.clone()).collect(),
+            in_files: self.segments.as_ref().map_or(Vec::new(), pieces),
+            size: (end - start) as usize,
         }
-        found
     }
 
     /// The first batch with a record at or after `timestamp`, as (timestamp, offset) of its first record.
@@ -167,51 +137,39 @@ impl Log {
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
         let mut batches = self.batches.iter();
         let found = batches.find(|batch| batch.max_timestamp >= timestamp);
-        found.map(|batch| (batch.base_timestamp.max(timestamp), batch.base_offset))
+        found.map(|batch| (batch.base_timestamp.max(timestamp), batch.offsets.start))
     }
 
     /// Lets go of the oldest while there is more than [`RETENTION`], but of none at or past `keep_from`: batches of a
     /// log in memory, else whole segments.
     pub(crate) fn retain(&mut self, keep_from: i64) -> io::Result<()> {
-        while let (Some(oldest), Some(next)) = (self.batches.front(), self.second_oldest()) {
-            let offset = self.batches[next].base_offset;
-            if self.end_position - oldest.position <= RETENTION || offset > keep_from {
-                break;
+        loop {
+            let count = self.segments.as_ref().map_or(1, Segments::oldest_batches);
+            let (oldest, next) = (self.batches.front(), self.batches.get(count));
+            let Some((oldest, next)) = oldest.zip(next) else {
+                return Ok(());
+            };
+            let offset = next.offsets.start;
+            if self.end_position - oldest.positions.start <= RETENTION || offset > keep_from {
+                return Ok(());
             }
             if let Some(segments) = &mut self.segments {
                 segments.remove_oldest()?;
             }
-            self.batches.drain(..next);
+            self.batches.drain(..count);
             self.start_offset = offset;
-        }
-        Ok(())
-    }
-
-    /// The first batch that would stay if as little as possible went.
-    fn second_oldest(&self) -> Option<usize> {
-        match &self.segments {
-            None => (self.batches.len() > 1).then_some(1),
-            Some(segments) => {
-                let start = segments.second_start()?;
-                let is_before = |batch: &Stored| batch.base_offset < start;
-                let next = self.batches.partition_point(is_before);
-                (next < self.batches.len()).then_some(next)
-            }
         }
     }
 
     /// Where the batch that holds `offset` begins.
     fn position_of(&self, offset: i64) -> u64 {
         let batch = self.batches.get(self.index_of(offset));
-        batch.map_or(self.end_position, |batch| batch.position)
+        batch.map_or(self.end_position, |batch| batch.positions.start)
     }
 
     /// Which batch holds `offset`; one past the last if none does yet.
     fn index_of(&self, offset: i64) -> usize {
-        if offset >= self.end_offset {
-            return self.batches.len();
-        }
-        let is_before = |batch: &Stored| batch.base_offset <= offset;
-        self.batches.partition_point(is_before).saturating_sub(1)
+        let is_before = |batch: &Stored| batch.offsets.end <= offset;
+        self.batches.partition_point(is_before)
     }
 }

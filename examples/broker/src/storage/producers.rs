@@ -4,6 +4,7 @@
 use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
 use crate::storage::batch::{Batch, Sequence};
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
 /// Batches remembered per producer: as many as a client may have in flight.
@@ -28,24 +29,23 @@ struct Seen {
 impl Producers {
     /// Whether `batch` is next in its producer's sequence (`None`), or a repeat of what is at some offset already.
     pub(crate) fn find(&self, batch: &Batch) -> Outcome<Option<i64>> {
-        let known = |it: Sequence| Some((it, self.by_id.get(&it.producer_id)?));
-        let Some((sequence, seen)) = batch.sequence.and_then(known) else {
+        let known = |it: Sequence| {
+            let seen = self.by_id.get(&it.producer_id)?;
+            Some((it, seen, seen.back()?))
+        };
+        let Some((sequence, seen, last)) = batch.sequence.and_then(known) else {
             return Ok(None);
         };
         let repeat = |seen: &&Seen| seen.sequence == sequence && seen.records == batch.records;
         if let Some(original) = seen.iter().find(repeat) {
             return Ok(Some(original.base_offset));
         }
-        let Some(last) = seen.back() else {
-            return Ok(None);
+        let next = match sequence.producer_epoch.cmp(&last.sequence.producer_epoch) {
+            Ordering::Less => return Err(ResponseError::InvalidProducerEpoch),
+            // The numbers count up to `i32::MAX` and then start again at 0.
+            Ordering::Equal => last.sequence.base_sequence.wrapping_add(last.records) & i32::MAX,
+            Ordering::Greater => 0,
         };
-        let next = if sequence.producer_epoch == last.sequence.producer_epoch {
-            last.next_sequence()
-        } else {
-            0
-        };
-        let is_old = sequence.producer_epoch < last.sequence.producer_epoch;
-        ensure(!is_old, ResponseError::InvalidProducerEpoch)?;
         let is_next = sequence.base_sequence == next;
         ensure(is_next, ResponseError::OutOfOrderSequenceNumber)?;
         Ok(None)
@@ -74,13 +74,5 @@ impl Producers {
         if let Some(id) = quietest.map(|(id, _)| *id) {
             self.by_id.remove(&id);
         }
-    }
-}
-
-impl Seen {
-    /// The sequence number after this batch. They count up to `i32::MAX` and then start again at 0.
-    fn next_sequence(&self) -> i32 {
-        let next = i64::from(self.sequence.base_sequence) + i64::from(self.records);
-        (next % (1 << 31)) as i32
     }
 }

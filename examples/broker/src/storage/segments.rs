@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,16 +21,27 @@ pub(crate) struct Segments {
 
 struct Segment {
     start: i64,
+    batches: usize,
     length: u64,
     path: Arc<Path>,
 }
 
 /// Bytes of a segment.
-#[derive(Clone)]
 pub(crate) struct Piece {
     path: Arc<Path>,
     at: u64,
-    pub(crate) length: usize,
+    length: usize,
+}
+
+impl Segment {
+    fn new(start: i64, path: &Path) -> Self {
+        Self {
+            start,
+            batches: 0,
+            length: 0,
+            path: path.into(),
+        }
+    }
 }
 
 impl Piece {
@@ -41,16 +53,6 @@ impl Piece {
         bytes.resize(start + self.length, 0);
         file.read_exact(&mut bytes[start..])
     }
-
-    /// Takes in the piece that follows at once in the same file.
-    pub(crate) fn extend(&mut self, next: &Self) -> bool {
-        let follows =
-            Arc::ptr_eq(&self.path, &next.path) && self.at + self.length as u64 == next.at;
-        if follows {
-            self.length += next.length;
-        }
-        follows
-    }
 }
 
 impl Segments {
@@ -60,7 +62,7 @@ impl Segments {
     /// is an error, since cutting there would lose what was kept.
     pub(crate) fn open(
         folder: &Path,
-        mut each: impl FnMut(i64, Option<(Batch, Piece)>),
+        mut each: impl FnMut(i64, Option<&Batch>),
     ) -> io::Result<Self> {
         let mut segments = Self {
             folder: folder.to_owned(),
@@ -78,15 +80,11 @@ impl Segments {
             while let Ok((offset, batch)) = Batch::from_storage(&rest)
                 && offset == next
             {
-                let piece = Piece {
-                    path: Arc::clone(&segment.path),
-                    at: segment.length,
-                    length: batch.size(),
-                };
+                each(offset, Some(&batch));
                 next += i64::from(batch.records);
-                segment.length += piece.length as u64;
-                rest = rest.slice(piece.length..);
-                each(offset, Some((batch, piece)));
+                segment.batches += 1;
+                segment.length += batch.size() as u64;
+                rest = rest.slice(batch.size()..);
             }
             if rest.is_empty() {
                 continue;
@@ -106,15 +104,12 @@ impl Segments {
 
     /// Appends a batch that begins with offset `start`. After an error there may be a part of it, which is cut off by the
     /// next append or at the next start.
-    pub(crate) fn append(&mut self, start: i64, bytes: &[u8]) -> io::Result<Piece> {
+    pub(crate) fn append(&mut self, start: i64, bytes: &[u8]) -> io::Result<()> {
         let last = self.segments.back();
         if last.is_none_or(|last| last.length >= SEGMENT) {
             self.sync()?;
-            self.segments.push_back(Segment {
-                start,
-                length: 0,
-                path: self.folder.join(format!("{start:020}.log")).into(),
-            });
+            let path = self.folder.join(format!("{start:020}.log"));
+            self.segments.push_back(Segment::new(start, &path));
         }
         // INVARIANT: one was just added if there was none.
         let Some(last) = self.segments.back_mut() else {
@@ -127,18 +122,30 @@ impl Segments {
             file.set_len(last.length)?;
         }
         file.write_all(bytes)?;
-        let piece = Piece {
-            path: Arc::clone(&last.path),
-            at: last.length,
-            length: bytes.len(),
-        };
+        last.batches += 1;
         last.length += bytes.len() as u64;
-        Ok(piece)
+        Ok(())
     }
 
-    /// The offset that the second oldest segment begins with, if there are two.
-    pub(crate) fn second_start(&self) -> Option<i64> {
-        self.segments.get(1).map(|segment| segment.start)
+    /// Where the bytes at these positions are, which are counted from the start of the oldest segment.
+    pub(crate) fn pieces(&self, positions: Range<u64>) -> Vec<Piece> {
+        let mut end = 0;
+        let pieces = self.segments.iter().map(|segment| {
+            let start = end;
+            end += segment.length;
+            let (from, to) = (positions.start.max(start), positions.end.min(end));
+            Piece {
+                path: Arc::clone(&segment.path),
+                at: from - start,
+                length: to.saturating_sub(from) as usize,
+            }
+        });
+        pieces.filter(|piece| piece.length > 0).collect()
+    }
+
+    /// How many batches are in the oldest segment.
+    pub(crate) fn oldest_batches(&self) -> usize {
+        self.segments.front().map_or(0, |oldest| oldest.batches)
     }
 
     /// Removes the oldest segment. A read that has it open goes on; one that has not will find nothing.
@@ -171,11 +178,7 @@ fn found_in(folder: &Path) -> io::Result<VecDeque<Segment>> {
         let name = path.file_name().and_then(|name| name.to_str());
         let start = name.and_then(|name| name.strip_suffix(".log")?.parse().ok());
         let start = start.ok_or_else(|| damaged(format!("{} is no segment", path.display())))?;
-        found.push(Segment {
-            start,
-            length: 0,
-            path: path.into(),
-        });
+        found.push(Segment::new(start, &path));
     }
     found.sort_by_key(|segment| segment.start);
     Ok(found.into())
@@ -194,34 +197,33 @@ mod tests {
     #[test]
     fn what_cannot_be_removed_stays_and_what_is_torn_goes() {
         let folder = tempfile::tempdir().expect("a folder");
-        let segment = |start| Segment {
-            start,
-            length: 1,
-            path: folder.path().join(format!("{start:020}.log")).into(),
-        };
+        let path = |start| folder.path().join(format!("{start:020}.log"));
+        let [oldest, second] = [0, 7].map(path);
+        let segments = [(0, &oldest), (7, &second)];
         let mut segments = Segments {
             folder: folder.path().to_owned(),
-            segments: VecDeque::from([segment(0), segment(7)]),
+            segments: segments
+                .map(|(start, path)| Segment::new(start, path))
+                .into(),
         };
         // A folder is no file that could be removed.
-        let oldest = segment(0).path;
         fs::create_dir(&oldest).expect("a folder in its place");
-        fs::write(&segment(7).path, [0]).expect("the second one");
+        fs::write(&second, [0]).expect("the second one");
         for _ in 0..2 {
             assert!(segments.remove_oldest().is_err());
-            assert_eq!(segments.second_start(), Some(7));
+            assert_eq!(segments.segments[0].start, 0);
         }
         fs::remove_dir(&oldest).expect("it is empty");
         fs::write(&oldest, [0]).expect("the first one");
         segments.remove_oldest().expect("it can be removed");
-        assert_eq!((segments.second_start(), oldest.exists()), (None, false));
+        assert_eq!((segments.segments[0].start, oldest.exists()), (7, false));
         // In the last one is what a full disk has left of its first batch.
         segments.segments[0].length = 0;
         segments.append(7, b"whole").expect("there is room");
-        assert_eq!(fs::read(&segment(7).path).expect("a file"), b"whole");
+        assert_eq!(fs::read(&second).expect("a file"), b"whole");
         // None follows a full one that cannot be written to the disk.
         segments.segments[0].length = SEGMENT;
-        fs::remove_file(&segment(7).path).expect("it is there");
+        fs::remove_file(&second).expect("it is there");
         for _ in 0..2 {
             assert!(segments.append(8, b"next").is_err());
         }

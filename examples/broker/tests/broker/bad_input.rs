@@ -48,17 +48,15 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     let parked = witness.send(FETCH, &fetch("t", 1, 60_000));
     broker.wait_for_figure("fetch", 1);
     let memory = broker.resident_memory();
+    // What was asked before does not outlive it.
+    let mut stranger = broker.client();
+    stranger.send(FETCH, &fetch("t", 1, 60_000));
+    broker.wait_for_figure("fetch", 2);
+    stranger.send_raw(&[0xff; 100]);
+    stranger.assert_closed();
+    eventually("line", || (broker.log().len() == 1).then_some(()));
     for (number, (bytes, reason)) in refused().into_iter().enumerate() {
         let mut stranger = broker.client();
-        // What was asked before does not outlive it.
-        if number == 0 {
-            stranger.send(FETCH, &fetch("t", 1, 60_000));
-            broker.wait_for_figure("fetch", 2);
-            stranger.send_raw(&[0xff; 100]);
-            stranger.assert_closed();
-            eventually("line", || (broker.log().len() == 1).then_some(()));
-            stranger = broker.client();
-        }
         stranger.send_raw(&bytes);
         // A frame of an absurd length may be waited for, until its sender is gone.
         stranger.socket.shutdown(Shutdown::Write).expect("end");
@@ -183,6 +181,10 @@ fn an_answer_has_memory_or_is_not_made() {
     let mut twice = fetch_from("t", &[0, 0], 0);
     twice.topics[0].partitions[1].partition = 0;
     assert_eq!(first.lengths(&twice), [long.len(), 0]);
+    // A request and its answer that take more together than there is: the one goes before the other comes.
+    let forgotten = ForgottenTopic::default().with_topic(topic_name(&"t".repeat(32_000)));
+    let twenty = fetch("t", 1, 0).with_forgotten_topics_data(vec![forgotten; 640]);
+    assert_eq!(first.lengths(&twenty), [long.len()]);
     // As many elements as there may be, and the one partition very often.
     let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
     for partition in &mut many.topics[0].partitions {
@@ -210,18 +212,6 @@ fn an_answer_has_memory_or_is_not_made() {
     let late = broker.client().lengths(&fetch("t", 1, 60_000));
     assert_eq!(late, [long.len()]);
     broker.assert_clean((first, second, waiting));
-}
-
-/// A request and its answer that take more together than there is: the one goes before the other comes.
-#[test]
-fn a_request_that_waits_for_the_memory_of_its_answer_has_none() {
-    let (broker, mut client) = Broker::with_topic(1, &[]);
-    let long = batch(&[&vec![0; 15 << 20]]);
-    assert_eq!(client.produce_to(-1, "t", 0, &long).0, 0);
-    let forgotten = ForgottenTopic::default().with_topic(topic_name(&"t".repeat(32_000)));
-    let twenty = fetch("t", 1, 0).with_forgotten_topics_data(vec![forgotten; 640]);
-    assert_eq!(client.lengths(&twenty), [long.len()]);
-    broker.assert_clean(client);
 }
 
 /// Half a request, and none at all: neither is waited for for ever, but a long one for longer. A client that is only

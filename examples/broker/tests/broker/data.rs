@@ -11,28 +11,23 @@ const KAFKA_STORAGE_ERROR: i16 = 56;
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 
 /// A folder that is not there yet, in one that is removed at the end of the test.
-pub(crate) struct Folder {
-    path: PathBuf,
-    _kept: TempDir,
-}
+pub(crate) struct Folder(TempDir);
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        let kept = tempdir().expect("a folder");
-        let path = kept.path().join("data");
-        Self { path, _kept: kept }
+        Self(tempdir().expect("a folder"))
     }
 
-    pub(crate) fn argument(&self) -> &str {
-        self.path.to_str().expect("UTF-8")
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join("data").join(name)
     }
 
-    fn broker(&self) -> Broker {
-        Broker::with(&["--data", self.argument()])
+    pub(crate) fn argument(&self) -> String {
+        self.path("").display().to_string()
     }
 
     pub(crate) fn open(&self) -> (Broker, Client) {
-        let broker = self.broker();
+        let broker = Broker::with(&["--data", &self.argument()]);
         let client = broker.client();
         (broker, client)
     }
@@ -40,14 +35,14 @@ impl Folder {
     /// What the program says that cannot use the folder.
     fn refusal(&self) -> String {
         let listen = ["--listen", "127.0.0.1:0", "--data"];
-        let output = output(&[&["serve"], &listen[..], &[self.argument()]].concat());
+        let output = output(&[&["serve"], &listen[..], &[&self.argument()]].concat());
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     /// What is in a folder of it, in order.
     fn entries(&self, folder: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.path.join(folder)).expect("a folder");
+        let entries = fs::read_dir(self.path(folder)).expect("a folder");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         let mut paths: Vec<_> = paths.collect();
         paths.sort();
@@ -129,9 +124,8 @@ fn a_torn_tail_is_cut_off() {
     let parts = [two + 1, two + 60, whole.len() - 1].map(|length| whole[..length].to_vec());
     for torn in parts.into_iter().chain([flipped, garbage, misplaced]) {
         fs::write(&segment, torn).expect("tear the segment");
-        let broker = folder.broker();
+        let (broker, mut client) = folder.open();
         broker.wait_for_log("cut off");
-        let mut client = broker.client();
         assert!(all(&mut client, "t") == whole[..two]);
         assert_eq!(client.produce("t", b"three"), 2);
         assert!(all(&mut client, "t") == whole);
@@ -214,12 +208,12 @@ fn a_deleted_topic_does_not_come_back() {
     let commits = [0, 2].map(|partition| commit(&mut client, partition, 7));
     assert_eq!(commits, [0, UNKNOWN_TOPIC_OR_PARTITION]);
     // A topic that cannot be deleted keeps what was committed for it, and takes more.
-    let in_the_way = folder.path.join("+old-t");
+    let in_the_way = folder.path("+old-t");
     fs::write(&in_the_way, "").expect("a file");
     let refused = client.delete_topics(&["t"]);
     assert_eq!(refused, [KAFKA_STORAGE_ERROR]);
     assert_eq!(committed(&mut client), [(0, 7)]);
-    let offsets = folder.path.join("+offsets");
+    let offsets = folder.path("+offsets");
     let before = fs::read(&offsets).expect("the journal");
     assert_eq!(client.produce("t", b"another"), 1);
     fs::remove_file(&in_the_way).expect("it is there");
@@ -231,17 +225,17 @@ fn a_deleted_topic_does_not_come_back() {
     broker.end("KILL");
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
-        fs::create_dir_all(folder.path.join(unfinished).join("0")).expect("a folder");
+        fs::create_dir_all(folder.path(unfinished).join("0")).expect("a folder");
     }
     fs::write(offsets, before).expect("the journal");
-    fs::write(folder.path.join("+offsets.new"), "[").expect("a file");
+    fs::write(folder.path("+offsets.new"), "[").expect("a file");
     let (_broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {
         let found = client.fetch(&fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
     assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
-    let left = ["+lock", "+offsets", "u"].map(|name| folder.path.join(name));
+    let left = ["+lock", "+offsets", "u"].map(|name| folder.path(name));
     assert_eq!(folder.entries(""), left);
 }
 
@@ -262,7 +256,7 @@ fn committed(client: &mut Client) -> Vec<(i32, i64)> {
 fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     use rustix::process::Resource::Fsize;
     let folder = Folder::new();
-    drop(folder.broker());
+    drop(folder.open());
     let mut limited = std::process::Command::new("sh");
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
     limited.args(["-c", script]).arg(command().get_program());
@@ -275,7 +269,7 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     assert_eq!(client.produce_to(-1, "t", 0, &one), (0, 0));
     assert_eq!(commit(&mut client, 0, 1), 0);
     // Until the journal is written anew.
-    let journal = || fs::metadata(folder.path.join("+offsets")).expect("it is there");
+    let journal = || fs::metadata(folder.path("+offsets")).expect("it is there");
     let (mut kept, mut longest) = (1, 0);
     while journal().len() > longest {
         longest = journal().len();

@@ -1,9 +1,8 @@
 //! The program itself: where it listens, its end, and its demonstration.
 
 use super::*;
-use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;
-use std::process::Stdio;
+use std::process::Command;
 
 #[test]
 fn a_name_is_served_at_all_its_addresses_or_refused() {
@@ -76,7 +75,7 @@ fn a_signal_answers_every_parked_request() {
         let joins = member.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
         broker.wait_for_figure("produce", 1);
         broker.wait_for_figure("members", 1);
-        crate::programs::signal(broker.pid(), signal);
+        crate::process::signal(broker.pid(), signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
             let fetched = consumer.receive_fetched(correlation);
             let empty = |data| records(data).is_empty();
@@ -127,13 +126,9 @@ fn the_demonstration_answers_everything() {
     }
     assert_eq!(stdout.matches("requests/s").count(), 2);
     // `broker | head -n 1` is no failure.
-    let mut demo = command();
-    demo.args(["demo", "--seconds", "600"]);
-    demo.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = demo.spawn().expect("start the broker");
-    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-    stdout.read_line(&mut String::new()).expect("a line");
-    drop(stdout);
-    let output = child.wait_with_output().expect("the broker ends");
+    let script = "set -o pipefail; \"$0\" demo --seconds 600 | head -n 1";
+    let mut piped = Command::new("bash");
+    let piped = piped.args(["-c", script]).arg(command().get_program());
+    let output = run(piped, "");
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
 }

@@ -10,7 +10,6 @@ mod data;
 mod lifecycle;
 mod page;
 mod process;
-mod programs;
 mod protocol;
 mod requests;
 mod stock;
@@ -20,7 +19,6 @@ mod waits;
 // What most of them need.
 use broker::messages::{self, ResponseError as Code, *};
 use client::*;
-use process::{Broker, command, output};
-use programs::{PATIENCE, available, eventually, python, run, signal};
+use process::*;
 use requests::*;
 use std::time::{Duration, Instant};

@@ -8,8 +8,7 @@ use std::process::Command;
 
 /// The whole answer, status and headers included.
 fn ask(broker: &Broker, path: &str, headers: &str) -> String {
-    let address = broker.page.expect("it has a page");
-    let mut socket = TcpStream::connect(address).expect("it listens");
+    let mut socket = TcpStream::connect(broker.page()).expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\n{headers}connection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("it reads");
     let mut answer = String::new();
@@ -80,7 +79,7 @@ fn the_page_draws_a_busy_broker() {
     }
     let broker =
         Broker::run(command().args(["demo", "--seconds", "600", "--metrics", "127.0.0.1:0"]));
-    let address = format!("http://{}/", broker.page.expect("it has a page"));
+    let address = format!("http://{}/", broker.page());
     let mut chromium = Command::new("chromium");
     let arguments = "--headless --no-sandbox --disable-gpu --virtual-time-budget=20000 --dump-dom";
     chromium.args(arguments.split(' '));

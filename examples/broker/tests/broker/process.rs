@@ -1,28 +1,30 @@
-//! A broker process under test.
+//! Processes under test: the broker, and client programs that are not Rust, which may not be installed.
 
 use super::*;
 #[cfg(target_os = "linux")]
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
+/// Longest that anything in these tests may take before it counts as hanging.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longest that a client may run. Their own limits are shorter.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// `broker serve` on a free port, which reports what is parked every few milliseconds. Killed when dropped.
 pub(crate) struct Broker {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// Where its page is, if it has one.
-    pub(crate) page: Option<SocketAddr>,
-    report: Arc<Mutex<Report>>,
-    log: Arc<Mutex<Vec<String>>>,
+    stdout: Lines,
+    stderr: Lines,
 }
 
-/// The figures of one report line, by their names: `parked: fetch=1 produce=0 watched=1 connections=1 ...`. None before
-/// the first. With them, as `number`, how many reports there have been.
-pub(crate) type Report = HashMap<String, u64>;
+/// What a program has written so far.
+type Lines = Arc<Mutex<Vec<String>>>;
 
 impl Broker {
     pub(crate) fn with(arguments: &[&str]) -> Self {
@@ -42,41 +44,28 @@ impl Broker {
     pub(crate) fn run(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("start the broker");
-        let said = BufReader::new(child.stdout.take().expect("piped"));
-        let mut said = said.lines().map_while(Result::ok);
-        let (sender, stdout) = mpsc::channel();
-        // Until no one wants them any more.
-        thread::spawn(move || said.try_for_each(|line| sender.send(line)));
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let stderr = stderr.lines().map_while(Result::ok);
-        let log = Arc::<Mutex<Vec<String>>>::default();
-        let logged = Arc::clone(&log);
-        thread::spawn(move || stderr.for_each(|it| logged.lock().unwrap().push(it)));
-        let first = stdout.recv_timeout(PATIENCE);
-        let first = first.unwrap_or_else(|_| panic!("no first line: {:?}", log.lock()));
-        let address = address(&first, "listening on ");
         let mut broker = Self {
+            address: ([0; 4], 0).into(),
+            stdout: gather(child.stdout.take().expect("piped")),
+            stderr: gather(child.stderr.take().expect("piped")),
             child,
-            address: address.unwrap_or_else(|| panic!("no address in {first:?}")),
-            page: None,
-            report: Arc::default(),
-            log,
         };
-        let second = stdout.recv_timeout(PATIENCE).unwrap_or_default();
-        broker.page = self::address(&second, "metrics on http://");
-        let report = Arc::clone(&broker.report);
-        thread::spawn(move || {
-            for line in stdout {
-                let figures = line.split(' ').filter_map(|word| {
-                    let (name, figure) = word.split_once('=')?;
-                    Some((name.to_owned(), figure.parse().ok()?))
-                });
-                let mut report = report.lock().unwrap();
-                report.extend(figures);
-                *report.entry("number".to_owned()).or_default() += 1;
-            }
-        });
+        broker.address = broker.said("listening on ");
         broker
+    }
+
+    /// The address that it says behind these words.
+    fn said(&self, words: &str) -> SocketAddr {
+        eventually(words, || {
+            let lines = self.stdout.lock().unwrap();
+            let rest = lines.iter().find_map(|line| line.strip_prefix(words))?;
+            rest.split(';').next()?.parse().ok()
+        })
+    }
+
+    /// Where its page is.
+    pub(crate) fn page(&self) -> SocketAddr {
+        self.said("metrics on http://")
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -89,22 +78,19 @@ impl Broker {
 
     /// The lines on stderr so far.
     pub(crate) fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
+        self.stderr.lock().unwrap().clone()
     }
 
-    /// Waits for a report, printed after this call, that satisfies `wanted`.
-    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
-        let report = || self.report.lock().unwrap().clone();
-        let number = |report: &Report| report.get("number").copied().unwrap_or_default();
-        let seen = number(&report());
-        // The next one may have been in the pipe already.
-        let is_meant = |report: &Report| number(report) > seen + 1 && wanted(report);
-        eventually(what, || Some(report()).filter(is_meant))
-    }
-
-    pub(crate) fn wait_for_figure(&self, name: &str, value: u64) {
-        let what = format!("{name}={value}");
-        self.wait_for(&what, |report| report.get(name) == Some(&value));
+    /// Waits for a report, printed after this call, with this figure in it: `parked: fetch=1 produce=0 watched=1 ...`.
+    pub(crate) fn wait_for_figure(&self, name: &str, value: u64) -> String {
+        let figure = format!("{name}={value}");
+        let seen = self.stdout.lock().unwrap().len();
+        eventually(&figure, || {
+            let lines = self.stdout.lock().unwrap();
+            // The next one may have been in the pipe already.
+            let report = lines.get(seen + 1..)?.last()?;
+            has(report, &figure).then(|| report.clone())
+        })
     }
 
     /// Waits for a line on stderr that holds `text`.
@@ -143,16 +129,16 @@ impl Broker {
     /// Checks that, with the last clients gone, nothing is left behind, nothing panicked, and no check was forgotten.
     pub(crate) fn assert_clean<C>(&self, clients: C) {
         let report = self.assert_tidy(clients);
-        assert_eq!(report["missed_checks"], 0, "{report:?}");
+        assert!(has(&report, "missed_checks=0"), "{report}");
     }
 
     /// Where a wait may run out in the very moment that would have ended it, that cannot be told from a check that was
     /// forgotten: so this checks all but that.
-    pub(crate) fn assert_tidy<C>(&self, clients: C) -> Report {
+    pub(crate) fn assert_tidy<C>(&self, clients: C) -> String {
         drop(clients);
-        let report = self.wait_for("quiet broker", |report| report["connections"] == 0);
-        for figure in ["fetch", "produce", "watched"] {
-            assert_eq!(report[figure], 0, "{report:?}");
+        let report = self.wait_for_figure("connections", 0);
+        for figure in ["fetch=0", "produce=0", "watched=0"] {
+            assert!(has(&report, figure), "{report}");
         }
         let log = self.log().join("\n");
         assert!(!log.contains("panicked"), "{log}");
@@ -170,10 +156,17 @@ impl Drop for Broker {
     }
 }
 
-/// The address behind these words.
-fn address(line: &str, behind: &str) -> Option<SocketAddr> {
-    let rest = line.strip_prefix(behind)?;
-    rest.split(';').next()?.parse().ok()
+fn has(report: &str, figure: &str) -> bool {
+    report.split(' ').any(|word| word == figure)
+}
+
+/// Gathers what a program writes.
+fn gather(output: impl Read + Send + 'static) -> Lines {
+    let lines = Lines::default();
+    let gathered = Arc::clone(&lines);
+    let output = BufReader::new(output).lines().map_while(Result::ok);
+    thread::spawn(move || output.for_each(|line| gathered.lock().unwrap().push(line)));
+    lines
 }
 
 pub(crate) fn command() -> Command {
@@ -183,4 +176,61 @@ pub(crate) fn command() -> Command {
 /// Runs the program to its end.
 pub(crate) fn output(arguments: &[&str]) -> Output {
     run(command().args(arguments), "")
+}
+
+/// The Python that has the clients.
+pub(crate) fn python() -> String {
+    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/python");
+    std::env::var("REQUEST_PURGATORY_PYTHON").unwrap_or_else(|_| installed.to_owned())
+}
+
+/// Whether a program runs. If it does not, and clients are required, that fails the test.
+pub(crate) fn available(program: &str, probe: &[&str]) -> bool {
+    let ran = Command::new(program).args(probe).output();
+    if ran.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    let asked = std::env::var_os("REQUEST_PURGATORY_REQUIRE_CLIENTS");
+    let required = std::env::var_os("CI").is_some() || asked.is_some_and(|value| value == "1");
+    let says = format!("{program} is not installed; .ci/install clients does it");
+    assert!(!required, "{says}");
+    eprintln!("skipped: {says}");
+    false
+}
+
+/// Runs a client to its end with this input. One that does not end fails the test.
+pub(crate) fn run(command: &mut Command, input: &str) -> Output {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let child = command.stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("start the client");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_owned();
+    // A client that ends early leaves input unread.
+    thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let (sender, ended) = mpsc::channel();
+    let id = child.id();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = ended.recv_timeout(LIMIT).unwrap_or_else(|_| {
+        signal(id, "KILL");
+        panic!("{command:?} did not end")
+    });
+    output.expect("wait for the client")
+}
+
+pub(crate) fn signal(process: u32, signal: &str) {
+    let id = process.to_string();
+    let sent = Command::new("kill").args(["-s", signal, &id]).status();
+    assert!(sent.expect("run kill").success());
+}
+
+/// Waits until `wanted` gives something.
+pub(crate) fn eventually<T>(what: &str, mut wanted: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = wanted() {
+            return found;
+        }
+        assert!(started.elapsed() < PATIENCE, "no {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
 }

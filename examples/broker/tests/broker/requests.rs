@@ -3,7 +3,7 @@
 use crate::messages::*;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::indexmap::IndexMap;
-use kafka_protocol::protocol::{Encodable, Request};
+use kafka_protocol::protocol::{Request, encode_request_header_into_buffer};
 use kafka_protocol::records::*;
 
 pub(crate) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
@@ -239,8 +239,7 @@ pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> 
         .with_correlation_id(correlation)
         .with_client_id(Some(StrBytes::from_static_str("test")));
     let mut bytes = BytesMut::new();
-    let encoded = header.encode(&mut bytes, R::header_version(version));
-    encoded.expect("encode the header");
+    encode_request_header_into_buffer(&mut bytes, &header).expect("encode the header");
     let encoded = request.encode(&mut bytes, version);
     encoded.expect("encode the request");
     framed(&bytes)

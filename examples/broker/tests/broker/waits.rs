@@ -11,37 +11,35 @@ const REQUEST_TIMED_OUT: i16 = 7;
 /// A broker whose follower gets nothing while a test lasts.
 const SLOW: &[&str] = &["--replica-lag-ms", "600000"];
 
-fn ms(count: u64) -> Duration {
-    Duration::from_millis(count)
+/// Error and length of what a fetch finds in its one partition, which takes as long as it may.
+fn waited_out(client: &mut Client, fetch: &FetchRequest) -> (i16, usize) {
+    let asked = Instant::now();
+    let found = client.fetch(fetch).remove(0);
+    let waited = asked.elapsed().as_millis() >= fetch.max_wait_ms as u128;
+    assert!(waited, "it did not wait");
+    (found.error_code, records(&found).len())
 }
 
 #[test]
 fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_more() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
-    let started = Instant::now();
-    let fetched = client.fetch(&fetch("t", 1, 500));
-    assert_eq!((fetched[0].error_code, records(&fetched[0])), (0, &[][..]));
-    assert!(started.elapsed() >= ms(500));
+    assert_eq!(waited_out(&mut client, &fetch("t", 1, 500)), (0, 0));
     for (max_wait, least) in [(0, 1), (i32::MIN, i32::MAX), (60_000, 0), (60_000, -1)] {
         client.fetch(&fetch("t", 1, max_wait).with_min_bytes(least));
     }
     client.produce("t", b"value");
-    let started = Instant::now();
-    let too_few = client.lengths(&fetch("t", 1, 300).with_min_bytes(1_000));
-    assert!(started.elapsed() >= ms(300));
-    assert_eq!(too_few, [batch(&[b"value"]).len()]);
+    let too_few = waited_out(&mut client, &fetch("t", 1, 300).with_min_bytes(1_000));
+    assert_eq!(too_few, (0, batch(&[b"value"]).len()));
     // What counts is what an answer may hold: of each partition, and in all.
     let mut little = fetch("t", 1, 300).with_min_bytes(10);
     little.topics[0].partitions[0].partition_max_bytes = 1;
-    let started = Instant::now();
-    client.fetch(&little);
-    assert!(started.elapsed() >= ms(300));
+    waited_out(&mut client, &little);
     let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
     client.fetch(&greedy.with_max_bytes(10));
     broker.assert_clean(client);
 }
 
-/// Each partition has something to read long before there is enough in all of them.
+/// Each partition has something to read long before there is enough in all of them, or one of them is deleted.
 #[test]
 fn min_bytes_are_counted_over_all_partitions() {
     let (broker, mut producer) = Broker::with_topic(3, &[]);
@@ -63,6 +61,16 @@ fn min_bytes_are_counted_over_all_partitions() {
     let fetched = consumer.receive_fetched(sent);
     let lengths: Vec<_> = fetched.iter().map(|data| records(data).len()).collect();
     assert_eq!(lengths, [one.len(); 4]);
+    // Of "t" it has enough: more of it would change nothing, but its end does.
+    let mut both = fetch("t", 1, 60_000).with_min_bytes(1 << 20);
+    both.topics[0].partitions[0].partition_max_bytes = 1;
+    both.topics.extend(fetch("u", 1, 0).topics);
+    let sent = consumer.send(FETCH, &both);
+    broker.wait_for_figure("fetch", 1);
+    assert_eq!(producer.delete_topics(&["t"]), [0]);
+    let fetched = consumer.receive_fetched(sent).into_iter();
+    let errors: Vec<_> = fetched.map(|found| found.error_code).collect();
+    assert_eq!(errors, [UNKNOWN_TOPIC_OR_PARTITION, 0]);
     broker.assert_clean((consumer, producer));
 }
 
@@ -80,7 +88,7 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
         (0..2).for_each(|_| _ = client.produce_to(1, "u", 0, &fifteen));
     }
     // What it finds in its folder counts as replicated.
-    let mut broker = Broker::with(&[SLOW, &["--data", folder.argument()]].concat());
+    let mut broker = Broker::with(&[SLOW, &["--data", &folder.argument()]].concat());
     let (mut consumer, mut producer) = (broker.client(), broker.client());
     // Appended later, and acknowledged by the leader alone.
     let later = patched(&one, 35, &2_000_i64.to_be_bytes());
@@ -88,12 +96,9 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let seen = consumer.fetch(&fetch("t", 1, 0));
     let found = (seen[0].high_watermark, records(&seen[0]).len());
     assert_eq!(found, (1, one.len()));
-    let beyond = consumer.fetch(&fetch_from("t", &[1], 0));
-    assert_eq!((beyond[0].error_code, records(&beyond[0]).len()), (0, 0));
-    let asked = Instant::now();
-    let farther = consumer.fetch(&fetch_from("t", &[2], 300));
-    assert_eq!((farther[0].error_code, records(&farther[0]).len()), (0, 0));
-    assert!(asked.elapsed() >= ms(300), "it did not wait");
+    for beyond in [fetch_from("t", &[1], 0), fetch_from("t", &[2], 300)] {
+        assert_eq!(waited_out(&mut consumer, &beyond), (0, 0));
+    }
     assert_eq!(consumer.offset_at("t", -1), (0, 1), "latest");
     assert_eq!(consumer.offset_at("t", 1_001), (0, -1), "by time");
     // A fetch that begins there, and one that wants both, wait for the follower, also when more comes.
@@ -112,7 +117,7 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     // And one goes that the follower has to its end.
     (0..3).for_each(|_| _ = producer.produce_to(1, "u", 0, &fifteen));
     assert_eq!(producer.offset_at("u", -2), (0, 2), "earliest");
-    crate::programs::signal(broker.pid(), "TERM");
+    signal(broker.pid(), "TERM");
     assert!(records(&consumer.receive_fetched(parked)[0]).is_empty());
     let fetched = other.receive_fetched(wants_both);
     assert_eq!(records(&fetched[0]).len(), one.len());
@@ -127,7 +132,7 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         let request = produce_request(acks, timeout, "t", &data.collect::<Vec<_>>());
         let started = Instant::now();
         let answer = produced(producer.request(PRODUCE, &request));
-        (answer, started.elapsed())
+        (answer, started.elapsed().as_millis())
     };
     let (broker, mut producer) = Broker::with_topic(1, SLOW);
     for (acks, timeout, error, least) in [
@@ -138,7 +143,7 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     ] {
         let (answer, waited) = send(&mut producer, acks, timeout, &[0]);
         assert_eq!(answer[0].0, error, "{acks} {timeout}");
-        assert!(waited >= ms(least), "{acks} {timeout}: {waited:?}");
+        assert!(waited >= least, "{acks} {timeout}: {waited}");
     }
     // A batch that is sent again waits for what was appended the first time.
     let again = batch_from(7, 0, 0, &[b"value"]);
@@ -163,7 +168,7 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     // What times out is there all the same, once the follower has it. (A slow machine may find it at once.)
     send(&mut producer, -1, 0, &[0]);
     let (answer, waited) = send(&mut producer, -1, 60_000, &[0]);
-    assert!(answer == [(0, 1)] && waited >= ms(1_000), "{waited:?}");
+    assert!(answer == [(0, 1)] && waited >= 1_000, "{waited}");
     assert_eq!(producer.fetch(&fetch("t", 1, 0))[0].high_watermark, 2);
     // The follower gets two partitions one after the other, and the answer waits for the last, whatever a third says.
     let (answer, _) = send(&mut producer, -1, 60_000, &[1, 0, 2]);
@@ -203,60 +208,27 @@ fn what_waits_for_a_deleted_topic_is_told() {
     broker.assert_clean((admin, consumer, producer));
 }
 
-/// More of that topic would change nothing, but its end does.
-#[test]
-fn a_fetch_is_told_of_a_deleted_topic_of_which_it_has_enough() {
-    let (broker, mut admin) = Broker::with_topic(1, &[]);
-    admin.produce("t", b"value");
-    admin.create_topic("u", 1);
-    let mut consumer = broker.client();
-    let mut both = fetch("t", 1, 60_000).with_min_bytes(1 << 20);
-    both.topics[0].partitions[0].partition_max_bytes = 1;
-    both.topics.extend(fetch("u", 1, 0).topics);
-    let sent = consumer.send(FETCH, &both);
-    broker.wait_for_figure("fetch", 1);
-    assert_eq!(admin.delete_topics(&["t"]), [0]);
-    let fetched = consumer.receive_fetched(sent).into_iter();
-    let errors: Vec<_> = fetched.map(|found| found.error_code).collect();
-    assert_eq!(errors, [UNKNOWN_TOPIC_OR_PARTITION, 0]);
-    broker.assert_clean((admin, consumer));
-}
-
 #[test]
 fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     let broker = Broker::with(SLOW);
     broker.client().create_topic("t", 10);
     let produce = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
-    let fetch = fetch("t", 10, 60_000);
-    let produces = |client: &mut Client| _ = client.send(PRODUCE, &produce);
-    let fetches = |client: &mut Client| _ = client.send(FETCH, &fetch);
-    let small = self::fetch("t", 1, 60_000);
-    let more_than_is_taken_up = |client: &mut Client| {
-        for _ in 0..600 {
-            client.send(FETCH, &small);
-        }
-    };
+    let produce = frame(PRODUCE, 1, &produce);
+    let small = frame(FETCH, 1, &fetch("t", 1, 60_000));
+    let fetch = frame(FETCH, 1, &fetch("t", 10, 60_000));
+    let more_than_is_taken_up = small.repeat(600);
     // Its machine crashes: a reset instead of a close, since it leaves an answer unread.
-    let crashed = |client: &mut Client| {
-        client.send(0, &ApiVersionsRequest::default());
-        client.socket.peek(&mut [0]).expect("an answer to leave");
-        client.send(FETCH, &fetch);
-    };
-    let within_a_request = |client: &mut Client| {
-        client.send(FETCH, &fetch);
-        client.send_raw(&[0, 0, 1, 0, 1, 2, 3]);
-    };
-    type Way<'a> = (&'a str, &'a dyn Fn(&mut Client));
-    let ways: [Way<'_>; 5] = [
-        ("produce", &produces),
-        ("fetch", &fetches),
-        ("fetch", &more_than_is_taken_up),
-        ("fetch", &crashed),
-        ("fetch", &within_a_request),
-    ];
-    for (figure, way) in ways {
-        let mut clients: Vec<_> = (0..10).map(|_| broker.client()).collect();
-        clients.iter_mut().for_each(way);
+    let crashed = [&frame(0, 0, &ApiVersionsRequest::default())[..], &fetch].concat();
+    let within_a_request = [&fetch[..], &[0, 0, 1, 0, 1, 2, 3]].concat();
+    for (figure, sent) in [
+        ("produce", produce),
+        ("fetch", fetch),
+        ("fetch", more_than_is_taken_up),
+        ("fetch", crashed),
+        ("fetch", within_a_request),
+    ] {
+        let mut clients = [(); 10].map(|()| broker.client());
+        clients.iter_mut().for_each(|it| it.send_raw(&sent));
         broker.wait_for_figure(figure, 10);
         drop(clients);
         broker.wait_for_figure(figure, 0);
