@@ -28,9 +28,9 @@ struct Inner<K: Key> {
 
 impl<K: Key> Inner<K> {
     fn shut_down(&self) {
-        if !self.closed.send_replace(true) {
-            self.shared.table.close();
-        }
+        // In this order: the driver closes the table as it ends, and would take the waits out of this thread's hands.
+        self.shared.table.close();
+        self.closed.send_replace(true);
     }
 }
 
@@ -135,7 +135,7 @@ impl<K: Key> Cluster<K> {
     }
 
     /// As [`announce`](Self::announce), for a position. It is ignored if this node knows of another history than the
-    /// commit was made in; the engine tells of it in time.
+    /// commit was made in, or of none yet; the engine tells of it in time.
     pub fn announce_position(&self, key: &K, position: Position) {
         let history = self.table().history();
         if history.epoch == Some(position.epoch) {
@@ -169,7 +169,13 @@ impl<K: Key> Cluster<K> {
     /// [`ClusterWaits`](crate::ClusterWaits) ends with [`WaitError::ShutDown`](crate::WaitError::ShutDown) before this
     /// returns. Purgatories that were attached are left alone.
     ///
-    /// Later calls do nothing. May be called on any thread.
+    /// Blocks until the threads of these purgatories have ended, as
+    /// [`Purgatory::shutdown`](request_purgatory::Purgatory::shutdown) does; so does the drop of the last clone. Two
+    /// kinds of waits may end later: one that another thread is just examining, and all of them where this is called by
+    /// a waker that a wait has woken.
+    ///
+    /// Only the first call does this; a later one returns at once, even while the first is still running. May be called
+    /// on any thread.
     pub fn shutdown(&self) {
         self.inner.shut_down();
     }
@@ -198,5 +204,67 @@ impl<K: Key> fmt::Debug for Cluster<K> {
             .field("name", &self.name())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryEngine;
+    use crate::table::Waiting;
+    use parking_lot::Mutex;
+    use std::time::Duration;
+
+    /// A node whose driver has not run yet.
+    fn node() -> Cluster<u8> {
+        let engine = MemoryEngine::new();
+        Cluster::start(engine.clone(), engine, Config::default()).expect("in a runtime")
+    }
+
+    /// Notes, as it is shut down, whether the driver has been told.
+    struct Place {
+        closed: watch::Receiver<bool>,
+        was_told: Mutex<Option<bool>>,
+    }
+
+    impl Waiting<u8> for Place {
+        fn check(&self, _: &u8, _: u64) -> bool {
+            true
+        }
+
+        fn is_alive(&self) -> bool {
+            true
+        }
+
+        fn shut_down(&self) {
+            *self.was_told.lock() = Some(*self.closed.borrow());
+        }
+    }
+
+    /// The driver would end them as well, on another thread, and the shutdown would not wait for it.
+    #[tokio::test]
+    async fn g24_a_shutdown_ends_its_waits_before_the_driver_is_told() {
+        let node = node();
+        let place = Arc::new(Place {
+            closed: node.inner.closed.subscribe(),
+            was_told: Mutex::default(),
+        });
+        node.table().attach(place.clone());
+        node.shutdown();
+        assert_eq!(*place.was_told.lock(), Some(false));
+        assert!(*place.closed.borrow());
+    }
+
+    /// Nobody would take it.
+    #[tokio::test]
+    async fn g24_a_node_that_was_shut_down_keeps_no_order() {
+        let node = node();
+        node.read_again(&7);
+        node.shutdown();
+        node.read_again(&7);
+        let mut orders = Vec::new();
+        node.table()
+            .tend(Duration::ZERO, Duration::ZERO, &mut orders);
+        assert_eq!(orders.len(), 1, "{orders:?}");
     }
 }

@@ -272,6 +272,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         let mut failed = 0_u32;
         loop {
             let opened_at = Instant::now();
+            let counters = &self.shared.table.counters;
+            let opened = counters.sessions.read();
             let span = SessionSpan::new(&self.shared.observer);
             sessions.spawn(self.clone().session(span.clone()));
             let end = match sessions.join_next().await {
@@ -279,6 +281,10 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
                 Some(Err(_)) | None => End::Panicked,
             };
             span.ended(&end);
+            // (It may have panicked on the way.)
+            if counters.sessions.read() == opened {
+                counters.failed.add(1);
+            }
             let was_live = {
                 let mut protocol = self.protocol.lock();
                 protocol.end();
@@ -304,10 +310,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         self.shared.advise(self.feed.advice());
         let (interests, changes, reading) = match opened {
             Ok(opened) => opened,
-            Err(end) => {
-                counters.failed.add(1);
-                return end;
-            }
+            Err(end) => return end,
         };
         counters.sessions.add(1);
         // Counts the gap also when the session panics or is aborted.

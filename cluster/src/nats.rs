@@ -13,9 +13,11 @@
 //!
 //! Reads ask the leader of the stream, one request per key. A stream with one replica had better allow direct
 //! requests, as one that [`NatsEngine::connect`] makes does: the server answers these sooner. The epoch is the time
-//! at which the stream was created. A stream that is made anew, changed or deleted ends the session, which is what
-//! the permission to subscribe to `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream
-//! and one of a new stream look the same to this engine until then.
+//! at which the stream was created. A stream that is made anew, changed or deleted ends the session, by an advisory of
+//! the server. A version of an earlier stream and one of a new stream look the same to this engine until then.
+//!
+//! A user with permissions needs to publish to `PREFIX.in.>`, `$JS.API.>` and `_INBOX.>`, and to subscribe to
+//! `PREFIX.out.>`, `_INBOX.>` and `$JS.EVENT.ADVISORY.STREAM.*.STREAM`.
 //!
 //! A stream that is gone is made again by the next read or commit, as [`NatsEngine::connect`] makes it; where the user
 //! may not, the error says what to run. All waits end with `Reset` then: it is another history.

@@ -20,9 +20,10 @@
 //! Tracking needs room in the server's table (`tracking-table-max-keys`, one million by default) for all keys that all
 //! nodes watch. A node that finds it too small changes to a *broadcast* of every key's invalidations, and says so.
 //!
-//! The user needs the commands `MGET`, `GET`, `SET`, `XADD`, `XRANGE`, `XINFO`, `EVAL`, `EVALSHA`, and for news
-//! `CLIENT` or `SUBSCRIBE`, `UNSUBSCRIBE` and `PUBLISH`; `ROLE` and `INFO` where a node is to find the primary among
-//! several servers and to warn of the eviction policy.
+//! The user needs the commands `MGET`, `GET`, `SET`, `XADD`, `XRANGE`, `XINFO`, `EVAL`, `EVALSHA`; for news by tracking
+//! `CLIENT` and `PING`, for published news `SUBSCRIBE`, `UNSUBSCRIBE` and `PUBLISH`; `SELECT` where an address names a
+//! database; `ROLE` and `INFO` where a node is to find the primary among several servers and to warn of the eviction
+//! policy. Keys and channels are those of the prefix.
 //!
 //! With several addresses (one primary and its replicas), all are dialed at once, and the first that says it is a
 //! primary is used: by each session anew, and by reads and commits whenever their connection is lost. A *cluster* of

@@ -29,8 +29,8 @@ pub trait Source<K: Key>: Send + Sync + 'static {
     /// Reads the epoch and the versions of `keys`; without keys, the epoch alone.
     ///
     /// Runs in tasks of the runtime that the cluster was started on, at most
-    /// [`Config::concurrent_reads`](crate::Config::concurrent_reads) at once. Must end by itself when the store does
-    /// not answer: the cluster has no timeout of its own for it.
+    /// [`Config::concurrent_reads`](crate::Config::concurrent_reads) at once, and one without keys beside them as a
+    /// session opens. Must end by itself when the store does not answer: the cluster has no timeout of its own for it.
     ///
     /// # Errors
     /// The keys are read again, after [`Config::backoff`](crate::Config::backoff).

@@ -50,16 +50,18 @@ pub struct Stats {
     pub healed: u64,
     /// Times that the store lost its data, so that waits ended with `Reset`.
     pub resets: u64,
-    /// Reads of the store that succeeded.
+    /// Reads of keys that succeeded.
     pub reads: u64,
-    /// For how long this node has not been in step with the store. Zero while a session is live: every watched key is
-    /// watched and was read.
+    /// For how long this node has not been in step with the store. Zero while a session is live and the last read has
+    /// succeeded. Live: every key that was watched as it began is so again, and was read. (One that came later may not
+    /// be yet.)
     pub lag: Duration,
     /// Why sessions fail, or hear nothing, while they do, the last time: `None` once one has lasted for the longest pause of
     /// [`Config::backoff`](crate::Config::backoff) and for two audits that found nothing unheard. Waits end by reads
     /// meanwhile, within an audit.
     pub feed_trouble: Option<Trouble>,
-    /// Why reads fail, while they do. Waits of this node do not end meanwhile, except by the feed and by their timeouts.
+    /// Why reads of keys fail, while they do. Waits of this node do not end meanwhile, except by the feed and by their
+    /// timeouts. (A read with which a session opens is in `feed_trouble`.)
     pub store_trouble: Option<Trouble>,
     /// What the feed's operator should change, if anything.
     pub advice: Option<Arc<str>>,

@@ -192,6 +192,10 @@ impl<K: Key> Table<K> {
     pub fn verify(&self, key: &K) {
         let order = Order::Verify(key.clone());
         let mut shard = self.shard(key).lock();
+        // Nobody takes orders any more.
+        if shard.is_closed {
+            return;
+        }
         let was_quiet = shard.orders.is_empty();
         shard.orders.push(order);
         drop(shard);

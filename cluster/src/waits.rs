@@ -71,7 +71,8 @@ impl<K: Key> ClusterWaits<K> {
     /// version. At once, if this node knows of one.
     ///
     /// The wait begins with this call, not with the first poll. Dropping the future ends it. It is woken on the thread
-    /// that hears of the version: a thread of the runtime that the cluster runs on.
+    /// that hears of the version: one of the runtime that the cluster runs on, or that of
+    /// [`announce`](Cluster::announce).
     ///
     /// `seen` is a version of the store's present history. One that is higher than the store's is answered with
     /// [`WaitError::Reset`], after a read; where the store may have been lost *and* filled again since, only

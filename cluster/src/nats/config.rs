@@ -9,8 +9,8 @@ use std::time::Duration;
 pub struct NatsConfig {
     /// The servers: `nats://host:4222`.
     pub servers: Vec<String>,
-    /// Credentials, TLS and the like. What the sessions depend on (ping, capacity, reconnects, events) is set by the
-    /// engine.
+    /// Credentials, TLS and the like. What the engine depends on (ping, capacity, reconnects, events) is set by the
+    /// engine. Not `no_echo`: a session hears itself.
     pub options: ConnectOptions,
     /// The name of the stream. Default: `PURGATORY`.
     pub stream: String,

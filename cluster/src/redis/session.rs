@@ -23,11 +23,12 @@ pub(super) async fn open<K: WireKey>(
     let connection = inner.addresses.connect_with(&pushes).await;
     let mut connection = connection.map_err(|error| FeedError::Connect(error.into()))?;
     connection.set_timeout(config.ping);
-    let advice = eviction(&connection).await;
     // ORDERING: Relaxed: as in `tracking::open`.
-    if advice.is_some() || !inner.is_outgrown.load(Ordering::Relaxed) {
-        *inner.advice.lock() = advice;
-    }
+    let is_outgrown = inner.is_outgrown.load(Ordering::Relaxed);
+    let advice = eviction(&connection).await.into_iter();
+    let advice = advice.chain(is_outgrown.then(|| tracking::SMALL_TABLE.to_owned()));
+    let advice = advice.collect::<Vec<_>>().join("; ");
+    *inner.advice.lock() = (!advice.is_empty()).then(|| advice.into());
     let link = || Link {
         inner: inner.clone(),
         connection: connection.clone(),
@@ -62,7 +63,7 @@ pub(super) async fn open<K: WireKey>(
 }
 
 /// What the server's memory settings put at risk, if they do.
-async fn eviction(connection: &Connection) -> Option<Arc<str>> {
+async fn eviction(connection: &Connection) -> Option<String> {
     // A user who may not ask is told nothing.
     let info = connection.run(cmd("INFO").arg("memory")).await.ok()?;
     let info = match info {
@@ -75,12 +76,9 @@ async fn eviction(connection: &Connection) -> Option<Arc<str>> {
         .find_map(|it| it.strip_prefix("maxmemory_policy:"))?;
     match policy.trim() {
         "noeviction" => None,
-        policy => Some(
-            format!(
-                "Redis has `maxmemory-policy {policy}`: evicted counters end all waits with Reset; set `noeviction`"
-            )
-            .into(),
-        ),
+        policy => Some(format!(
+            "Redis has `maxmemory-policy {policy}`: evicted counters end all waits with Reset; set `noeviction`"
+        )),
     }
 }
 

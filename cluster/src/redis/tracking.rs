@@ -24,6 +24,9 @@ type Watched = Arc<Mutex<HashMap<Vec<u8>, Option<u64>, foldhash::fast::RandomSta
 /// This many announcements of counters that had not changed, within a period of signs of life and beside few others,
 /// show that the server's table is too small: each read pushes another key out of it, which is announced as a change.
 const OUTGROWN: u32 = 256;
+/// What the operator should know then.
+pub(super) const SMALL_TABLE: &str = "Redis has a smaller `tracking-table-max-keys` than keys are watched: until this \
+                                      node starts anew it hears a broadcast of all keys";
 
 pub(super) struct Watcher {
     link: Link,
@@ -185,10 +188,7 @@ impl Listener {
         {
             return Ok(());
         }
-        let advice = "Redis has a smaller `tracking-table-max-keys` than keys are watched: until this node starts anew \
-                      it hears a broadcast of all keys";
-        *inner.advice.lock() = Some(advice.into());
-        Err(FeedError::Refused(advice.into()))
+        Err(FeedError::Refused(SMALL_TABLE.into()))
     }
 
     /// Adds the names that a push says are stale, as far as they are watched.

@@ -2,8 +2,10 @@
 
 use crate::engine::Engine;
 use crate::{assert_paused, until};
-use request_purgatory_cluster::memory::MemoryEngine;
-use request_purgatory_cluster::{Cluster, ClusterWaits, Config, EngineError, Reading, Source};
+use request_purgatory_cluster::memory::{MemoryChanges, MemoryEngine, MemoryInterests};
+use request_purgatory_cluster::{
+    Cluster, ClusterWaits, Config, EngineError, Feed, FeedError, Reading, Source, Stats,
+};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
@@ -62,4 +64,26 @@ async fn g24_sessions_that_panic_pause_and_say_so() {
     assert!(trouble.times.abs_diff(stats.gaps) <= 1, "{trouble:?}");
     engine.set(|it| it.panics = 0);
     until(&node, |it| it.lag.is_zero() && it.feed_trouble.is_none()).await;
+}
+
+/// No session can be opened.
+struct Shut;
+
+impl Feed<u64> for Shut {
+    type Interests = MemoryInterests<u64>;
+    type Changes = MemoryChanges<u64>;
+
+    async fn open(&self, _: &Config) -> Result<(Self::Interests, Self::Changes), FeedError> {
+        panic!("the feed panics")
+    }
+}
+
+/// So has an attempt that panics before there is a session.
+#[tokio::test(start_paused = true)]
+async fn g24_attempts_that_panic_are_counted() {
+    let node = Cluster::start(MemoryEngine::new(), Shut, Config::default()).unwrap();
+    let times = |stats: &Stats| stats.feed_trouble.as_ref().map_or(0, |it| it.times);
+    let stats = until(&node, |it| times(it) > 3).await;
+    let counted = (stats.failed, stats.sessions, stats.gaps);
+    assert_eq!(counted, (times(&stats), 0, 0));
 }

@@ -1,7 +1,7 @@
 //! The engine is silent, or the connection is cut: how long callers wait, and who makes the connection again.
 
 use crate::load::print_row;
-use crate::lost::key;
+use crate::lost::{key, since};
 use crate::ms;
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::proxy::{Proxy, Upstream};
@@ -254,4 +254,21 @@ async fn f6_redis_any_caller_makes_the_connection_again() {
         let then = format!("{again:.1?}");
         print_row("F6 query after a cut", "Redis", 1, 0, again, then);
     }
+}
+
+/// Whatever the options of the client say of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f6_nats_the_connection_is_made_again_after_any_number_of_attempts() {
+    let mut rig = NatsRig::start(10_000).await;
+    let mut config = NatsRig::config(vec![rig.server.url()], 10_000);
+    config.options = config.options.max_reconnects(Some(1));
+    let engine = NatsEngine::connect(config).await.expect("it is there");
+    assert!(rig.restart(ms(1_000)).await);
+    let back = Instant::now();
+    eventually("it commits again", async || {
+        engine.commit(&key("a"), b"x").await.ok()
+    })
+    .await;
+    let worst = back.elapsed();
+    print_row("F6 one attempt allowed", "NATS", 0, 0, worst, since(back));
 }

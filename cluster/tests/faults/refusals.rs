@@ -2,10 +2,13 @@
 
 use crate::load::print_row;
 use crate::lost::{key, live, node, wait_without_audits};
-use crate::support::LONG;
-use crate::support::engine::{RedisRig, Rig};
+use crate::ms;
+use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
+use crate::support::nats_server::NatsServer;
+use crate::support::{LONG, eventually};
+use request_purgatory_cluster::nats::NatsEngine;
 use request_purgatory_cluster::redis::client;
-use request_purgatory_cluster::{EngineError, Source, WaitError};
+use request_purgatory_cluster::{Cluster, Config, EngineError, Feed, Source, WaitError};
 use std::time::Instant;
 
 /// A user who may not do a part of what a commit does commits nothing, however often it tries.
@@ -121,4 +124,60 @@ async fn f6_redis_a_connection_that_was_refused_is_made_again() {
         let row = format!("F6 {fault} refused at first");
         print_row(&row, "Redis", 0, 0, again, format!("{again:.1?}"));
     }
+}
+
+/// A node has its session, watches a key, and its sessions give signs of life.
+async fn has_what_it_needs<E: Source<Key> + Feed<Key> + Clone>(engine: E, name: &str) {
+    let config = Config {
+        audit: 100 * LONG,
+        ping: ms(700),
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine, config).expect("in a runtime");
+    let _interest = node.interest([key("a")]).expect("there is room");
+    let begun = Instant::now();
+    eventually("it is in step, and has been asked", async || {
+        let is_asked = begun.elapsed() > ms(3 * 700);
+        (is_asked && node.stats().lag.is_zero()).then_some(())
+    })
+    .await;
+    // (A busy machine may have ended a session for its silence.)
+    let trouble = node.stats().feed_trouble;
+    let is_refused = trouble.as_ref().is_some_and(|it| it.word == "refused");
+    assert!(!is_refused, "{trouble:?}");
+    let row = "F4 permissions as documented";
+    print_row(row, name, 0, 0, begun.elapsed(), "nothing was refused");
+}
+
+const OF_NATS: &str = r#"
+authorization { users = [ { user: node, password: secret, permissions: {
+    publish: { allow: ["purgatory.in.>", "$JS.API.>", "_INBOX.>"] }
+    subscribe: { allow: ["purgatory.out.>", "_INBOX.>", "$JS.EVENT.ADVISORY.STREAM.*.PURGATORY"] }
+} } ] }
+"#;
+
+/// The commands and the subjects that the documentation of the engines names are enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_the_permissions_that_are_documented_are_enough() {
+    async fn redis<const PUBLISHED: bool>(news: &str) {
+        let rig = RedisRig::<PUBLISHED>::start(10_000).await;
+        let commands = "+mget +get +set +xadd +xrange +xinfo +eval +evalsha +select +role +info";
+        let user = "ACL SETUSER node on >secret ~purgatory:* &purgatory:*";
+        rig.server.query(&format!("{user} {commands} {news}")).await;
+        let engine = rig.direct("db=1&user=node&pass=secret");
+        engine.commit(&key("b"), b"x").await.expect("it commits");
+        engine.events(&key("b"), 0, 1).await.expect("it reads");
+        has_what_it_needs(engine, RedisRig::<PUBLISHED>::NAME).await;
+    }
+    redis::<false>("+client +ping").await;
+    redis::<true>("+subscribe +unsubscribe +publish").await;
+    let server = NatsServer::start_with(OF_NATS).await;
+    let mut config = NatsRig::config(vec![server.url()], 10_000);
+    let options = config.options.clone();
+    config.options = options.user_and_password("node".into(), "secret".into());
+    let engine = NatsEngine::connect(config).await;
+    let engine = engine.expect("it makes the stream");
+    engine.commit(&key("b"), b"x").await.expect("it commits");
+    engine.events(&key("b"), 0, 1).await.expect("it reads");
+    has_what_it_needs(engine, NatsRig::NAME).await;
 }

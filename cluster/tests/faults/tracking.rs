@@ -6,7 +6,7 @@ use crate::ms;
 use crate::support::engine::{Key, RedisRig, Rig};
 use crate::support::{LONG, eventually};
 use request_purgatory_cluster::redis::client;
-use request_purgatory_cluster::{Cluster, Config};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -93,11 +93,20 @@ async fn f7_redis_what_is_announced_beside_many_changes_shows_no_small_table() {
     assert_eq!((stats.advice, stats.gaps), (None, 0));
 }
 
-/// More keys than the server's table of tracked keys holds.
+/// Whether the operator is told of the table, and of the policy.
+fn is_told(waits: &ClusterWaits<Key>) -> [bool; 2] {
+    let advice = waits.cluster().stats().advice.unwrap_or_default();
+    ["tracking-table-max-keys", "noeviction"].map(|it| advice.contains(it))
+}
+
+/// More keys than the server's table of tracked keys holds. And a policy that evicts, of which is to be told as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     const KEYS: usize = 2_000;
-    let rig = RedisRig::<false>::start_with(100_000, &["--tracking-table-max-keys", "1000"]).await;
+    // (Nothing is evicted: the memory has no limit.)
+    let policy = ["--maxmemory-policy", "allkeys-lru"];
+    let settings = [&["--tracking-table-max-keys", "1000"], &policy[..]].concat();
+    let rig = RedisRig::<false>::start_with(100_000, &settings).await;
     let waits = node_that_lingers(&rig.engine(), ms(200));
     let keys = (0..KEYS)
         .map(|number| key(&number.to_string()))
@@ -105,9 +114,7 @@ async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     let parked = keys.iter().map(|key| waits.wait_past(key.clone(), 0, LONG));
     let parked = parked.map(tokio::spawn).collect::<Vec<_>>();
     eventually("the node has noticed", async || {
-        let stats = waits.cluster().stats();
-        let advice = stats.advice?;
-        (advice.contains("tracking-table-max-keys") && stats.lag.is_zero()).then_some(())
+        (is_told(&waits) == [true; 2] && waits.cluster().stats().lag.is_zero()).then_some(())
     })
     .await;
     sleep(ms(300)).await;
@@ -140,4 +147,11 @@ async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     let reads_made = reads().await - before;
     assert!(reads_made < 8, "{reads_made} of what is forgotten");
     parked.for_each(|wait| wait.abort());
+    let mend = "CONFIG SET maxmemory-policy noeviction";
+    rig.server.query(mend).await;
+    rig.cut();
+    eventually("what was mended is told no more", async || {
+        (is_told(&waits) == [true, false]).then_some(())
+    })
+    .await;
 }

@@ -10,15 +10,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// The most events in one answer. A client that is further behind asks again, from the position of the answer.
 pub const LIMIT: usize = 100;
-/// The most bytes of bodies in one answer, unless a single one has more: what a client that does not read its answer can
-/// make this node hold.
+/// The most bytes of events in one answer, in JSON, unless a single one has more: what a client that does not read its
+/// answer can make this node hold.
 const LARGEST: usize = 256 * 1024;
 /// The polls that one event wakes come for it within milliseconds, and those of clients that were away a little later.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 const KEPT_BYTES: u64 = 64 << 20;
+/// The most fetches at once: each holds up to 100 of the largest events, however few of them fit into its answer.
+const FETCHES: usize = 32;
+/// How long a fetch waits for its turn: behind a store that does not answer, none waits for all before it.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a poll is answered with.
 #[derive(Debug)]
@@ -62,6 +68,7 @@ struct Wanted {
 pub struct Bodies {
     store: Store,
     answers: Cache<Wanted, Arc<Answer>>,
+    turns: Semaphore,
     fetches: AtomicU64,
 }
 
@@ -77,6 +84,7 @@ impl Bodies {
                 .weigher(weigh)
                 .time_to_live(KEPT_FOR)
                 .build(),
+            turns: Semaphore::new(FETCHES),
             fetches: AtomicU64::new(0),
         }
     }
@@ -114,6 +122,9 @@ impl Bodies {
         seen: Position,
         found: u64,
     ) -> Result<Arc<Answer>, FetchError> {
+        let Ok(_turn) = timeout(PATIENCE, self.turns.acquire()).await else {
+            return Err(FetchError::Store("too many wait for it".into()));
+        };
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let (events, head) = match self.store.events(&topic, seen.version, LIMIT).await {
             Ok(events) => (events, None),
@@ -133,7 +144,7 @@ impl Bodies {
         let mut bytes = 0;
         let fits = |event: &&Event| {
             let is_first = bytes == 0;
-            bytes += event.body.len() + 1;
+            bytes += written(event);
             is_first || bytes <= LARGEST
         };
         let events = events.iter().take_while(fits).collect::<Vec<_>>();
@@ -185,17 +196,25 @@ impl<'a> From<&'a Event> for JsonEvent<'a> {
     }
 }
 
+/// How many bytes of JSON an event is: of a body, JSON writes some bytes as six.
+fn written(event: &Event) -> usize {
+    let json = serde_json::to_vec(&JsonEvent::from(event));
+    json.map_or(0, |json| json.len() + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::MemoryStore;
     use request_purgatory_cluster::Epoch;
+    use request_purgatory_cluster::redis::{RedisConfig, RedisEngine};
+    use std::net::TcpListener;
 
-    /// With events of these lengths, and where a client is that has seen none of them.
-    async fn bodies(lengths: &[usize]) -> (Bodies, Position) {
+    /// With these events, and where a client is that has seen none of them.
+    async fn bodies(events: &[Vec<u8>]) -> (Bodies, Position) {
         let store = Store::Memory(MemoryStore::new());
-        for length in lengths {
-            let committed = store.commit(&"a".into(), &vec![b'x'; *length]).await;
+        for event in events {
+            let committed = store.commit(&"a".into(), event).await;
             committed.expect("it commits");
         }
         let epoch = store.epoch().await.expect("it reads");
@@ -204,7 +223,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_has_as_many_events_as_fit_and_at_least_one() {
-        let (bodies, start) = bodies(&[10, 2 * LARGEST, 10, 0]).await;
+        let lengths = [10, 2 * LARGEST, 10, 0];
+        let (bodies, start) = bodies(&lengths.map(|length| vec![b'x'; length])).await;
         for (version, events, position) in [(0, 1, 1), (1, 1, 2), (2, 2, 4)] {
             let seen = Position { version, ..start };
             let answer = bodies.after("a".into(), seen, 4, 0).await;
@@ -214,6 +234,19 @@ mod tests {
             let json = json.expect("it is JSON");
             assert_eq!(json["events"].as_array().map(Vec::len), Some(events));
             assert_eq!(json["skipped"], 0);
+        }
+    }
+
+    /// What JSON makes longer counts for as long as it is there.
+    #[tokio::test]
+    async fn an_answer_is_measured_in_json() {
+        let events = [1, 1, b'"', 0xff, b'x', b'\n'].map(|byte| vec![byte; LARGEST / 8]);
+        let (bodies, mut seen) = bodies(&events).await;
+        while seen.version < 6 {
+            let answer = bodies.after("a".into(), seen, 6, 0).await;
+            let answer = answer.expect("there are events");
+            assert!(answer.json.len() < LARGEST + 1_000, "after {seen}");
+            seen = answer.position;
         }
     }
 
@@ -240,10 +273,35 @@ mod tests {
         }
     }
 
+    /// Clients that ask from many positions have the node hold no more bodies than a few fetches have.
+    #[tokio::test]
+    async fn few_fetches_are_under_way_at_once() {
+        // It accepts, and does not answer.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+        let config = RedisConfig {
+            addresses: vec![format!("redis://{}", silent.local_addr().expect("bound"))],
+            ..RedisConfig::default()
+        };
+        let engine = RedisEngine::new(config).expect("the address is sound");
+        let bodies = Bodies::new(Store::Redis(engine));
+        let epoch = Epoch(1);
+        let seen = (0..=FETCHES as u64).map(|version| Position { epoch, version });
+        let fetches = seen.map(|seen| Box::pin(bodies.after("a".into(), seen, 100, 0)));
+        let mut fetches = fetches.collect::<Vec<_>>();
+        for fetch in &mut fetches {
+            assert!(timeout(Duration::ZERO, fetch).await.is_err());
+        }
+        assert_eq!(bodies.fetches(), FETCHES as u64);
+        // One client leaves.
+        drop(fetches.swap_remove(0));
+        let _ = timeout(Duration::ZERO, &mut fetches[0]).await;
+        assert_eq!(bodies.fetches(), FETCHES as u64 + 1);
+    }
+
     /// An older copy of the store gives versions out again.
     #[tokio::test]
     async fn what_was_fetched_before_a_loss_is_not_given_after_it() {
-        let (bodies, start) = bodies(&[10]).await;
+        let (bodies, start) = bodies(&[b"x".to_vec()]).await;
         for (resets, fetches) in [(0, 1), (0, 1), (1, 2), (1, 2)] {
             let answer = bodies.after("a".into(), start, 1, resets).await;
             answer.expect("there is an event");

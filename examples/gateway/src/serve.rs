@@ -9,6 +9,7 @@ use crate::store::Store;
 use anyhow::{Context, Result, anyhow, ensure};
 use axum::http::Uri;
 use request_purgatory_cluster::Config;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -16,9 +17,8 @@ use tokio_util::sync::CancellationToken;
 ///
 /// # Errors
 /// The node cannot start, or did not end in order.
-#[tokio::main]
-pub async fn serve(args: ServeArgs) -> Result<()> {
-    run(args, None).await
+pub fn serve(args: ServeArgs) -> Result<()> {
+    to_its_end(run(args, None))
 }
 
 /// `gateway node`: a node of the demo. It does as its standard input says, and ends with it, so that none is left
@@ -26,9 +26,17 @@ pub async fn serve(args: ServeArgs) -> Result<()> {
 ///
 /// # Errors
 /// As [`serve`].
-#[tokio::main]
-pub async fn node(args: ServeArgs) -> Result<()> {
-    run(args, Some(DeafSwitch::default())).await
+pub fn node(args: ServeArgs) -> Result<()> {
+    to_its_end(run(args, Some(DeafSwitch::default())))
+}
+
+/// Runs a node. What cannot be given up is not waited for: a name server that does not answer, which may take half a
+/// minute; a read of the standard input.
+fn to_its_end(node: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = Runtime::new()?;
+    let done = runtime.block_on(node);
+    runtime.shutdown_background();
+    done
 }
 
 async fn run(args: ServeArgs, deaf: Option<DeafSwitch>) -> Result<()> {
@@ -39,28 +47,24 @@ async fn run(args: ServeArgs, deaf: Option<DeafSwitch>) -> Result<()> {
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = CancellationToken::new();
     end_on_signals(&stop)?;
-    let store = tokio::select! {
-        biased;
-        // Servers that do not answer are asked one after the other, for seconds each.
-        () = stop.cancelled() => return Ok(()),
-        store = Store::connect(args.engine, &args.url) => store,
+    let begin = async {
+        let store = Store::connect(args.engine, &args.url).await;
+        let (engine, url) = (args.engine, args.url.join(", "));
+        let store = store.with_context(|| format!("cannot reach {engine} at {url} (`--url`)"))?;
+        anyhow::Ok((store, node::listen(&args.listen).await?))
     };
-    let store = store.with_context(|| {
-        format!(
-            "cannot reach {} at {} (`--url`)",
-            args.engine,
-            args.url.join(", ")
-        )
-    })?;
+    let (store, listener) = tokio::select! {
+        biased;
+        // Servers that do not answer are asked one after the other, for seconds each; so are those of names.
+        () = stop.cancelled() => return Ok(()),
+        begun = begin => begun?,
+    };
     let gateway = Gateway::start(store, settings(&args, Cpu::Process, deaf.clone()))?;
     gateway.set_peers(peers);
-    let listener = node::listen(&args.listen).await?;
     println!("listening on http://{}", listener.local_addr()?);
     if let Some(deaf) = deaf {
         let (gateway, stop) = (gateway.clone(), stop.clone());
-        std::thread::Builder::new()
-            .name("commands".into())
-            .spawn(move || obey(&gateway, &deaf, &stop))?;
+        tokio::task::spawn_blocking(move || obey(&gateway, &deaf, &stop));
     }
     node::run(listener, gateway, stop).await
 }
@@ -114,8 +118,7 @@ fn end_on_signals(stop: &CancellationToken) -> Result<()> {
     Ok(())
 }
 
-/// The demo's commands: `deaf`, `hear`, `peers URL...`. On a thread of its own, since a read of the standard input
-/// cannot be given up, and a runtime would wait for it.
+/// The demo's commands: `deaf`, `hear`, `peers URL...`.
 fn obey(gateway: &Gateway, deaf: &DeafSwitch, stop: &CancellationToken) {
     // An input that cannot be read has ended.
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -132,7 +135,9 @@ fn obey(gateway: &Gateway, deaf: &DeafSwitch, stop: &CancellationToken) {
 
 #[cfg(test)]
 mod tests {
-    use super::base_url;
+    use super::{base_url, to_its_end};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     #[test]
     fn a_peer_is_scheme_host_and_port() {
@@ -148,5 +153,26 @@ mod tests {
         ] {
             assert!(base_url(bad).is_err(), "{bad}");
         }
+    }
+
+    /// A look at a name server that does not answer is a thread that cannot be stopped.
+    #[test]
+    fn f8_a_node_ends_though_a_name_server_does_not_answer() {
+        let (answer, answered) = channel::<()>();
+        let (ends, ended) = channel();
+        std::thread::spawn(move || {
+            let node = async {
+                let (begins, begun) = tokio::sync::oneshot::channel();
+                tokio::task::spawn_blocking(move || {
+                    let told = begins.send(());
+                    (told, answered.recv())
+                });
+                Ok(begun.await?)
+            };
+            ends.send(to_its_end(node))
+        });
+        let done = ended.recv_timeout(Duration::from_secs(20));
+        done.expect("in time").expect("an orderly end");
+        drop(answer);
     }
 }
