@@ -22,9 +22,8 @@ use std::time::Duration;
 pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
-    /// `Hash`, `Eq` and `Clone` run under locks of the library: that of a map shard, of the checks that
-    /// [`check_later`](crate::Purgatory::check_later) defers, or of the list of a resolved key. They must not call the
-    /// library.
+    /// `Hash`, `Eq` and `Clone` run under locks of the library: that of a map shard, or of the checks that
+    /// [`check_later`](crate::Purgatory::check_later) defers. They must not call the library.
     type Key: Key;
 
     /// The longest time the operation may stay parked, read once when it parks. [`Duration::MAX`] never expires.

@@ -108,7 +108,8 @@ use std::time::Duration;
 /// other method does. Where a check finds that another thread is examining an operation, that thread examines it once
 /// more. All methods may be called from inside every callback. A check made inside a `try_complete`, or inside the
 /// change of [`force_complete_for_key_with`](Self::force_complete_for_key_with), returns 0; the library makes it
-/// before the outermost call on that thread returns.
+/// before the outermost call on that thread returns, once for each operation that makes it
+/// ([`try_complete`](DelayedOperation::try_complete) has the rule).
 ///
 /// After Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
@@ -166,7 +167,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused
     /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock). Whether the purgatory
     /// or a key is full, and whether there is a thread, is asked after the first examination only: an operation that can
-    /// complete at once still does. The other refusals come before it.
+    /// complete at once still does. The other refusals come before it, those of a drain or a shutdown if that began before
+    /// the call.
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -312,10 +314,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Lists the parked operations, the oldest first.
     ///
-    /// Takes the lock of each map shard in turn (and, within it, that of each resolved list), while it clones the keys
-    /// of all watches in the shard; then takes the lock of a timer shard for each operation. Does not hold up
-    /// completions. Its cost in time and memory grows with the number of parked operations: for operators, not for the
-    /// hot path. If the clock or `Clone` of a key panics, so does this call.
+    /// Takes the lock of each map shard in turn, while it clones the keys of the shard; then, for each key, that of its
+    /// shard (and within it that of its resolved list) for 64 watchers at a time; then that of a timer shard for each
+    /// operation. Does not hold up completions. Its cost in time and memory grows with the number of parked operations:
+    /// for operators, not for the hot path. If the clock or a key panics, so does this call.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
     }

@@ -161,13 +161,14 @@ pub struct Stats {
     /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys and
     /// the clock while an operation is parked or ends, in a reactor's wake function, in metrics recorders and tracing
     /// subscribers (but not when a span is closed). Not counted are panics that go through to the caller of a method,
-    /// those of a clock that the reaper reads, and those of the waker of a future whose operation or request is
-    /// dropped. Where several destructors panic one after the other, at the end of one call, they count as one.
+    /// those of a clock that the reaper asks whether anything is due, and those of the waker of a future whose operation
+    /// or request is dropped. Several destructors that panic one after the other, at the end of one call, count as one.
     pub panicked: u64,
     /// Operations that were refused: their park returned an error.
     pub rejected: u64,
-    /// Examinations of parked operations by checks, whether they found the operation satisfied or not. (Operations that
-    /// their own park finds satisfied, after they are watched, count as well.)
+    /// Examinations by checks that left the operation parked, and parked operations that ended because `try_complete` said
+    /// yes, whoever asked. (A check does not count an operation that another thread is examining, which it leaves to
+    /// that thread.)
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
     /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)

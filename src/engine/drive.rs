@@ -27,8 +27,8 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
-    let companion = engine.companion.get().and_then(|it| it.next_deadline());
-    let companion = companion.map(|deadline| engine.scale.ceil(deadline));
+    let companion = engine.companion.get().filter(|_| !engine.phase.is_closed());
+    let companion = companion.and_then(|it| Some(engine.scale.ceil(it.next_deadline()?)));
     let buckets = engine.shards.iter().filter_map(Shard::next_deadline);
     let all = deferred.into_iter().chain(companion).chain(buckets);
     let next = all.min().unwrap_or(NEVER);

@@ -122,8 +122,8 @@ impl<T: Built> Builder<T> {
 
     /// Starts the threads when this is built, so that the system refuses them there
     /// ([`BuildError::Thread`](crate::purgatory::BuildError::Thread)) and no later call pays for the start. Default:
-    /// the reaper is started by the first call that needs it, which parks with a finite timeout or defers a check, and
-    /// takes about 0.1 ms longer; the thread for completions starts with the first of them.
+    /// they start [when they are first needed](crate::guide::threads#when-the-threads-start), and the call that needs the
+    /// reaper takes about 0.1 ms longer.
     pub fn threads_at_once(mut self) -> Self {
         self.settings.threads_at_once = true;
         self

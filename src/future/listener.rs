@@ -94,12 +94,13 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
     /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
-    /// of its own, which counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener ends. If the
-    /// purgatory refuses it, the listener ends, and [`checked`](Self::checked) returns the reason.
+    /// of its own, which counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped,
+    /// also after its timeout, and then counts as cancelled. If the purgatory refuses it, the listener ends, and
+    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, so does this call, or
+    /// the listener ends with [`WaitError::Panicked`].
     ///
-    /// The key is watched for as long as the listener is parked, but for
-    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most: a listener whose [handle](Self::handle) has moved
-    /// its deadline beyond that expires then.
+    /// The key is watched until then, but for [`max_timeout`](crate::purgatory::Builder::max_timeout) at most: a listener
+    /// whose [handle](Self::handle) has moved its deadline beyond that expires with it.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -146,8 +147,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// The first interval begins now; each later one when [`checked`](Self::checked) has told of a recheck, or of a
     /// check that came together with one. This call reads the clock, and so does that poll. An interval lasts 1 ms at
-    /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread. A second
-    /// call begins anew, with its interval in place of the first.
+    /// least, may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread, and is rounded
+    /// up to the purgatory's [tick](crate::purgatory::Builder::tick). A second call begins anew, with its interval in
+    /// place of the first.
     ///
     /// If the condition is true after a recheck, that counts as a
     /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
@@ -308,9 +310,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 }
                 Err(best) => {
                     let checked = poll_fn(|cx| self.poll_wake(cx, true)).await;
-                    if let Err(error) = checked {
-                        return Err((best, error));
-                    }
+                    checked.map_err(|error| (best, error))?;
                 }
             }
         }

@@ -116,14 +116,9 @@ pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// Tells why, if the operation was not `parked`.
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
-        let handle = match parked {
-            Ok(admission) => admission.into_handle(),
-            Err(rejected) => {
-                // Before the operation is dropped: its destructor would say that it was cancelled.
-                shared.lose(WaitError::of(&rejected));
-                None
-            }
-        };
+        // Before the operation is dropped: its destructor would say that it was cancelled.
+        let parked = parked.inspect_err(|refused| shared.lose(WaitError::of(refused)));
+        let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }
     }
 

@@ -10,9 +10,9 @@ use crate::panics::Panics;
 use crate::purgatory::{Purgatory, Watch};
 use crate::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
 use parking_lot::Mutex;
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
+use std::{fmt, iter};
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `take` takes a value, for at most `timeout` from this call on (`None`: without end). As
@@ -83,14 +83,21 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         take: impl FnMut(Cause<'_, K>) -> A + Send + 'static,
         give_back: impl FnMut(A::Value) + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, A::Found, S> {
-        let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
-        let names = watches.iter().map(|watch| watch.name().clone()).collect();
+        // If a key panics here, the park meets a panic in place of the keys: it counts that, and refuses.
+        let collected = Panics::contain(|| {
+            let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
+            let names = watches.iter().map(|watch| watch.name().clone());
+            (names.collect(), watches)
+        });
+        let (names, watches) = collected.unzip();
+        let watches = || watches.unwrap_or_else(|| std::panic::resume_unwind(Box::new("a key")));
         let route = Route {
             waits: self.downgrade(),
-            keys: UserValues(names),
+            keys: UserValues(names.unwrap_or_default()),
             give_back: Some(give_back),
         };
-        self.wait_for(watches, timeout, taker(take, Mutex::new(Box::new(route))))
+        let take = taker(take, Mutex::new(Box::new(route)));
+        self.wait_for(iter::once_with(watches).flatten(), timeout, take)
     }
 }
 

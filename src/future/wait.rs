@@ -63,8 +63,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs where that
     /// runs: on this thread before the call returns, then on each thread that checks one of the keys. Keep it short.
     /// Neither this call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has
-    /// found a value it is dropped, and the thread that called it wakes the future; at the timeout, the thread of
-    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) does.
+    /// found a value, or the timeout has passed, it is dropped and the future woken on the thread on which
+    /// [`on_complete`](crate::DelayedOperation::on_complete) would run.
     ///
     /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.

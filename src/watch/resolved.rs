@@ -41,8 +41,7 @@ pub(crate) struct Resolved<K> {
 }
 
 struct Locked<K> {
-    /// Whose place it is. (Shared, so that it is neither cloned nor dropped under this lock. Under it, a snapshot
-    /// clones the one in the map.)
+    /// Whose place it is. (Shared, so that it is neither cloned nor dropped under this lock.)
     key: Option<Arc<K>>,
     /// The number of resolutions of the key that exist.
     pins: usize,

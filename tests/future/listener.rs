@@ -127,6 +127,40 @@ fn g05_every_ending_has_its_error_and_its_count() {
     assert_empty(&waits);
 }
 
+/// They are operations of their own: parked until the listener is dropped, also after its timeout, and cancelled then,
+/// also if it was satisfied.
+#[test]
+fn g16_further_keys_of_a_listener_count_by_themselves() {
+    let (waits, clock) = by_hand();
+    for timeout in [Duration::from_secs(1), Duration::MAX] {
+        let mut listener = waits.listen([1], timeout);
+        (2..4).for_each(|key| listener.also(key));
+        clock.advance(Duration::from_secs(1));
+        waits.advance();
+        let parked = 2 + usize::from(timeout == Duration::MAX);
+        assert_eq!(
+            (waits.stats().parked, waits.stats().watched),
+            (parked, parked)
+        );
+        listener.satisfied();
+        assert_empty(&waits);
+    }
+    let stats = waits.stats();
+    assert_eq!((stats.expired, stats.completed, stats.cancelled), (1, 1, 4));
+}
+
+/// A loop of the user's that sleeps until the next deadline would wake for nothing.
+#[test]
+fn g15_no_recheck_is_waited_for_after_the_shutdown() {
+    let (waits, _clock) = by_hand();
+    let kept = waits.listen([1], None);
+    let kept = kept.recheck_every(Duration::from_secs(1));
+    assert!(waits.next_deadline().is_some());
+    waits.shutdown();
+    assert_empty(&waits);
+    drop(kept);
+}
+
 #[test]
 fn g17_a_refused_listener_says_so() {
     let waits = Waits::<u64>::builder("full")

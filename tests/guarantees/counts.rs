@@ -1,8 +1,8 @@
 //! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
 
 use crate::support::{
-    Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, refusal,
-    within,
+    Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, quietly,
+    refusal, within,
 };
 use request_purgatory::{
     Completion, Handle, Purgatory, purgatory::RejectReason, threads::Dispatch, time::ManualClock,
@@ -379,10 +379,11 @@ fn g16_a_completion_in_a_storm_finds_its_ending_counted() {
     });
 }
 
-/// A check counts what it examines: not an operation that another thread examines, which it only marks, and not one that
-/// ends while the check is on its way to it.
+/// A check counts what it examines: not an operation that another thread examines, which it only marks, not one that
+/// ends while the check is on its way to it, and not one that panics.
 #[test]
 fn g16_a_check_counts_what_it_examines() {
+    quietly();
     within(PATIENCE, || {
         let (purgatory, _clock) = manual(|builder| builder);
         for several in [false, true] {
@@ -423,6 +424,16 @@ fn g16_a_check_counts_what_it_examines() {
             (purgatory.stats().checks, purgatory.stats().parked),
             (before + 1, 1)
         );
+        let mut examinations = 0;
+        let op = Op::new(Duration::MAX).when(move || {
+            examinations += 1;
+            assert!(examinations < 3, "intended");
+            false
+        });
+        drop(purgatory.try_complete_else_watch(op, [2]));
+        assert_eq!(purgatory.check_and_complete(&2), 0);
+        let stats = purgatory.stats();
+        assert_eq!((stats.checks, stats.aborted), (before + 1, 1));
     });
 }
 

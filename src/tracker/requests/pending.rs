@@ -40,8 +40,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
         }
     }
 
-    /// Whether a request with this id, which just was not pending, has ended without a response. From now on that one has
-    /// its response, and its id is returned if it was remembered.
+    /// Whether a request with this id, which just was not pending, has ended without a response. If its id is remembered
+    /// by now, that is returned, and the request has its response from now on.
     pub(super) fn answer_ended<Q>(&self, id: &Q) -> (bool, Option<Arc<K>>)
     where
         Q: Hash + Equivalent<K> + ?Sized,
