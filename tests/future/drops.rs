@@ -281,6 +281,10 @@ fn g03_a_waker_may_poll_and_drop_the_future() {
 /// Of a destructor that panics while the thread unwinds already, the process would die.
 #[test]
 fn g12_a_future_that_is_dropped_by_a_panic_ends_though_its_predicate_panics_when_dropped() {
+    struct Explodes(Bomb);
+    impl Wake for Explodes {
+        fn wake(self: Arc<Self>) {}
+    }
     within(PATIENCE, || {
         let (waits, _clock) = by_hand();
         let bomb = Bomb;
@@ -288,8 +292,15 @@ fn g12_a_future_that_is_dropped_by_a_panic_ends_though_its_predicate_panics_when
             let _ = &bomb;
             None::<()>
         });
+        // So does the waker of a second, and the value that a third has found.
+        let mut polled = waits.wait([1], NEVER_IN_A_TEST, || None::<()>);
+        let waker = Waker::from(Arc::new(Explodes(Bomb)));
+        let poll = Pin::new(&mut polled).poll(&mut Context::from_waker(&waker));
+        assert!(poll.is_pending());
+        drop(waker);
+        let found = waits.wait([1], NEVER_IN_A_TEST, || Some(Bomb));
         let unwound = catch_unwind(AssertUnwindSafe(move || {
-            let _owned = wait;
+            let _owned = (wait, polled, found);
             resume_unwind(Box::new("intended too"));
         }));
         assert!(unwound.is_err());

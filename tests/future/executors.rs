@@ -152,6 +152,10 @@ fn blocking_in_a_callback_panics_and_does_not_hang() {
         });
         assert_eq!(now(outer), Err(WaitError::Panicked));
         assert_eq!(waits.stats().parked, 0);
+        let (inner, panicked) = (waits.clone(), waits.stats().panicked);
+        let give_back = move |()| _ = block_on(inner.wait([2], NEVER_IN_A_TEST, || Some(1)));
+        drop(now(waits.take([1], None, |_| Some(()), give_back)));
+        assert_eq!(waits.stats().panicked, panicked + 1);
     });
 }
 

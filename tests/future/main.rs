@@ -8,6 +8,7 @@ mod completing;
 mod drops;
 mod endings;
 mod executors;
+mod further_keys;
 mod listener;
 mod model;
 mod recheck;

@@ -1,25 +1,25 @@
-//! Rechecks and further keys: what a listener finds though no check announces it, and what it learns while it reads.
+//! Rechecks: what a listener finds though no check announces it.
 
 use crate::by_hand;
 use crate::support::bell::Bell;
-use crate::support::{PATIENCE, Tally, eventually, within};
+use crate::support::{PATIENCE, Tally, eventually, lock, within};
 use request_purgatory::future::{WaitError, block_on};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{ManualClock, WakeFn};
-use request_purgatory::{Bound, Waits};
+use request_purgatory::{Waits, purgatory::WeakRef};
 use std::cell::Cell;
 use std::future::{Future, ready};
 use std::panic::resume_unwind;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_millis(100);
 
-fn pass(waits: &Waits<u64>, clock: &ManualClock, time: Duration) {
+pub(crate) fn pass(waits: &Waits<u64>, clock: &ManualClock, time: Duration) {
     clock.advance(time);
     waits.advance();
 }
@@ -190,6 +190,11 @@ fn g19_of_two_intervals_the_last_counts() {
         pass(&waits, &clock, SECOND * 2);
         assert_eq!(poll(), Poll::Ready(Ok(())), "a recheck");
     }
+    // One that is never over. (The clock has left its origin.)
+    let mut listener = listener.recheck_every(Duration::MAX);
+    pass(&waits, &clock, SECOND * 1_000);
+    let poll = bell.poll(&mut Box::pin(listener.checked()));
+    assert_eq!(poll, Poll::Pending);
     drop(listener);
     assert_eq!(waits.next_deadline(), None);
 }
@@ -356,18 +361,25 @@ fn rechecks_come_in_real_time() {
     });
 }
 
-/// Driven by a reactor that counts how often it is woken.
-fn with_a_reactor() -> (Waits<u64>, ManualClock, Arc<Tally>) {
-    let (clock, woken) = (ManualClock::new(), Tally::new());
-    let wakes = woken.clone();
+/// Driven by a reactor that does this when it is woken.
+fn with_a_reactor_that(wakes: impl Fn() + Send + Sync + 'static) -> (Waits<u64>, ManualClock) {
+    let clock = ManualClock::new();
     let waits = Waits::builder("reactor")
         .clock(clock.clone())
         .reaper(Reaper::Reactor(WakeFn::new(move || {
-            wakes.add();
+            wakes();
             true
         })))
         .build();
-    (waits.expect("no threads to refuse"), clock, woken)
+    (waits.expect("no threads to refuse"), clock)
+}
+
+/// Driven by a reactor that counts how often it is woken.
+fn with_a_reactor() -> (Waits<u64>, ManualClock, Arc<Tally>) {
+    let woken = Tally::new();
+    let wakes = woken.clone();
+    let (waits, clock) = with_a_reactor_that(move || wakes.add());
+    (waits, clock, woken)
 }
 
 #[test]
@@ -384,6 +396,26 @@ fn a_reactor_is_woken_for_a_recheck() {
             .poll(&mut Box::pin(listener.checked()))
             .is_ready()
     );
+}
+
+/// It may look at once at what there is to do.
+#[test]
+fn g07_a_reactor_finds_the_recheck_that_it_is_woken_for() {
+    let place = Arc::new(OnceLock::<WeakRef<Waits<u64>>>::new());
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let (at, log) = (place.clone(), found.clone());
+    let (waits, clock) = with_a_reactor_that(move || {
+        let waits = at.get().and_then(WeakRef::upgrade);
+        // Not under the lock: this may wake the reactor again.
+        let next = waits.and_then(|waits| waits.next_deadline());
+        lock(&log).extend(next);
+    });
+    assert!(place.set(waits.downgrade()).is_ok());
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    let next = lock(&found).pop().expect("it is there by then");
+    assert!(next.since_origin() <= SECOND);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(block_on(listener.checked()), Ok(()), "a recheck");
 }
 
 /// The recheck is to come 50 ms before its interval ends, and a deadline lies between the two.
@@ -467,105 +499,6 @@ fn g12_a_waker_that_panics_in_a_recheck_ends_its_listener() {
     let mut poll = || bell.poll(&mut Box::pin(loud.checked()));
     assert_eq!(poll(), Poll::Ready(Ok(())));
     assert_eq!(poll(), Poll::Ready(Err(WaitError::Panicked)));
-}
-
-#[test]
-fn a_key_that_is_learnt_while_reading_is_listened_to() {
-    let (waits, clock) = by_hand();
-    let bell = Bell::new();
-    let mut listener = waits.listen([1], SECOND);
-    listener.also(2);
-    listener.also(2);
-    listener.also(waits.resolve(3).watch());
-    assert_eq!((waits.stats().parked, waits.stats().watched), (3, 3));
-    for key in [2, 3, 1] {
-        assert!(bell.poll(&mut Box::pin(listener.checked())).is_pending());
-        waits.check_and_complete(&key);
-        assert_eq!(
-            bell.poll(&mut Box::pin(listener.checked())),
-            Poll::Ready(Ok(()))
-        );
-    }
-    pass(&waits, &clock, SECOND);
-    eventually("the end", || waits.stats().expired == 1);
-    let end = Poll::Ready(Err(WaitError::Expired));
-    assert_eq!(bell.poll(&mut Box::pin(listener.checked())), end);
-    drop(listener);
-    assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
-    let mut listener = waits.listen([1], SECOND);
-    listener.also(2);
-    listener.satisfied();
-    assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
-}
-
-#[test]
-fn a_key_that_is_learnt_again_counts_at_its_lowest_rank() {
-    use request_purgatory::Watch;
-    let (waits, _clock) = by_hand();
-    let bell = Bell::new();
-    let mut listener = waits.listen([1], None);
-    let woken_by = |listener: &mut request_purgatory::future::Listener<u64>, rank| {
-        waits.check_and_complete_with(&2, Bound::all().up_to(rank));
-        bell.poll(&mut Box::pin(listener.checked())).is_ready()
-    };
-    listener.also(Watch::from(2).at_rank(10));
-    assert!(!woken_by(&mut listener, 9) && woken_by(&mut listener, 10));
-    listener.also(Watch::from(2).at_rank(20));
-    assert!(woken_by(&mut listener, 10), "the lower one stays");
-    // A loop adds its keys in every round.
-    for _ in 0..2 {
-        listener.also(Watch::from(2).at_rank(5));
-    }
-    assert!(!woken_by(&mut listener, 4) && woken_by(&mut listener, 5));
-    for _ in 0..2 {
-        listener.also(2);
-    }
-    assert!(woken_by(&mut listener, 0));
-    assert_eq!(waits.stats().parked, 4, "one for each that was lower");
-}
-
-/// And the reason stays, whether the timeout of those that are parked passes before it is told or after.
-#[test]
-fn a_further_key_that_is_refused_ends_the_listener() {
-    for told_first in [true, false] {
-        let clock = ManualClock::new();
-        let builder = Waits::<u64>::builder("also").clock(clock.clone());
-        let builder = builder.reaper(Reaper::Manual).max_parked(2);
-        let waits = builder.build().expect("no threads to refuse");
-        let mut listener = waits.listen([1], SECOND);
-        (2..4).for_each(|key| listener.also(key));
-        if told_first {
-            assert_eq!(block_on(listener.checked()), Err(WaitError::Full));
-        }
-        pass(&waits, &clock, SECOND);
-        assert_eq!(waits.stats().expired, 1);
-        assert_eq!(block_on(listener.checked()), Err(WaitError::Full));
-        drop(waits);
-        listener.also(9);
-        assert_eq!(
-            block_on(listener.checked()),
-            Err(WaitError::Full),
-            "the first end counts"
-        );
-    }
-}
-
-/// A key that was added is watched for the longest timeout, whatever the deadline of the listener is later.
-#[test]
-fn a_further_key_expires_at_the_longest_timeout() {
-    let clock = ManualClock::new();
-    let builder = Waits::<u64>::builder("also").clock(clock.clone());
-    let builder = builder.reaper(Reaper::Manual).max_timeout(SECOND);
-    let waits = builder.build().expect("no threads to refuse");
-    let mut listener = waits.listen([1], SECOND);
-    listener.also(2);
-    clock.advance(SECOND / 2);
-    let handle = listener.handle().expect("there is room");
-    assert!(handle.reschedule(SECOND));
-    pass(&waits, &clock, SECOND / 2);
-    assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
-    drop(listener);
-    assert_eq!(waits.stats().parked, 0);
 }
 
 /// Somebody may defer checks all the time.

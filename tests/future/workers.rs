@@ -2,11 +2,11 @@
 //! G25, G26, G27).
 
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, on_a_stack_of, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, lock, on_a_stack_of, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation};
 use request_purgatory::threads::Reaper;
-use request_purgatory::{Bound, DelayedOperation, ResolvedKey, Waits, Watch};
+use request_purgatory::{Bound, Completion, DelayedOperation, ResolvedKey, Waits, Watch};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -85,18 +85,30 @@ fn g14_a_chain_of_guards_needs_no_stack() {
     struct Link(
         #[expect(dead_code, reason = "it is there to be dropped")] Option<Box<Taken<Link>>>,
     );
-    let by_closure = || {
+    let by_closure = |returned: &Arc<Tally>| {
         let (waits, _clock) = by_hand();
         let mut last = None;
         for _ in 0..LINKS {
-            let owned = last.take();
-            let take = waits.take([1], None, |_| Some(0), move |_| _ = &owned);
+            let (owned, returned) = (last.take(), returned.clone());
+            let give_back = move |_| {
+                let _ = &owned;
+                returned.add();
+            };
+            let take = waits.take([1], None, |_| Some(0), give_back);
             last = Some(now(take).expect("it is there"));
         }
         last.expect("the last")
     };
-    on_a_stack_of(128, move || drop(by_closure()));
-    on_a_stack_of(128, move || assert_eq!(by_closure().done(), 0));
+    on_a_stack_of(128, move || {
+        let returned = Tally::new();
+        drop(by_closure(&returned));
+        assert_eq!(returned.count(), LINKS as u64, "all have gone back");
+    });
+    on_a_stack_of(128, move || {
+        let returned = Tally::new();
+        assert_eq!(by_closure(&returned).done(), 0);
+        assert_eq!(returned.count(), LINKS as u64 - 1);
+    });
     on_a_stack_of(128, || {
         let (waits, _clock) = by_hand();
         let mut last = None;
@@ -315,7 +327,7 @@ fn g23_a_take_that_loses_its_future_while_it_takes() {
     }
 }
 
-/// A take that has been taken back, and is examined by hand.
+/// A take that has been taken back, and is examined, or ended, by hand.
 #[test]
 fn g26_an_operation_in_the_users_hands_loses_nothing() {
     let (waits, _clock) = by_hand();
@@ -332,6 +344,14 @@ fn g26_an_operation_in_the_users_hands_loses_nothing() {
     drop(operations);
     assert_eq!(now(take).err(), Some(WaitError::Cancelled));
     assert_eq!(lock(&queues.0)[&1], [1, 2]);
+    // One whose future is gone is ended: the guard that it has is dropped in no call of the library.
+    let take = queues.take(&waits, &[2], NEVER_IN_A_TEST);
+    let mut operation = waits.cancel_for_key(&2).pop().expect("it was parked");
+    queues.put(2, 3);
+    assert!(operation.try_complete());
+    drop(take);
+    within(PATIENCE, || operation.on_complete(Completion::Satisfied));
+    assert_eq!(queues.len(2), 1, "it went back");
 }
 
 /// A newcomer that is refused, since the key or the purgatory is full, leaves the job to those that wait.
