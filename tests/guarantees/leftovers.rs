@@ -6,7 +6,7 @@ use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -95,7 +95,17 @@ fn g06_one_that_expires_alone_leaves_every_key() {
         let op = Op::new(timeout);
         drop(purgatory.try_complete_else_watch(op, ["shared", "other"]));
     }
-    drop(purgatory.try_complete_else_watch(Op::new(second * 3), ["own"]));
+    // By the time of its completion it has.
+    let (weak, found) = (
+        purgatory.downgrade(),
+        Arc::new(AtomicUsize::new(usize::MAX)),
+    );
+    let told = found.clone();
+    let op = Op::new(second * 3).then(move |_| {
+        let purgatory = weak.upgrade().expect("it drives the timer");
+        told.store(purgatory.watchers("own"), Ordering::SeqCst);
+    });
+    drop(purgatory.try_complete_else_watch(op, ["own"]));
     for (left, keys) in [(2, 3), (1, 2)] {
         clock.advance(second * 2);
         assert_eq!(purgatory.advance(), 1);
@@ -104,6 +114,7 @@ fn g06_one_that_expires_alone_leaves_every_key() {
             (left, keys)
         );
     }
+    assert_eq!(found.load(Ordering::SeqCst), 0);
     let examined = purgatory.stats().checks;
     purgatory.check_and_complete("shared");
     assert_eq!(purgatory.stats().checks, examined + 1);
