@@ -83,12 +83,9 @@ impl Trampoline {
     /// same.
     #[inline]
     pub(crate) fn leave(self) -> Panics {
-        let panics = match self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
-            true => run_waiting(),
-            false => Panics::default(),
-        };
-        drop(self);
-        panics
+        // (The call ends when `self` is dropped, after what waits.)
+        let waits = self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false);
+        waits.then(run_waiting).unwrap_or_default()
     }
 }
 
@@ -197,7 +194,7 @@ pub(crate) fn queue_check(check: WaitingCall) {
 
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
 /// outermost call is about to return. So a destructor that ends the next operation does not nest in the destructor of
-/// what that leaves. The caller is inside a call of the library.
+/// what that leaves. The caller is inside a call of the library, unless an operation in the user's hands is ended there.
 #[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
@@ -238,7 +235,12 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     }
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
-        return run_later(Box::new(move || in_turn(call)));
+        return run_later(Box::new(move || {
+            // The destructor that it has waited for is over. Or it lies below on the stack, because the queue is gone
+            // with the thread, or because the caller of that one is in no call of the library. Then this one nests.
+            drop(Reset);
+            in_turn(call);
+        }));
     }
     let _reset = Reset;
     call();
