@@ -152,8 +152,7 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
                 engine.observe(|observer| observer.late(Duration::from_nanos(late)));
             }
         }
-        let counters = &shard.counters;
-        counters.lateness_total.add_saturating(total);
-        counters.lateness_max.raise_to(max);
+        shard.counters.lateness_total.add_saturating(total);
+        shard.counters.lateness_max.raise_to(max);
     }
 }
