@@ -176,6 +176,10 @@ impl Shared {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::dispatch::Dispatch;
+    use crate::error::BuildError;
+    use crate::timer::Timer;
+    use crate::worker::refusal::grant;
     use std::thread;
 
     /// Works for a time when it is driven, and then may rest for another, or is done.
@@ -227,5 +231,24 @@ mod tests {
                 assert!(Some(sleeper.shared.round()) <= Some(rest).min(AFTER_PANIC));
             }
         }
+    }
+
+    /// Whichever of the two it is.
+    #[test]
+    fn g28_a_thread_that_is_refused_at_once_is_told() {
+        let at_once = || Timer::<u64>::builder("g28").threads_at_once();
+        for granted in [0, 1] {
+            grant(granted);
+            assert!(ReaperThread::spawn("g28").is_err(), "{granted}");
+            grant(granted);
+            let refused = at_once().build(drop);
+            assert!(matches!(refused, Err(BuildError::Thread(_))), "{granted}");
+        }
+        // And where there is but one.
+        grant(0);
+        let one = at_once().reaper(Reaper::Manual);
+        let refused = one.dispatch(Dispatch::OwnThread).build(drop);
+        assert!(matches!(refused, Err(BuildError::Thread(_))));
+        grant(usize::MAX);
     }
 }

@@ -8,12 +8,14 @@ mod support;
 
 use allocated::allocated;
 use patient::Op;
+use request_purgatory::purgatory::Equivalent;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
 use request_purgatory::{Purgatory, Tracker};
-use std::sync::Mutex;
+use std::hash::{Hash, Hasher};
 use std::sync::mpsc::channel;
-use std::thread::sleep;
+use std::sync::{Barrier, Mutex};
+use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 use support::{NEVER_IN_A_TEST, eventually, lock, manual};
 
@@ -101,6 +103,23 @@ fn leaves_little(what: &str, burst: impl FnOnce()) {
     assert!(kept < LITTLE, "{what}: {kept}");
 }
 
+/// A form of a key that is compared between two calls of another thread.
+struct Slowly<'a>(usize, &'a Barrier);
+
+impl Hash for Slowly<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Equivalent<usize> for Slowly<'_> {
+    fn equivalent(&self, key: &usize) -> bool {
+        self.1.wait();
+        self.1.wait();
+        self.0 == *key
+    }
+}
+
 /// The map of a tracker; checks that wait until the timer is driven; completions that wait for their thread, calls that
 /// wait for the end of another, and nested checks. (These calls and checks wait in queues of the thread.)
 #[test]
@@ -132,6 +151,32 @@ fn g28_a_burst_leaves_no_memory() {
         (0..BURST).for_each(|key| purgatory.check_later(key));
         purgatory.advance();
     });
+
+    let purgatory = manual::<usize>(|builder| builder.map_shards(2)).0;
+    let burst = |is_read: bool| {
+        for key in 0..BURST {
+            drop(purgatory.try_complete_else_watch(Op::new(Duration::MAX), [key]));
+        }
+        for key in 1..BURST {
+            assert_eq!(purgatory.cancel_for_key(&key).len(), 1);
+        }
+        let both = Barrier::new(2);
+        if is_read {
+            // A thread has the lock of the last key's shard when the purgatory looks for tables that can go.
+            scope(|scope| {
+                let reader = scope.spawn(|| purgatory.watchers(&Slowly(0, &both)));
+                both.wait();
+                purgatory.advance();
+                both.wait();
+                assert_eq!(reader.join().expect("it only counts"), 1);
+            });
+        }
+        assert_eq!(purgatory.cancel_for_key(&0).len(), 1);
+        purgatory.advance();
+    };
+    // Its slots stay.
+    burst(false);
+    leaves_little("a table that is being read", || burst(true));
 
     let (purgatory, clock) = manual::<usize>(|builder| builder.dispatch(Dispatch::OwnThread));
     let expire_one = |op| {

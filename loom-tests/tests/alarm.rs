@@ -72,11 +72,14 @@ fn g07_the_earlier_of_two_inserts_wakes() {
     });
 }
 
-/// Another thread asks for the next deadline, just between the start of a timer and its announcement; the reactor counts
-/// on a later one, or on none. Catches: an alarm set on the parker's behalf by a thread that wakes no other.
+/// Another thread asks for the next deadline, or drives the timer, just between the start of a timer and its
+/// announcement; the reactor counts on a later one, or on none. Catches: an alarm set on the parker's behalf by a
+/// thread that wakes no other.
 #[test]
 fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
-    for counts_on_a_later_one in [false, true] {
+    const CALLS: [fn(&Purgatory<Probe>); 2] = [|it| _ = it.next_deadline(), |it| _ = it.advance()];
+    let both = |later| CALLS.map(|call| (later, call));
+    for (counts_on_a_later_one, call) in [false, true].into_iter().flat_map(both) {
         bounded(move || {
             let sleeper = Sleeper::default();
             let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
@@ -87,7 +90,7 @@ fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
             };
             let asker = {
                 let purgatory = purgatory.clone();
-                thread::spawn(move || _ = purgatory.next_deadline())
+                thread::spawn(move || call(&purgatory))
             };
             drive(&purgatory, &sleeper, NEAR);
             asker.join().unwrap();

@@ -6,7 +6,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_tests::{assert_empty, bounded};
 use request_purgatory::{
-    Completion, DelayedOperation, Handle, Purgatory, Timer, purgatory::RejectReason,
+    Completion, DelayedOperation, Handle, Purgatory, Timer, Tracker, purgatory::RejectReason,
     threads::Dispatch, time::ManualClock,
 };
 use std::sync::Arc;
@@ -203,6 +203,34 @@ fn g28_a_first_deadline_by_its_handle_races_a_park() {
         assert_eq!(ends.wait(1), [Completion::Expired]);
         purgatory.shutdown();
         assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a value that comes when a touch has looked for it in vain, and gets a deadline though there is no thread.
+#[test]
+fn g28_a_touch_races_the_first_value() {
+    bounded(|| {
+        let expired = Arc::new((Mutex::new(0), Condvar::new()));
+        let count = expired.clone();
+        let tracker = Tracker::builder("model").clock(ManualClock::new());
+        let tracker = tracker.dispatch(Dispatch::Inline);
+        let tracker = tracker.build(move |_: u64, (), _| {
+            *count.0.lock().unwrap() += 1;
+            count.1.notify_one();
+        });
+        let tracker = tracker.expect("the settings are sound");
+        let toucher = {
+            let tracker = tracker.clone();
+            thread::spawn(move || tracker.touch(&1, Duration::ZERO))
+        };
+        assert!(tracker.track(1, (), NEVER).is_ok());
+        let touched = usize::from(toucher.join().unwrap());
+        let mut count = expired.0.lock().unwrap();
+        while *count < touched {
+            count = expired.1.wait(count).unwrap();
+        }
+        drop(count);
+        assert_eq!(tracker.shutdown().len(), 1 - touched);
     });
 }
 

@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use loom_tests::{Sleeper, bounded};
-use request_purgatory::model::ReaperLoop;
+use request_purgatory::model::{ReaperLoop, use_timer_shards};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
     time::WakeFn,
@@ -207,6 +207,32 @@ fn g19_a_shared_reaper_goes_on_beside_a_purgatory_dropped() {
         let running = thread::spawn(move || reaper.run());
         drop(leaving);
         staying.expire_one();
+        end.stop();
+        running.join().unwrap();
+    });
+}
+
+/// Each parks first in a timer shard of its own. The second wakes no thread where the alarm stands at its deadline.
+/// Catches: a reaper that takes the alarm away, and does not see a shard that was made before it was set.
+#[test]
+fn g07_a_first_insert_in_another_shard_races_the_loop_of_a_reaper() {
+    bounded(|| {
+        let (reaper, shared) = ReaperLoop::new();
+        use_timer_shards(2);
+        let world = World::new(shared);
+        use_timer_shards(1);
+        let end = reaper.end();
+        // The first thread that is spawned has the other shard.
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || world.park(Duration::ZERO))
+        };
+        let running = thread::spawn(move || reaper.run());
+        world.park(Duration::ZERO);
+        while world.ends.lock().unwrap().len() < 2 {
+            world.sleeper.sleep();
+        }
+        other.join().unwrap();
         end.stop();
         running.join().unwrap();
     });

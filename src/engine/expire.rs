@@ -37,7 +37,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     }
     let _pass = handler.engine().passes.begin();
     let mut now = handler.engine().now();
-    let mut expired = 0;
+    // By the turns between deferred checks, if there was one.
+    let mut expired = None;
     // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
     // so the checks stay for the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
@@ -46,7 +47,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let later = handler.engine().guarded(|| handler.engine().now()).ok();
         if let Some(later) = later.filter(|later| *later > now) {
             now = later;
-            expired += expire_due(handler, &trampoline, now);
+            *expired.get_or_insert(0) += expire_due(handler, &trampoline, now);
         }
     };
     for _ in 0..deferred {
@@ -54,26 +55,31 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         expire_meanwhile();
     }
     handler.engine().companion.get().inspect(|it| it.advance());
-    expired + expire_due(handler, &trampoline, now)
+    // Another pass at the tick of the last turn would expire what that turn's completions started.
+    expired.unwrap_or_else(|| expire_due(handler, &trampoline, now))
 }
 
 fn expire_due<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, now: Tick) -> usize {
-    let expire = |shard| expire_in(handler, trampoline, shard, now);
-    handler.engine().shards.iter().map(expire).sum()
+    // The pass begins in all shards before any code of the user's runs: what that starts, in whatever shard, is for the
+    // next pass.
+    let begin = |shard| (shard, Shard::begin_pass(shard, now));
+    let begun: Vec<_> = handler.engine().shards.iter().map(begin).collect();
+    let expire = |(shard, timers)| expire_in(handler, trampoline, shard, timers, now);
+    begun.into_iter().map(expire).sum()
 }
 
-/// Expires the due payloads of one timer shard, batch by batch.
+/// Expires the due payloads of one timer shard, batch by batch. The pass may still meet `timers_left` timers: user code
+/// that starts timers close by cannot make it endless.
 fn expire_in<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     shard: &Shard<H::Payload, H::Scheme>,
+    mut timers_left: usize,
     now: Tick,
 ) -> usize {
     let engine = handler.engine();
     let mut expired = 0;
-    // The timers that this pass may still meet, and whether more of them may be due. User code that starts timers close by
-    // cannot make the pass endless.
-    let mut timers_left = shard.begin_pass(now);
+    // Whether more timers may be due.
     let mut more = timers_left > 0;
     let mut fired = Vec::new();
     while more {
@@ -126,11 +132,9 @@ fn expire_in<H: Handler>(
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let _trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
-    if batch.is_empty() {
-        return false;
-    }
+    let found = !batch.is_empty();
     handler.reclaim(batch);
-    true
+    found
 }
 
 /// Counts how late payloads with these deadlines have expired: all of them by now.
@@ -148,8 +152,7 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
                 engine.observe(|observer| observer.late(Duration::from_nanos(late)));
             }
         }
-        let counters = &shard.counters;
-        counters.lateness_total.add_saturating(total);
-        counters.lateness_max.raise_to(max);
+        shard.counters.lateness_total.add_saturating(total);
+        shard.counters.lateness_max.raise_to(max);
     }
 }

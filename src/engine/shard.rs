@@ -47,9 +47,8 @@ impl<W: Scheme> Schedule<W> {
         if timing.deadline == NEVER {
             return Ok((Position::NONE, None));
         }
-        let started = self
-            .timer
-            .start(records, index, timing.deadline, timing.present)?;
+        let (timer, deadline) = (&mut self.timer, timing.deadline);
+        let started = timer.start(records, index, deadline, timing.present)?;
         Ok((started.position, started.earliest))
     }
 }
@@ -83,16 +82,14 @@ impl<P, G> Records for FieldsView<'_, P, G> {
 
 impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn new(number: usize, wheel_size: u32, refuses: Option<RejectReason>) -> Self {
+        let schedule = Schedule {
+            timer: W::new(wheel_size, 0),
+            refuses,
+            parks_to_look: 1,
+        };
         Self {
             number,
-            slab: Slab::new(
-                number,
-                Schedule {
-                    timer: W::new(wheel_size, 0),
-                    refuses,
-                    parks_to_look: 1,
-                },
-            ),
+            slab: Slab::new(number, schedule),
             locked_counts: CachePadded::default(),
             counters: Counters::default(),
         }

@@ -80,3 +80,64 @@ impl<P, W: Scheme> Shards<P, W> {
         self.iter()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::Engine;
+    use super::super::settings::Settings;
+    use super::super::tests::{parked, timing};
+    use super::Shard;
+    use crate::reaper::Reaper;
+    use crate::scheme::HierarchicalWheel;
+
+    /// An engine that no thread drives.
+    fn by_hand(name: &str) -> Engine<(), HierarchicalWheel> {
+        let mut settings = Settings::new(name.into());
+        settings.reaper = Reaper::Manual;
+        Engine::new(settings).expect("no threads to refuse")
+    }
+
+    /// A drain that finds another one under way has begun when every shard refuses payloads, not before.
+    #[test]
+    fn g15_a_second_drain_reaches_every_shard_itself() {
+        let engine = by_hand("g15-drains");
+        // All are there, the last one also.
+        let last = (0..engine.shards.count())
+            .map(|number| engine.shard(number))
+            .last();
+        let last = last.expect("there are some");
+        std::thread::scope(|scope| {
+            let locked = last.slab.lock();
+            let drains = [(); 2].map(|()| scope.spawn(|| engine.begin_drain()));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let begun = drains.iter().any(|drain| drain.is_finished());
+            drop(locked);
+            assert!(!begun, "while a shard still takes payloads");
+        });
+    }
+
+    /// Several batches of what a storm has left may come back at once, of several shards.
+    #[test]
+    fn g06_the_slots_of_each_shard_come_back_to_it() {
+        let engine = by_hand("g06-shards");
+        let shards = [0, 1].map(|number| engine.shard(number));
+        let all = [0, 1, 0, 0, 1, 1].map(|number| {
+            let held = parked(shards[number], 1, timing(1_000, 0)).remove(0);
+            (held.end().1, 0)
+        });
+        engine.free_counted(all.into_iter());
+        assert_eq!(shards.map(|shard| shard.begin_pass(0)), [0, 0]);
+        assert_eq!(shards.map(Shard::next_deadline), [None, None]);
+    }
+
+    /// A thread whose shard is locked parks in the next one. Behind the last comes the first: no pass comes to others.
+    #[test]
+    fn g07_the_neighbour_of_the_last_shard_is_one_of_them() {
+        let engine = by_hand("g07-neighbours");
+        let last = engine.shard(engine.shards.count() - 1);
+        let locked = last.slab.lock();
+        let (near, guard) = engine.lock_near(last);
+        assert_eq!(near.number, 0);
+        drop((guard, locked));
+    }
+}

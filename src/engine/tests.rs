@@ -1,15 +1,13 @@
-//! How long the lock of a timer shard is held, which timers a pass that has begun fires, and when a drain has begun.
+//! How long the lock of a timer shard is held, and which timers a pass that has begun fires.
 
-use super::Engine;
 use super::handler::ReclaimQueue;
-use super::settings::Settings;
 use super::shard::{Shard, Timing, Unchanged};
 use super::shutdown::wait;
 use crate::Purgatory;
 use crate::address::SLOTS;
 use crate::cell::slab::{EndedSlot, Held};
 use crate::dispatch::Dispatch;
-use crate::error::{BuildError, RejectReason, ShutdownError};
+use crate::error::{RejectReason, ShutdownError};
 use crate::future::{WaitError, Waits, block_on};
 use crate::operation::{Completion, DelayedOperation};
 use crate::purgatory::WeakRef;
@@ -26,7 +24,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// From `present` to `deadline`.
-fn timing(deadline: Tick, present: Tick) -> Timing {
+pub(super) fn timing(deadline: Tick, present: Tick) -> Timing {
     Timing {
         start: present,
         deadline,
@@ -36,7 +34,11 @@ fn timing(deadline: Tick, present: Tick) -> Timing {
 }
 
 /// Parks `count` payloads, and holds them.
-fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<Held<'_, ()>> {
+pub(super) fn parked<W: Scheme>(
+    shard: &Shard<(), W>,
+    count: usize,
+    timing: Timing,
+) -> Vec<Held<'_, ()>> {
     let held =
         (0..count).map(
             |_| match shard.admit(&mut shard.slab.lock(), (), 0, timing, SLOTS) {
@@ -221,27 +223,6 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
         taken += part;
     }
     assert_eq!(take(), 0);
-}
-
-/// A drain that finds another one under way has begun when every shard refuses payloads, not before.
-#[test]
-fn g15_a_second_drain_reaches_every_shard_itself() {
-    let mut settings = Settings::new("g15-drains".into());
-    settings.reaper = Reaper::Manual;
-    let engine = Engine::<(), HierarchicalWheel>::new(settings).expect("no threads to refuse");
-    // All are there, the last one also.
-    let last = (0..engine.shards.count())
-        .map(|number| engine.shard(number))
-        .last();
-    let last = last.expect("there are some");
-    std::thread::scope(|scope| {
-        let locked = last.slab.lock();
-        let drains = [(); 2].map(|()| scope.spawn(|| engine.begin_drain()));
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let begun = drains.iter().any(|drain| drain.is_finished());
-        drop(locked);
-        assert!(!begun, "while a shard still takes payloads");
-    });
 }
 
 /// An operation that completes when it may.
@@ -490,8 +471,6 @@ fn g28_a_refused_thread_gives_values_back() {
         block_on(waits.wait([1], SOON, || None::<()>)),
         Err(WaitError::Thread)
     );
-    let at_once = Timer::<u64>::builder("g28-refused").threads_at_once();
-    assert!(matches!(at_once.build(drop), Err(BuildError::Thread(_))));
     assert!(matches!(
         waits.shutdown_timeout(SOON),
         Err(ShutdownError::Thread(_))

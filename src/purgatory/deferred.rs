@@ -66,7 +66,11 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 *known = known.merge(bound);
                 spare = Some(check);
             } else {
-                (*known, *at) = (bound, number);
+                if *at != number {
+                    // A dead entry has a key of its own, which goes with it; not under this lock.
+                    spare = waiting.bounds.remove_entry(&check).map(|(dead, _)| dead);
+                    waiting.bounds.insert(check.clone(), (bound, number));
+                }
                 waiting.order.push_back(check);
             }
         }
@@ -107,8 +111,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         waiting.closed = true;
         // A dead entry is not in the order any more, and holds the last reference to its key.
         let order = std::mem::take(&mut waiting.order);
-        let bounds = waiting.bounds.drain().map(|(check, _)| check);
-        let bounds = bounds.collect::<Vec<_>>();
+        let bounds: Vec<_> = waiting.bounds.drain().map(|(check, _)| check).collect();
         drop(waiting);
         order.into_iter().chain(bounds)
     }

@@ -310,7 +310,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(change) = &change {
-                self.changes.add(watcher, change);
+                // One that stood there is dropped, and its destructor may panic.
+                let _ = self.engine.guarded(|| self.changes.add(watcher, change));
             }
             if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
                 self.apply_change(&mut held);

@@ -1,6 +1,7 @@
 //! G1, G14: what one outermost call causes on its thread: nested checks that are merged, a timer that is driven from
 //! inside, and calls that come when the thread is about to end.
 
+use crate::support::keys::{Act, Acting};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
 use request_purgatory::{Bound, Purgatory, Watch, time::Clock};
 use std::cell::RefCell;
@@ -356,54 +357,113 @@ fn g01_a_thread_that_is_about_to_end_makes_its_checks() {
     }
 }
 
+/// The destructor of a key ends the next operation, whose key is then dropped inside it: where the thread is ending and
+/// has no queue any more, at once.
+#[test]
+fn g14_a_thread_that_is_about_to_end_drops_the_key_of_what_a_key_ends() {
+    thread_local!(static LAST_CALL: RefCell<AtTheEnd> = const { RefCell::new(AtTheEnd(None)) });
+
+    for queue_first in [false, true] {
+        within(PATIENCE, move || {
+            let (purgatory, _clock) = manual::<Acting>(|builder| builder);
+            let ended = Tally::new();
+            let two_by_one = {
+                let (purgatory, ended) = (purgatory.clone(), ended.clone());
+                move || {
+                    let weak = purgatory.downgrade();
+                    let next: Act = Arc::new(move || {
+                        let all = weak.upgrade().expect("the test has it");
+                        all.force_complete_for_key(&Acting(2, None));
+                    });
+                    for key in [Acting(2, None), Acting(1, Some(next))] {
+                        let ended = ended.clone();
+                        let op = Op::new(NEVER_IN_A_TEST).then(move |_| ended.add());
+                        assert!(purgatory.try_complete_else_watch(op, [key]).is_ok());
+                    }
+                    purgatory.force_complete_for_key(&Acting(1, None));
+                }
+            };
+            let last = two_by_one.clone();
+            let ending = thread::spawn(move || {
+                let touch = || LAST_CALL.set(AtTheEnd(Some(Box::new(last))));
+                if queue_first {
+                    two_by_one();
+                    touch();
+                } else {
+                    touch();
+                    two_by_one();
+                }
+            });
+            ending.join().expect("no call panics");
+            assert_eq!((ended.count(), purgatory.stats().parked), (4, 0));
+            assert_eq!(
+                (purgatory.stats().watched, purgatory.stats().panicked),
+                (0, 0)
+            );
+        });
+    }
+}
+
 /// An operation relays what comes, by a check of another key. Another thread brings something new while it is being
 /// examined in a nested check, after it has made that check once: what it finds then is relayed as well, at the latest
-/// when the timer is driven.
+/// when the timer is driven. So it is if others have asked for as many examinations as a thread makes, and it is then
+/// cancelled.
 #[test]
 fn g01_what_another_thread_brings_during_a_nested_check_is_relayed() {
-    within(PATIENCE, || {
-        let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let [came, relayed, ended] = [(); 3].map(|()| Tally::new());
-        let (finding, relaying, weak) = (came.clone(), relayed.clone(), purgatory.downgrade());
-        let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            let purgatory = weak.upgrade().expect("it is being examined");
-            if relaying.count() < finding.count() {
-                relaying.add();
-                purgatory.check_and_complete(&LAST);
-            } else if finding.count() == 1 {
-                let event = finding.clone();
-                let other = thread::spawn(move || {
-                    event.add();
-                    purgatory.check_and_complete(&RELAY)
-                });
-                assert_eq!(other.join().expect("it only checks"), 0, "it is held");
-            }
-            false
-        });
-        drop(purgatory.try_complete_else_watch(op, [RELAY]));
-        let first = came.clone();
-        let begin = relay(&purgatory, true, move |all| {
-            first.add();
-            assert_eq!(all.check_and_complete(&RELAY), 0);
-        });
-        for _ in 0..2 {
-            let (relayed, ended, weak) = (relayed.clone(), ended.clone(), purgatory.downgrade());
+    const OWN: u64 = 4;
+    for asked in [1, 16] {
+        within(PATIENCE, move || {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let [came, relayed, ended] = [(); 3].map(|()| Tally::new());
+            let (finding, relaying, weak) = (came.clone(), relayed.clone(), purgatory.downgrade());
+            let mut examinations = 0;
             let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                if relayed.count() == 1 {
-                    let purgatory = weak.upgrade().expect("it is being examined");
-                    assert_eq!(purgatory.check_and_complete(&RELAY), 0);
+                let purgatory = weak.upgrade().expect("it is being examined");
+                if relaying.count() < finding.count() {
+                    relaying.add();
+                    purgatory.check_and_complete(&LAST);
+                } else if finding.count() == 1 {
+                    examinations += 1;
+                    let event = (examinations == asked).then(|| finding.clone());
+                    let other = thread::spawn(move || {
+                        event.iter().for_each(|event| event.add());
+                        let completed = purgatory.check_and_complete(&RELAY);
+                        if event.is_some() && asked > 1 {
+                            assert!(purgatory.cancel_for_key(&OWN).is_empty(), "it is held");
+                        }
+                        completed
+                    });
+                    assert_eq!(other.join().expect("it only checks"), 0, "it is held");
                 }
-                relayed.count() == 2
+                false
             });
-            drop(purgatory.try_complete_else_watch(op.then(move |_| ended.add()), [LAST]));
-        }
-        begin();
-        while purgatory
-            .next_deadline()
-            .is_some_and(|next| next.since_origin() == Duration::ZERO)
-        {
-            purgatory.advance();
-        }
-        assert_eq!((came.count(), relayed.count(), ended.count()), (2, 2, 2));
-    });
+            drop(purgatory.try_complete_else_watch(op, [RELAY, OWN]));
+            let first = came.clone();
+            let begin = relay(&purgatory, true, move |all| {
+                first.add();
+                assert_eq!(all.check_and_complete(&RELAY), 0);
+            });
+            for _ in 0..2 {
+                let (relayed, ended, weak) =
+                    (relayed.clone(), ended.clone(), purgatory.downgrade());
+                let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                    if relayed.count() == 1 {
+                        let purgatory = weak.upgrade().expect("it is being examined");
+                        assert_eq!(purgatory.check_and_complete(&RELAY), 0);
+                    }
+                    relayed.count() == 2
+                });
+                drop(purgatory.try_complete_else_watch(op.then(move |_| ended.add()), [LAST]));
+            }
+            begin();
+            while purgatory
+                .next_deadline()
+                .is_some_and(|next| next.since_origin() == Duration::ZERO)
+            {
+                purgatory.advance();
+            }
+            assert_eq!((came.count(), relayed.count(), ended.count()), (2, 2, 2));
+            assert_eq!(purgatory.stats().cancelled, u64::from(asked > 1));
+        });
+    }
 }

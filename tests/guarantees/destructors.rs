@@ -1,11 +1,14 @@
 //! G14: chains through destructors. What an operation or a key that is dropped at an end causes does not nest in that
 //! end, however long the chain is.
 
-use crate::support::keys::{Act, Acting, by_number};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
+use crate::support::keys::{Act, Acting, Census, by_number};
+use crate::support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, manual, on_a_stack_of, within,
+};
 use request_purgatory::purgatory::WeakRef;
 use request_purgatory::{Purgatory, time::ManualClock};
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -217,4 +220,90 @@ fn g14_a_chain_of_merged_checks_needs_no_stack() {
         *lock(&slot) = None;
         assert_eq!(made.count(), LINKS);
     });
+}
+
+/// A call that completes nothing, and drops a copy of a key, or a change: the completion of what the destructor ends
+/// waits for the end of the call, and nothing is left of it then.
+#[test]
+fn g14_what_a_destructor_ends_has_gone_when_the_call_returns() {
+    /// Its copies act when they are dropped.
+    struct Echo(u64, bool, Act);
+
+    by_number!(Echo);
+
+    impl Clone for Echo {
+        fn clone(&self) -> Self {
+            Self(self.0, true, self.2.clone())
+        }
+    }
+
+    impl Drop for Echo {
+        fn drop(&mut self) {
+            if self.1 {
+                (self.2)();
+            }
+        }
+    }
+
+    /// There is an operation on key 1.
+    type Call = fn(&Purgatory<Op<Echo>>, &Act);
+    const CALLS: [(&str, Call); 5] = [
+        ("check of the keys that", |all, _| {
+            _ = all.check_where(|_| false)
+        }),
+        ("snapshot", |all, _| drop(all.snapshot())),
+        ("resolve", |all, act| {
+            drop(all.resolve(Echo(1, false, act.clone())))
+        }),
+        ("release", |all, act| {
+            drop(all.resolve(Echo(2, false, act.clone())))
+        }),
+        ("drop of a change that was left", |_, act| {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let (weak, act, mut examinations) = (purgatory.downgrade(), act.clone(), 0);
+            let op = Op::new(Duration::MAX).when(move || {
+                examinations += 1;
+                if examinations == 3 {
+                    let (inside, act) = (weak.upgrade().expect("it is checked"), act.clone());
+                    let acts = OnDrop(move || act());
+                    inside.force_complete_for_key_with(&1, move |_| _ = &acts);
+                }
+                examinations == 3
+            });
+            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+            assert_eq!(purgatory.check_and_complete(&1), 1);
+            purgatory.advance();
+        }),
+    ];
+    for (name, call) in CALLS {
+        within(PATIENCE, move || {
+            let (other, _clock) = manual(|builder| builder);
+            let (census, probe) = (Census::default(), Probe::new());
+            let parked = other.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [census.key(1)]);
+            let handle = parked.ok().and_then(|parked| parked.into_handle());
+            let handle = handle.expect("it cannot complete yet");
+            let (ending, nested) = (probe.clone(), Arc::new(AtomicBool::new(false)));
+            let nests = nested.clone();
+            let act: Act = Arc::new(move || {
+                if handle.force_complete() {
+                    nests.store(ending.ending().is_some(), Ordering::SeqCst);
+                }
+            });
+            let (purgatory, _clock) = manual::<Echo>(|builder| builder);
+            let key = Echo(1, false, act.clone());
+            assert!(
+                purgatory
+                    .try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key])
+                    .is_ok()
+            );
+            assert_eq!((probe.ending(), census.count()), (None, 2));
+            call(&purgatory, &act);
+            assert!(probe.ending().is_some(), "{name}");
+            assert!(
+                !nested.load(Ordering::SeqCst),
+                "{name}: it nests in the destructor"
+            );
+            assert_eq!((census.count(), other.stats().panicked), (0, 0), "{name}");
+        });
+    }
 }

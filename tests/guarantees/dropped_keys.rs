@@ -12,7 +12,7 @@ use request_purgatory::{
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -531,52 +531,4 @@ fn g12_a_reaper_survives_a_panic_with_a_bad_payload() {
             eventually("its expiry", || probe.ending() == Some(Completion::Expired));
         }
     });
-}
-
-/// A key that counts how many of it there are, and of which one panics when it is dropped.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Counted(u64);
-
-static ALIVE: AtomicI64 = AtomicI64::new(0);
-
-thread_local!(static ARMED: Cell<bool> = const { Cell::new(false) });
-
-impl Counted {
-    fn new(number: u64) -> Self {
-        ALIVE.fetch_add(1, Ordering::SeqCst);
-        Self(number)
-    }
-}
-
-impl Clone for Counted {
-    fn clone(&self) -> Self {
-        Self::new(self.0)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        ALIVE.fetch_sub(1, Ordering::SeqCst);
-        if ARMED.take() {
-            resume_unwind(Box::new("on purpose"));
-        }
-    }
-}
-
-#[test]
-fn g12_a_snapshot_that_ends_in_a_panic_leaks_no_key() {
-    let purgatory = Purgatory::<Op<Counted>>::builder("g12-snapshot").reaper(Reaper::Manual);
-    let purgatory = purgatory.build().expect("no threads to refuse");
-    for number in 0..8 {
-        let keys = [Counted::new(number), Counted::new(number + 1)];
-        let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys);
-        assert!(parked.is_ok());
-    }
-    let before = ALIVE.load(Ordering::SeqCst);
-    let snapshot = || catch_unwind(AssertUnwindSafe(|| drop(purgatory.snapshot())));
-    assert!(snapshot().is_ok());
-    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
-    ARMED.set(true);
-    assert!(snapshot().is_err());
-    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
 }

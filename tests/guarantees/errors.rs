@@ -41,6 +41,26 @@ fn absurd_wheels_and_ticks_are_refused() {
     assert!(!error.to_string().is_empty() && error.source().is_none());
 }
 
+/// Rounded up to a power of two within bounds.
+#[test]
+fn g20_any_number_of_map_shards_will_do() {
+    for shards in [0, 1, 3, 1_000, 65_537, usize::MAX] {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder.map_shards(shards));
+        let probes = [(); 100].map(|()| Probe::new());
+        for (key, probe) in (0..).zip(&probes) {
+            let parked = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key]);
+            assert!(
+                parked.is_ok_and(|parked| parked.is_parked()),
+                "{shards} shards"
+            );
+            probe.satisfy();
+        }
+        assert_eq!(purgatory.watched_keys(), probes.len());
+        assert_eq!(purgatory.check_where(|_| true), probes.len());
+        assert!(purgatory.is_empty());
+    }
+}
+
 #[test]
 fn a_refused_operation_comes_back_untouched() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));

@@ -9,7 +9,10 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, with
 use request_purgatory::{
     Bound, Completion, Handle, Purgatory, ResolvedKey, purgatory::RejectReason, time::ManualClock,
 };
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -291,6 +294,24 @@ fn g12_a_key_that_panics_while_it_is_retired_keeps_no_other() {
     }
 }
 
+/// What was examined before counts, in a check of several keys.
+#[test]
+fn g16_a_check_that_ends_in_a_panic_counts_what_it_examined() {
+    let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+    for _ in 0..3 {
+        let parked = purgatory.try_complete_else_watch(Op::new(SOON), [fragile(OTHER)]);
+        assert!(parked.is_ok());
+    }
+    let keys = [fragile(OTHER), fragile(FRAGILE)];
+    let check = || purgatory.check_and_complete_all(&keys);
+    let checked = with_one_panic_after(0, FRAGILE, Hook::Hash, check);
+    assert!(
+        checked.is_some_and(|checked| checked.is_err()),
+        "it goes to the caller"
+    );
+    assert_eq!(purgatory.stats().checks, 3);
+}
+
 fn assert_all_end(scene: Scene, returned: thread::Result<usize>, what: &str) -> Vec<Arc<Probe>> {
     let Scene {
         purgatory,
@@ -402,4 +423,76 @@ fn g01_a_deferred_check_that_panicked_leaves_the_key_to_later_ones() {
             }
         }
     });
+}
+
+/// A key that counts how many of it there are, and of which one panics when it is dropped.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Counted(u64);
+
+static ALIVE: AtomicI64 = AtomicI64::new(0);
+
+thread_local!(static ARMED: Cell<bool> = const { Cell::new(false) });
+
+impl Counted {
+    fn new(number: u64) -> Self {
+        ALIVE.fetch_add(1, Ordering::SeqCst);
+        Self(number)
+    }
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        Self::new(self.0)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        ALIVE.fetch_sub(1, Ordering::SeqCst);
+        if ARMED.take() {
+            resume_unwind(Box::new("on purpose"));
+        }
+    }
+}
+
+#[test]
+fn g12_a_snapshot_or_a_check_that_ends_in_a_panic_leaks_no_key() {
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    for number in 0..8 {
+        let keys = [Counted::new(number), Counted::new(number + 1)];
+        let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys);
+        assert!(parked.is_ok());
+    }
+    let before = ALIVE.load(Ordering::SeqCst);
+    let snapshot = || catch_unwind(AssertUnwindSafe(|| drop(purgatory.snapshot())));
+    assert!(snapshot().is_ok());
+    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
+    ARMED.set(true);
+    assert!(snapshot().is_err());
+    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
+
+    // So are the copies of keys by which an examination makes checks: those go when the outermost call returns.
+    let (weak, mut examinations) = (purgatory.downgrade(), 0);
+    let checks = Op::new(NEVER_IN_A_TEST).when(move || {
+        examinations += 1;
+        if examinations == 3 {
+            let inside = weak.upgrade().expect("the test has it");
+            let keys = [1, 2, 3, 4].map(Counted::new);
+            keys.iter()
+                .for_each(|key| assert_eq!(inside.check_and_complete(key), 0));
+            drop(keys);
+            ARMED.set(true);
+        }
+        false
+    });
+    assert!(
+        purgatory
+            .try_complete_else_watch(checks, [Counted::new(100)])
+            .is_ok()
+    );
+    let before = ALIVE.load(Ordering::SeqCst);
+    let check = || purgatory.check_and_complete(&Counted::new(100));
+    assert!(catch_unwind(AssertUnwindSafe(check)).is_err());
+    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
+    assert_eq!(purgatory.stats().checks, 1 + 8, "each of the others once");
 }

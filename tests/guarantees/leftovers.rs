@@ -6,7 +6,7 @@ use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -95,7 +95,17 @@ fn g06_one_that_expires_alone_leaves_every_key() {
         let op = Op::new(timeout);
         drop(purgatory.try_complete_else_watch(op, ["shared", "other"]));
     }
-    drop(purgatory.try_complete_else_watch(Op::new(second * 3), ["own"]));
+    // By the time of its completion it has.
+    let (weak, found) = (
+        purgatory.downgrade(),
+        Arc::new(AtomicUsize::new(usize::MAX)),
+    );
+    let told = found.clone();
+    let op = Op::new(second * 3).then(move |_| {
+        let purgatory = weak.upgrade().expect("it drives the timer");
+        told.store(purgatory.watchers("own"), Ordering::SeqCst);
+    });
+    drop(purgatory.try_complete_else_watch(op, ["own"]));
     for (left, keys) in [(2, 3), (1, 2)] {
         clock.advance(second * 2);
         assert_eq!(purgatory.advance(), 1);
@@ -104,6 +114,7 @@ fn g06_one_that_expires_alone_leaves_every_key() {
             (left, keys)
         );
     }
+    assert_eq!(found.load(Ordering::SeqCst), 0);
     let examined = purgatory.stats().checks;
     purgatory.check_and_complete("shared");
     assert_eq!(purgatory.stats().checks, examined + 1);
@@ -210,6 +221,35 @@ fn g03_a_change_that_another_replaces_is_dropped_with_no_lock_held() {
         assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
         assert_eq!(purgatory.check_and_complete(&1), 0);
         assert_eq!(purgatory.stats().completed, 1, "as the changes were to be");
+    });
+}
+
+/// Neither that of the operation which a thread examines, nor those of the others on the key.
+#[test]
+fn g12_a_change_that_panics_when_another_replaces_it_costs_no_operation_its_ending() {
+    within(PATIENCE, || {
+        quietly();
+        let purgatory = manual(|builder| builder).0;
+        let probes = [(); 3].map(|()| Probe::new());
+        let (held, stall) = probes[0].stalled_op(NEVER_IN_A_TEST);
+        assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
+        for probe in &probes[1..] {
+            let op = probe.op(NEVER_IN_A_TEST);
+            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+        }
+        let holder = stall.check(&purgatory, 2);
+        let loud = Acting(0, Some(Arc::new(|| std::panic::panic_any("intended"))));
+        let left = purgatory.force_complete_for_key_with(&2, move |_| _ = &loud);
+        assert_eq!(left, 0, "it is held");
+        assert_eq!(purgatory.force_complete_for_key_with(&1, |_| ()), 2);
+        stall.end();
+        assert_eq!(holder.join().expect("the holder"), 0);
+        let endings = probes.map(|probe| probe.ending());
+        assert_eq!(endings, [Some(Completion::Satisfied); 3]);
+        assert_eq!(
+            (purgatory.stats().panicked, purgatory.stats().parked),
+            (1, 0)
+        );
     });
 }
 

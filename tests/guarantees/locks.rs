@@ -1,14 +1,15 @@
 //! G3: no lock of the library is held over user code.
 
-use crate::support::keys::by_number;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, refusal, within};
+use crate::support::keys::{Act, Acting, by_number};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, manual, refusal, within};
 use request_purgatory::{
     Completion, Handle, Purgatory, purgatory::RejectReason, purgatory::WeakRef, threads::Dispatch,
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
     time::WakeFn,
 };
+use std::cell::Cell;
 use std::hash::{Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -417,7 +418,7 @@ fn g03_no_lock_is_held_while_a_key_is_dropped() {
     }
 
     within(PATIENCE, || {
-        let (purgatory, _clock) = crate::support::manual::<Busy>(|builder| builder);
+        let (purgatory, _clock) = manual::<Busy>(|builder| builder);
         *PURGATORY.lock().expect("no test panics") = Some(purgatory.clone());
         for number in 0..3 {
             let key = purgatory.resolve(Busy(number, true));
@@ -479,7 +480,7 @@ fn g03_no_lock_is_held_while_a_key_is_dropped_that_found_no_place() {
 
     for later in [false, true] {
         within(PATIENCE, move || {
-            let (purgatory, _clock) = crate::support::manual::<Busy>(|builder| builder);
+            let (purgatory, _clock) = manual::<Busy>(|builder| builder);
             *ALL.lock().expect("no test panics") = Some(purgatory.clone());
             let mut parked = Vec::new();
             let has_panicked = (0..1_000).any(|number| {
@@ -502,4 +503,58 @@ fn g03_no_lock_is_held_while_a_key_is_dropped_that_found_no_place() {
             purgatory.shutdown();
         });
     }
+}
+
+/// A key that panics when its deferred check is made leaves an entry. That goes when the key is checked later once more,
+/// and its destructor may use the purgatory.
+#[test]
+fn g03_no_lock_is_held_while_the_key_of_a_dead_entry_is_dropped() {
+    thread_local!(static BROKEN: Cell<bool> = const { Cell::new(false) });
+
+    /// `Hash` panics when told to.
+    #[derive(Clone, PartialEq, Eq)]
+    struct Breaks(Acting);
+
+    impl Hash for Breaks {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            if BROKEN.get() {
+                resume_unwind(Box::new("intended"));
+            }
+            self.0.hash(state);
+        }
+    }
+
+    within(PATIENCE / 2, || {
+        let (purgatory, _clock) = manual::<Breaks>(|builder| builder);
+        let (dropped, weak) = (Tally::new(), purgatory.downgrade());
+        let drops = dropped.clone();
+        let act: Act = Arc::new(move || {
+            drops.add();
+            if let Some(purgatory) = weak.upgrade() {
+                purgatory.check_later(Breaks(Acting(2, None)));
+            }
+        });
+        let probes = [1, 2].map(|key| {
+            let probe = Probe::new();
+            let op = probe.op(NEVER_IN_A_TEST);
+            assert!(
+                purgatory
+                    .try_complete_else_watch(op, [Breaks(Acting(key, None))])
+                    .is_ok()
+            );
+            probe.satisfy();
+            probe
+        });
+        purgatory.check_later(Breaks(Acting(1, Some(act))));
+        BROKEN.set(true);
+        purgatory.advance();
+        BROKEN.set(false);
+        assert_eq!((purgatory.stats().panicked, dropped.count()), (1, 0));
+        purgatory.check_later(Breaks(Acting(1, None)));
+        // The second pass makes the check that the destructor may have deferred in the first one.
+        purgatory.advance();
+        purgatory.advance();
+        assert_eq!(dropped.count(), 1);
+        assert!(probes.iter().all(|probe| probe.ending().is_some()));
+    });
 }

@@ -199,6 +199,34 @@ fn g08_what_is_parked_while_a_bucket_drains_is_neither_lost_nor_early() {
     );
 }
 
+/// Timers take turns with deferred checks. The pass at the end is none of its own if no time has passed since the last
+/// turn.
+#[test]
+fn g08_what_a_completion_starts_between_deferred_checks_is_left_for_the_next_pass() {
+    let (purgatory, clock) = manual(|builder| builder);
+    let mut examinations = 0;
+    let takes_a_tick = Op::new(NEVER_IN_A_TEST).when(move || {
+        examinations += 1;
+        if examinations == 3 {
+            clock.advance(TICK);
+        }
+        false
+    });
+    let weak = purgatory.downgrade();
+    let expires = Op::new(TICK).then(move |_| {
+        let purgatory = weak.upgrade().expect("it is driven");
+        drop(purgatory.try_complete_else_watch(Op::new(Duration::ZERO), [2]));
+    });
+    for op in [takes_a_tick, expires] {
+        drop(purgatory.try_complete_else_watch(op, [1]));
+    }
+    purgatory.check_later(1);
+    for parked in [2, 1] {
+        assert_eq!(purgatory.advance(), 1);
+        assert_eq!(purgatory.stats().parked, parked);
+    }
+}
+
 /// Uptimes around which other timers broke: powers of two of ticks, and the end of the count.
 fn uptimes() -> Vec<u64> {
     [30, 31, 32, 36, 53, 63]

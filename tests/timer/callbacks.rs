@@ -7,14 +7,14 @@ use request_purgatory::{
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// However close its deadline: else a callback that starts its successor at once would never end the pass.
-pub(crate) fn g08_what_a_callback_starts_is_left_for_the_next_pass<W: Tested>() {
+/// A timer whose callback starts another at once.
+fn successors<W: Tested>() -> (Timer<u32, W>, ManualClock) {
     let place = Arc::new(OnceLock::<WeakRef<Timer<u32, W>>>::new());
     let (builder, clock) = manual::<u32, W>();
     let found = place.clone();
@@ -26,6 +26,12 @@ pub(crate) fn g08_what_a_callback_starts_is_left_for_the_next_pass<W: Tested>() 
         })
         .expect("no threads to refuse");
     place.set(timer.downgrade()).expect("set once");
+    (timer, clock)
+}
+
+/// However close its deadline: else a callback that starts its successor at once would never end the pass.
+pub(crate) fn g08_what_a_callback_starts_is_left_for_the_next_pass<W: Tested>() {
+    let (timer, clock) = successors::<W>();
     for number in 0..200 {
         timer.start(TICK, 1_000 * number).expect("there is room");
     }
@@ -34,6 +40,27 @@ pub(crate) fn g08_what_a_callback_starts_is_left_for_the_next_pass<W: Tested>() 
         assert_eq!(timer.advance(), 200);
         assert_eq!(timer.stats().parked, 200);
     }
+}
+
+/// In whatever timer shard that lies: also in one that the pass has yet to come to. (Threads that live together come to
+/// several shards, and a callback starts its timers in that of the thread that drives.)
+pub(crate) fn g08_what_a_callback_starts_is_left_whatever_shard_it_lies_in<W: Tested>() {
+    // Twice the fewest timer shards that there are.
+    const THREADS: usize = 16;
+    let (timer, clock) = successors::<W>();
+    let (all_started, turn) = (Barrier::new(THREADS), Mutex::new(()));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                timer.start(TICK, 0).expect("there is room");
+                all_started.wait();
+                let _turn = lock(&turn);
+                clock.advance(TICK);
+                assert_eq!(timer.advance(), THREADS);
+                assert_eq!(timer.stats().parked, THREADS);
+            });
+        }
+    });
 }
 
 pub(crate) fn g12_a_panic_ends_that_payload_only<W: Tested>() {

@@ -47,6 +47,7 @@ macro_rules! schemes {
                 time::g07_an_earlier_deadline_wakes_the_reaper,
                 model::g10_any_sequence_of_calls_does_what_a_sorted_map_does,
                 callbacks::g08_what_a_callback_starts_is_left_for_the_next_pass,
+                callbacks::g08_what_a_callback_starts_is_left_whatever_shard_it_lies_in,
                 callbacks::g12_a_panic_ends_that_payload_only,
                 callbacks::g13_a_slow_callback_does_not_hold_up_the_timer,
                 callbacks::g13_an_inline_callback_runs_where_the_timer_is_driven,

@@ -235,9 +235,10 @@ fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
 /// A walk over one list would go on in another one that has its identity.
 #[test]
 fn g22_lists_that_different_threads_made_have_different_identities() {
-    const EACH: usize = 1_000;
+    // More than a thread takes at a time.
+    const EACH: usize = 70_000;
     let threads = (0..4).map(|_| {
-        let taken = || [(); EACH].map(|()| unique_number());
+        let taken = || (0..EACH).map(|_| unique_number()).collect::<Vec<_>>();
         std::thread::spawn(taken).join().expect("it only counts")
     });
     let numbers = threads.flatten().collect::<BTreeSet<_>>();
