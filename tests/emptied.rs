@@ -10,7 +10,8 @@ use allocated::allocated;
 use patient::Op;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
-use request_purgatory::{Purgatory, Tracker};
+use request_purgatory::tracker::Responded;
+use request_purgatory::{Purgatory, Requests, Tracker};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::thread::sleep;
@@ -101,8 +102,9 @@ fn leaves_little(what: &str, burst: impl FnOnce()) {
     assert!(kept < LITTLE, "{what}: {kept}");
 }
 
-/// The map of a tracker; checks that wait until the timer is driven; completions that wait for their thread, calls that
-/// wait for the end of another, and nested checks. (These calls and checks wait in queues of the thread.)
+/// The maps of a tracker and of requests; checks that wait until the timer is driven; completions that wait for their
+/// thread, calls that wait for the end of another, and nested checks. (These calls and checks wait in queues of the
+/// thread.)
 #[test]
 fn g28_a_burst_leaves_no_memory() {
     const BURST: usize = 20_000;
@@ -126,6 +128,22 @@ fn g28_a_burst_leaves_no_memory() {
     let each = (allocated() - before) / BURST;
     assert!(each < 150, "a slot, and no entry: {each}");
     drop(tracker);
+
+    let before = allocated();
+    let calls = Requests::builder("g28").clock(ManualClock::new());
+    let calls = calls.reaper(Reaper::Manual).remembered_ids(0).build();
+    let calls: Requests<[usize; 50], ()> = calls.expect("no threads to refuse");
+    let request = |id| calls.request([id; 50], Duration::MAX).expect("a new id");
+    let pending = (0..BURST).map(request).collect::<Vec<_>>();
+    calls.advance();
+    for id in 0..BURST {
+        assert_eq!(calls.respond(&[id; 50], ()), Responded::Delivered);
+    }
+    drop(pending);
+    calls.advance();
+    let each = (allocated() - before) / BURST;
+    assert!(each < 150, "a slot, and no entry: {each}");
+    drop(calls);
 
     let purgatory = by_hand();
     leaves_little("deferred checks", || {
