@@ -11,7 +11,8 @@ use patient::Op;
 use request_purgatory::purgatory::Equivalent;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
-use request_purgatory::{Purgatory, Tracker};
+use request_purgatory::tracker::Responded;
+use request_purgatory::{Purgatory, Requests, Tracker};
 use std::hash::{Hash, Hasher};
 use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
@@ -120,8 +121,9 @@ impl Equivalent<usize> for Slowly<'_> {
     }
 }
 
-/// The map of a tracker; checks that wait until the timer is driven; completions that wait for their thread, calls that
-/// wait for the end of another, and nested checks. (These calls and checks wait in queues of the thread.)
+/// The maps of a tracker and of requests; checks that wait until the timer is driven; completions that wait for their
+/// thread, calls that wait for the end of another, and nested checks. (These calls and checks wait in queues of the
+/// thread.)
 #[test]
 fn g28_a_burst_leaves_no_memory() {
     const BURST: usize = 20_000;
@@ -145,6 +147,22 @@ fn g28_a_burst_leaves_no_memory() {
     let each = (allocated() - before) / BURST;
     assert!(each < 150, "a slot, and no entry: {each}");
     drop(tracker);
+
+    let before = allocated();
+    let calls = Requests::builder("g28").clock(ManualClock::new());
+    let calls = calls.reaper(Reaper::Manual).remembered_ids(0).build();
+    let calls: Requests<[usize; 50], ()> = calls.expect("no threads to refuse");
+    let request = |id| calls.request([id; 50], Duration::MAX).expect("a new id");
+    let pending = (0..BURST).map(request).collect::<Vec<_>>();
+    calls.advance();
+    for id in 0..BURST {
+        assert_eq!(calls.respond(&[id; 50], ()), Responded::Delivered);
+    }
+    drop(pending);
+    calls.advance();
+    let each = (allocated() - before) / BURST;
+    assert!(each < 150, "a slot, and no entry: {each}");
+    drop(calls);
 
     let purgatory = by_hand();
     leaves_little("deferred checks", || {

@@ -2,7 +2,8 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual, refusal};
 use request_purgatory::{
-    Purgatory, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
+    Purgatory, WaitError, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected,
+    threads::Reaper, tracker::FencingToken,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -70,6 +71,7 @@ fn a_refused_operation_comes_back_untouched() {
         panic!("{refused:?}");
     };
     assert!(!rejected.to_string().is_empty() && format!("{rejected:?}").contains("NoKeys"));
+    assert_eq!(rejected.to_string(), RejectReason::NoKeys.to_string());
     assert_eq!(probe.examinations(), 0);
     let handle = purgatory
         .try_complete_else_watch(rejected.into_inner(), [1])
@@ -87,6 +89,21 @@ fn a_refused_operation_comes_back_untouched() {
     assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
     assert_eq!((probe.ending(), second.ending()), (None, None));
     assert_eq!(purgatory.stats().rejected, 3);
+}
+
+/// The operator reads which setting to raise.
+#[test]
+fn g17_a_refusal_names_the_limit_that_was_reached() {
+    let [full, key_full] = ["(`max_parked`)", "(`max_watchers_per_key`)"];
+    for (text, limit) in [
+        (RejectReason::Full.to_string(), full),
+        (WaitError::Full.to_string(), full),
+        (RejectReason::KeyFull.to_string(), key_full),
+        (WaitError::KeyFull.to_string(), key_full),
+    ] {
+        assert!(text.contains(limit), "{text}");
+    }
+    assert_eq!(FencingToken::from(7).to_string(), "7");
 }
 
 #[test]

@@ -12,7 +12,8 @@ use metrics::{
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use request_purgatory::{
-    Purgatory, Timer, Waits, future::block_on, purgatory::WeakRef, threads::Reaper,
+    Purgatory, Requests, Timer, Tracker, Waits, future::block_on, purgatory::WeakRef,
+    threads::Reaper,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,8 +222,15 @@ fn purgatories_of_one_name_tell_the_sum() {
 }
 
 #[test]
-fn a_timer_tells_nothing() {
-    let (timer, snapshotter) = recorded(|| Timer::<u8>::new("timer", |_| {}));
+fn timers_trackers_and_requests_tell_nothing() {
+    let build = || {
+        let tracker = Tracker::<u8, u8>::new("tracker", |_, _, _| {});
+        let timer = Timer::<u8>::new("timer", |_| {});
+        (timer, tracker, Requests::<u8, u8>::new("requests"))
+    };
+    let ((timer, tracker, requests), snapshotter) = recorded(build);
+    assert!(tracker.track(1, 1, Duration::MAX).is_ok());
+    assert!(requests.request(1, Duration::MAX).is_ok());
     timer.start(Duration::ZERO, 1).expect("there is room");
     eventually("the timer fires", || timer.stats().expired == 1);
     assert!(snapshotter.snapshot().into_vec().is_empty());

@@ -109,6 +109,7 @@ impl Subscriber for Notes {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        assert_eq!(event.metadata().target(), "request_purgatory");
         let mut fields = Fields::new();
         event.record(&mut Reader(&mut fields));
         match event.parent() {

@@ -144,6 +144,9 @@ fn g14_a_chain_of_late_responses_needs_no_stack() {
             let place = self.1.take().filter(|_| self.2);
             if let Some(calls) = place.and_then(|place| lock(&place).clone()) {
                 let _ = calls.respond(&Self(self.0 + 1, None, false), ());
+                if self.0 + 1 == LINKS {
+                    resume_unwind(Box::new("intended"));
+                }
             }
         }
     }
@@ -161,8 +164,9 @@ fn g14_a_chain_of_late_responses_needs_no_stack() {
             *lock(&place) = Some(calls.clone());
             assert_eq!(calls.respond(&Id(0, None, false), ()), Responded::Late(()));
             *lock(&place) = None;
-            // The last one has responded to one that never was.
+            // The last one has responded to one that never was, and has panicked, which costs the first no response.
             assert_eq!((calls.late(), calls.unknown()), (LINKS, 1));
+            assert_eq!(calls.stats().panicked, 1);
         });
     });
 }

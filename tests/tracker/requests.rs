@@ -220,6 +220,23 @@ impl Wake for Panics {
     }
 }
 
+/// The panic is the responder's, and the response the request's.
+#[test]
+fn g12_a_waker_that_panics_costs_no_response() {
+    quietly();
+    let (calls, _) = manual();
+    let mut request = calls.request(1, TICK).expect("room");
+    let waker = Waker::from(Arc::new(Panics));
+    let polled = Pin::new(&mut request).poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    let respond = || calls.respond(&1, "one".into());
+    assert!(catch_unwind(AssertUnwindSafe(respond)).is_err());
+    assert_eq!(block_on(request), Ok("one".into()));
+    let stats = calls.stats();
+    assert_eq!((stats.completed, stats.panicked), (1, 0));
+    assert_eq!(calls.respond(&1, "again".into()), Unknown("again".into()));
+}
+
 /// The connection is lost: what is pending ends with a response that says so, and the next connection's requests are
 /// taken. A waker that panics, or asks again at once, disturbs no other.
 #[test]
