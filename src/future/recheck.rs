@@ -46,7 +46,7 @@ impl Rechecks {
     }
 
     /// Runs `job` after `delay`, or up to a `part` earlier, together with others that are due within the same part.
-    /// `handle` is of the purgatory that drives the timer. `None` after a shutdown.
+    /// `handle` is of the purgatory that drives the timer. `None` if the timer is full.
     fn start<K: Key, S: KeyHasher>(
         &self,
         handle: &Handle<WaitOperation<K>, S>,
@@ -142,8 +142,8 @@ impl Recheck {
             listening.end(Handle::force_complete);
             drop(also);
         });
-        // Not a moment earlier: a check that comes within the grace was not missed. (After a shutdown the job is dropped,
-        // and the listener ends.)
+        // Not a moment earlier: a check that comes within the grace was not missed. (After a shutdown no thread drives the
+        // timer: the listener, which has ended, goes with the purgatory.)
         let _ = self.rechecks.start(&handle, GRACE, Duration::ZERO, end);
     }
 }

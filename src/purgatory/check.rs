@@ -27,7 +27,8 @@ use crate::operation::DelayedOperation;
 use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::trampoline::{
-    Trampoline, drop_user_values, is_in_nested_check, known_of_nested_checks, queue_check,
+    Trampoline, drop_user_value, drop_user_values, is_in_nested_check, known_of_nested_checks,
+    queue_check,
 };
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{Resolved, Seen};
@@ -332,13 +333,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         } else if first || !is_in_nested_check() {
             check.waiting.set(Some(bound));
             let (inner, waiting) = (self.clone(), check.waiting.clone());
-            queue_check(Box::new(move || {
+            return queue_check(Box::new(move || {
                 let bound = waiting.take().unwrap_or(Bound::all());
                 inner.check_waiting(&what, &bound, RunOn::Caller, || ());
             }));
         } else if cause.is_for_a_mark() {
             drop(checks);
-            self.defer(what, bound);
+            return self.defer(what, bound);
         }
+        drop(checks);
+        drop_user_value(what);
     }
 }

@@ -222,29 +222,61 @@ fn g14_a_chain_of_merged_checks_needs_no_stack() {
     });
 }
 
+/// Its copies act when they are dropped.
+struct Echo(u64, bool, Act);
+
+by_number!(Echo);
+
+impl Clone for Echo {
+    fn clone(&self) -> Self {
+        Self(self.0, true, self.2.clone())
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        if self.1 {
+            (self.2)();
+        }
+    }
+}
+
+/// A nested check that is made again while it waits is merged, and its copy of the key is dropped.
+#[test]
+fn g14_a_chain_of_merged_nested_checks_needs_no_stack() {
+    on_a_stack_of(256, || {
+        let (purgatory, _clock) = manual::<Echo>(|builder| builder);
+        let (weak, made) = (purgatory.downgrade(), Tally::new());
+        let check: Act = Arc::new(move || {
+            let plain = Echo(1, false, Arc::new(|| ()));
+            weak.upgrade().map(|it| it.check_and_complete(&plain));
+        });
+        let (next, number) = (check.clone(), made.clone());
+        let act: Act = Arc::new(move || {
+            if number.count() < LINKS {
+                number.add();
+                next();
+            }
+        });
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            check();
+            // This one is merged.
+            check();
+            false
+        });
+        assert!(
+            purgatory
+                .try_complete_else_watch(op, [Echo(1, false, act)])
+                .is_ok()
+        );
+        assert_eq!((made.count(), purgatory.stats().panicked), (LINKS, 0));
+    });
+}
+
 /// A call that completes nothing, and drops a copy of a key, or a change: the completion of what the destructor ends
 /// waits for the end of the call, and nothing is left of it then.
 #[test]
 fn g14_what_a_destructor_ends_has_gone_when_the_call_returns() {
-    /// Its copies act when they are dropped.
-    struct Echo(u64, bool, Act);
-
-    by_number!(Echo);
-
-    impl Clone for Echo {
-        fn clone(&self) -> Self {
-            Self(self.0, true, self.2.clone())
-        }
-    }
-
-    impl Drop for Echo {
-        fn drop(&mut self) {
-            if self.1 {
-                (self.2)();
-            }
-        }
-    }
-
     /// There is an operation on key 1.
     type Call = fn(&Purgatory<Op<Echo>>, &Act);
     const CALLS: [(&str, Call); 5] = [
