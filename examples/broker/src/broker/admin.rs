@@ -1,7 +1,7 @@
 //! Requests of administrators: CreateTopics, DeleteTopics, DescribeConfigs.
 
 use crate::broker::topics::Topics;
-use crate::exchange::{NODE, Outcome, Reply, code};
+use crate::exchange::{Answer, NODE, Outcome, Reply, code};
 use crate::groups::Coordinator;
 use crate::messages::*;
 use crate::storage::batch::MAX_BATCH;
@@ -58,7 +58,13 @@ pub(crate) fn delete_topics(
 /// A setting under Kafka's name for it, which cannot be changed.
 type Config = (&'static str, String);
 
-fn topic_configs() -> Vec<Config> {
+/// The settings of a broker whose topics have so many partitions if nobody says how many.
+type Configs = fn(i32) -> Vec<Config>;
+
+/// What is told of a resource takes in memory, roughly.
+const RESOURCE: usize = 1_024;
+
+fn topic_configs(_: i32) -> Vec<Config> {
     vec![
         ("cleanup.policy", "delete".to_owned()),
         ("compression.type", "producer".to_owned()),
@@ -70,13 +76,13 @@ fn topic_configs() -> Vec<Config> {
     ]
 }
 
-fn broker_configs(topics: &Topics) -> Vec<Config> {
+fn broker_configs(default_partitions: i32) -> Vec<Config> {
     vec![
         ("auto.create.topics.enable", true.to_string()),
         ("default.replication.factor", 1.to_string()),
         ("log.retention.bytes", RETENTION.to_string()),
         ("message.max.bytes", MAX_BATCH.to_string()),
-        ("num.partitions", topics.default_partitions.to_string()),
+        ("num.partitions", default_partitions.to_string()),
         ("socket.request.max.bytes", MAX_FRAME.to_string()),
     ]
 }
@@ -84,14 +90,18 @@ fn broker_configs(topics: &Topics) -> Vec<Config> {
 /// Whether a topic that is created with this setting has it.
 fn holds(asked: &CreatableTopicConfig) -> bool {
     let is = |value: &str| asked.value.as_ref().is_none_or(|asked| **asked == *value);
-    let mut configs = topic_configs().into_iter();
+    let mut configs = topic_configs(1).into_iter();
     configs.any(|(name, value)| name == &*asked.name && is(&value))
 }
 
 pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
     const DEFAULT: i8 = 5;
-    let describe = |asked: DescribeConfigsResource| {
-        let found = configs_of(&asked, topics);
+    let found = request.resources.into_iter();
+    let found = found.map(|asked| (configs_of(&asked, topics), asked));
+    let found: Vec<_> = found.collect();
+    let partitions = topics.default_partitions;
+    let describe = move |(found, asked): (Outcome<Configs>, DescribeConfigsResource)| {
+        let found = found.map(|configs| configs(partitions));
         let wanted = |(name, _): &Config| match &asked.configuration_keys {
             Some(names) => names.iter().any(|wanted| **wanted == **name),
             None => true,
@@ -111,19 +121,23 @@ pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics)
             .with_resource_type(asked.resource_type)
             .with_resource_name(asked.resource_name)
     };
-    let results = request.resources.into_iter().map(describe).collect();
-    let answer = DescribeConfigsResponse::default();
-    answer.with_results(results).into()
+    Answer::unread(RESOURCE * found.len(), move || {
+        let results = found.into_iter().map(describe).collect();
+        DescribeConfigsResponse::default().with_results(results)
+    })
+    .into()
 }
 
-fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<Config>> {
+fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Configs> {
     const TOPIC: i8 = 2;
     const BROKER: i8 = 4;
     match asked.resource_type {
-        TOPIC => topics.topic(&asked.resource_name).map(|_| topic_configs()),
+        TOPIC => topics
+            .topic(&asked.resource_name)
+            .map(|_| topic_configs as Configs),
         // No name stands for what holds for all brokers.
         BROKER if asked.resource_name.is_empty() || *asked.resource_name == *NODE.to_string() => {
-            Ok(broker_configs(topics))
+            Ok(broker_configs)
         }
         _ => Err(ResponseError::InvalidRequest),
     }

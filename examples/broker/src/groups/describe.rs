@@ -3,11 +3,20 @@
 use super::Coordinator;
 use super::group::{Group, Phase, State};
 use super::member::{Id, Member};
+use crate::exchange::Answer;
 use crate::messages::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub(super) fn list(groups: &[Arc<Group>], asked: &ListGroupsRequest) -> ListGroupsResponse {
+/// What is told of a group in a list takes in memory, roughly.
+const LISTED: usize = 512;
+
+pub(super) fn list(groups: Vec<Arc<Group>>, asked: ListGroupsRequest) -> Answer {
+    let size = LISTED * groups.len();
+    Answer::unread(size, move || listed(&groups, &asked))
+}
+
+fn listed(groups: &[Arc<Group>], asked: &ListGroupsRequest) -> ListGroupsResponse {
     let wanted = |state: &str| {
         let mut filter = asked.states_filter.iter();
         asked.states_filter.is_empty() || filter.any(|wanted| wanted.eq_ignore_ascii_case(state))
