@@ -27,7 +27,7 @@ pub(crate) struct Broker {
     pub(crate) groups: Coordinator,
     /// Each open connection has a clone of it.
     pub(crate) connection: Arc<()>,
-    topics: Topics,
+    topics: Arc<Topics>,
     /// The next id of a producer. (Relaxed: it guards no memory.)
     producer_ids: AtomicU64,
     follower: Follower,
@@ -46,7 +46,7 @@ impl Broker {
         Ok(Self {
             follower: Follower::start(settings.replica_lag_ms),
             connection: Arc::default(),
-            topics,
+            topics: Arc::new(topics),
             purgatories,
             groups,
             // A new producer must not be taken for one that came before the restart: so they begin anywhere below 2^62.

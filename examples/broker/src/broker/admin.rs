@@ -8,6 +8,7 @@ use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Creates topics. Each succeeds or fails by itself.
 pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> CreateTopicsResponse {
@@ -58,13 +59,7 @@ pub(crate) fn delete_topics(
 /// A setting under Kafka's name for it, which cannot be changed.
 type Config = (&'static str, String);
 
-/// The settings of a broker whose topics have so many partitions if nobody says how many.
-type Configs = fn(i32) -> Vec<Config>;
-
-/// What is told of a resource takes in memory, roughly.
-const RESOURCE: usize = 1_024;
-
-fn topic_configs(_: i32) -> Vec<Config> {
+fn topic_configs() -> Vec<Config> {
     vec![
         ("cleanup.policy", "delete".to_owned()),
         ("compression.type", "producer".to_owned()),
@@ -76,13 +71,13 @@ fn topic_configs(_: i32) -> Vec<Config> {
     ]
 }
 
-fn broker_configs(default_partitions: i32) -> Vec<Config> {
+fn broker_configs(topics: &Topics) -> Vec<Config> {
     vec![
         ("auto.create.topics.enable", true.to_string()),
         ("default.replication.factor", 1.to_string()),
         ("log.retention.bytes", RETENTION.to_string()),
         ("message.max.bytes", MAX_BATCH.to_string()),
-        ("num.partitions", default_partitions.to_string()),
+        ("num.partitions", topics.default_partitions.to_string()),
         ("socket.request.max.bytes", MAX_FRAME.to_string()),
     ]
 }
@@ -90,18 +85,17 @@ fn broker_configs(default_partitions: i32) -> Vec<Config> {
 /// Whether a topic that is created with this setting has it.
 fn holds(asked: &CreatableTopicConfig) -> bool {
     let is = |value: &str| asked.value.as_ref().is_none_or(|asked| **asked == *value);
-    let mut configs = topic_configs(1).into_iter();
+    let mut configs = topic_configs().into_iter();
     configs.any(|(name, value)| name == &*asked.name && is(&value))
 }
 
-pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
+pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Arc<Topics>) -> Reply {
     const DEFAULT: i8 = 5;
-    let found = request.resources.into_iter();
-    let found = found.map(|asked| (configs_of(&asked, topics), asked));
-    let found: Vec<_> = found.collect();
-    let partitions = topics.default_partitions;
-    let describe = move |(found, asked): (Outcome<Configs>, DescribeConfigsResource)| {
-        let found = found.map(|configs| configs(partitions));
+    // What is told of each resource takes in memory, roughly.
+    const RESOURCE: usize = 1_024;
+    let (size, topics) = (RESOURCE * request.resources.len(), Arc::clone(topics));
+    let describe = move |asked: DescribeConfigsResource| {
+        let found = configs_of(&asked, &topics);
         let wanted = |(name, _): &Config| match &asked.configuration_keys {
             Some(names) => names.iter().any(|wanted| **wanted == **name),
             None => true,
@@ -121,23 +115,21 @@ pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics)
             .with_resource_type(asked.resource_type)
             .with_resource_name(asked.resource_name)
     };
-    Answer::unread(RESOURCE * found.len(), move || {
-        let results = found.into_iter().map(describe).collect();
+    let describe_all = move || {
+        let results = request.resources.into_iter().map(describe).collect();
         DescribeConfigsResponse::default().with_results(results)
-    })
-    .into()
+    };
+    Answer::unread(size, describe_all).into()
 }
 
-fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Configs> {
+fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<Config>> {
     const TOPIC: i8 = 2;
     const BROKER: i8 = 4;
     match asked.resource_type {
-        TOPIC => topics
-            .topic(&asked.resource_name)
-            .map(|_| topic_configs as Configs),
+        TOPIC => topics.topic(&asked.resource_name).map(|_| topic_configs()),
         // No name stands for what holds for all brokers.
         BROKER if asked.resource_name.is_empty() || *asked.resource_name == *NODE.to_string() => {
-            Ok(broker_configs)
+            Ok(broker_configs(topics))
         }
         _ => Err(ResponseError::InvalidRequest),
     }

@@ -72,11 +72,14 @@ impl Request for Fetch {
     }
 
     fn answer(mut self: Box<Self>) -> Answer {
-        let mut limits = Limits(self.max_bytes, true);
+        // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
+        let (mut bytes_left, mut nothing_yet) = (self.max_bytes, true);
         let size = |asked: &mut PartitionFetch| {
-            let found = asked.find(&mut limits);
+            let found = asked.find(asked.max_bytes.min(bytes_left), nothing_yet);
             // What comes later is for the next fetch: there is no memory for it.
             asked.max_bytes = found.map_or(0, |(batches, _)| batches.size);
+            bytes_left = bytes_left.saturating_sub(asked.max_bytes);
+            nothing_yet &= asked.max_bytes == 0;
             AROUND + asked.max_bytes
         };
         let topics = self.topics.iter_mut();
@@ -88,7 +91,9 @@ impl Request for Fetch {
 impl Fetch {
     fn read(self) -> FetchResponse {
         let partition = |asked: PartitionFetch| {
-            let read = asked.found().and_then(|(batches, told)| {
+            // What was found when it was counted, unless it is gone.
+            let found = asked.find(asked.max_bytes, asked.max_bytes > 0);
+            let read = found.and_then(|(batches, told)| {
                 let records = batches.read();
                 let records = records.map_err(|error| asked.unreadable(&error))?;
                 Ok(told.with_records(Some(records)))
@@ -114,27 +119,10 @@ impl Fetch {
     }
 }
 
-/// What is left, while partition after partition is read, of the bytes that an answer may have; and whether there is
-/// nothing in it yet.
-struct Limits(usize, bool);
-
 impl PartitionFetch {
-    /// Finds what there is of this partition within the limits.
-    fn find(&self, limits: &mut Limits) -> Outcome<Found> {
+    fn find(&self, max_bytes: usize, at_least_one: bool) -> Outcome<Found> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
-        // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
-        let Limits(bytes_left, nothing_yet) = limits;
-        let limit = self.max_bytes.min(*bytes_left);
-        let (batches, told) = partition.find(self.offset, limit, *nothing_yet)?;
-        *bytes_left = bytes_left.saturating_sub(batches.size);
-        *nothing_yet &= batches.size == 0;
-        Ok((batches, told))
-    }
-
-    /// What was found when it was counted, unless it is gone.
-    fn found(&self) -> Outcome<Found> {
-        let partition = self.partition.as_ref().map_err(|error| *error)?;
-        partition.find(self.offset, self.max_bytes, self.max_bytes > 0)
+        partition.find(self.offset, max_bytes, at_least_one)
     }
 
     fn unreadable(&self, error: &io::Error) -> ResponseError {

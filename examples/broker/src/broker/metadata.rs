@@ -44,9 +44,7 @@ pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Calle
         // In version 0 no topics means all.
         Some(asked) if caller.version > 0 || !asked.is_empty() => {
             // An answer is as long as the topics in it, so each is in it once.
-            let names = asked
-                .into_iter()
-                .map(|topic| topic.name.unwrap_or_default());
+            let names = asked.into_iter().filter_map(|topic| topic.name);
             let names = names.collect::<BTreeSet<_>>();
             names.into_iter().map(find).collect()
         }
@@ -59,12 +57,13 @@ pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Calle
     let partitions = found.iter().flatten().map(|topic| topic.partitions.len());
     let size = TOPIC * found.len() + PARTITION * partitions.sum::<usize>();
     Answer::unread(size, move || {
-        let told = |found: Result<Arc<Topic>, _>| found.map_or_else(identity, |it| describe(&it));
+        let found = found.into_iter();
+        let told = found.map(|found| found.map_or_else(identity, |topic| describe(&topic)));
         MetadataResponse::default()
             .with_brokers(vec![broker])
             .with_cluster_id(Some(CLUSTER))
             .with_controller_id(NODE)
-            .with_topics(found.into_iter().map(told).collect())
+            .with_topics(told.collect())
     })
     .into()
 }

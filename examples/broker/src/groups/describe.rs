@@ -8,10 +8,9 @@ use crate::messages::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What is told of a group in a list takes in memory, roughly.
-const LISTED: usize = 512;
-
 pub(super) fn list(groups: Vec<Arc<Group>>, asked: ListGroupsRequest) -> Answer {
+    // What is told of each takes in memory, roughly.
+    const LISTED: usize = 512;
     let size = LISTED * groups.len();
     Answer::unread(size, move || listed(&groups, &asked))
 }

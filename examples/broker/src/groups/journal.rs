@@ -34,8 +34,7 @@ pub(super) struct Committed {
 impl Committed {
     /// Bytes of memory that it takes under the name of its topic, of which each has a copy.
     pub(super) fn size(&self, topic: &str) -> usize {
-        let texts = topic.len() + self.metadata.as_ref().map_or(0, |text| text.len());
-        ENTRY + texts
+        ENTRY + topic.len() + self.metadata.as_ref().map_or(0, |text| text.len())
     }
 }
 

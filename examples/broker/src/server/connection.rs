@@ -119,16 +119,18 @@ impl Connection<'_> {
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
         };
         drop(parked);
-        let (bytes, memory) = self.encode(answer, correlation_id, version).await?;
+        let (bytes, memory) = self.encode(answer, weight, correlation_id, version).await?;
         write(&mut self.writer, &bytes).await?;
         drop((bytes, memory, answered));
         Ok(())
     }
 
-    /// Reads what the answer is to hold, and puts it into bytes; the memory for these is to be kept as long as they are.
+    /// Reads what the answer to a request of this weight is to hold, and puts it into bytes; the memory for these is to be
+    /// kept as long as they are.
     async fn encode(
         &self,
         answer: Answer,
+        weight: usize,
         correlation_id: i32,
         version: i16,
     ) -> Result<(BytesMut, Option<Share>), End> {
@@ -141,7 +143,9 @@ impl Connection<'_> {
                 let memory = self.limits.memory(2 * size).await?;
                 let encoding = || encode(&read(), correlation_id, version, size);
                 let bytes = self.limits.work(size, encoding).await;
-                debug_assert!(bytes.as_ref().map_or(0, BytesMut::len) <= size + ENVELOPE);
+                // Names are those of the request.
+                let most = size + weight + ENVELOPE;
+                debug_assert!(bytes.as_ref().map_or(0, BytesMut::len) <= most);
                 bytes.map(|bytes| (bytes, Some(memory)))
             }
         };

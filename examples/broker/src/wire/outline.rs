@@ -16,8 +16,8 @@ use std::str::SplitWhitespace;
 /// broker may have, named alone in its topic.
 const MAX_ELEMENTS: usize = 20_000;
 
-/// Walks a request behind its correlation id, whose body has to be laid out as `outline` says, with no more elements than
-/// a request may have: what its client calls itself, where its body begins, and how many elements it has. More bytes may
+/// Walks a request behind its correlation id, whose body has to be laid out as its outline says, with no more elements
+/// than there may be: what its client calls itself, where its body begins, and how many elements it has. More bytes may
 /// follow.
 pub(crate) fn check<'a>(
     request: &'a [u8],

@@ -15,7 +15,7 @@ pub struct Envelope {
     pub correlation_id: i32,
     /// What the client calls itself; empty if it does not.
     pub client_id: String,
-    /// Array elements and tagged fields in the body.
+    /// Array elements and tagged fields in it.
     pub elements: usize,
     body: Option<Bytes>,
 }
@@ -95,21 +95,6 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
         |(api, versions, _): &&Api| *api == ApiKey::Produce && versions.contains(&version);
     let (api, ..) = apis::by_key(key).filter(is_taken)?;
     let (_, mut walk) = Walk::behind_header(rest, *api, version, usize::MAX)?;
-    let (topic, index) = partition(&mut walk)?;
-    let partition = PartitionProduceResponse::default()
-        .with_index(index)
-        .with_error_code(ResponseError::MessageTooLarge.code())
-        .with_base_offset(-1);
-    let topic = TopicProduceResponse::default()
-        .with_name(topic)
-        .with_partition_responses(vec![partition]);
-    let response = ProduceResponse::default().with_responses(vec![topic]);
-    // (It is short, and so can be encoded.)
-    encode(&response.into(), correlation_id, version, 0).ok()
-}
-
-/// The one partition that the request is for.
-fn partition(walk: &mut Walk<'_>) -> Option<(TopicName, i32)> {
     walk.text()?;
     let acks_and_timeout = walk.take(6)?;
     let topics = walk.elements()?;
@@ -117,7 +102,19 @@ fn partition(walk: &mut Walk<'_>) -> Option<(TopicName, i32)> {
     let partitions = walk.elements()?;
     let index = walk.take(4)?.get_i32();
     let is_answered = acks_and_timeout[..2] != [0, 0] && topics == 1 && partitions == 1;
-    is_answered.then(|| (TopicName(StrBytes::from_string(topic)), index))
+    if !is_answered {
+        return None;
+    }
+    let partition = PartitionProduceResponse::default()
+        .with_index(index)
+        .with_error_code(ResponseError::MessageTooLarge.code())
+        .with_base_offset(-1);
+    let topic = TopicProduceResponse::default()
+        .with_name(TopicName(StrBytes::from_string(topic)))
+        .with_partition_responses(vec![partition]);
+    let response = ProduceResponse::default().with_responses(vec![topic]);
+    // (It is short, and so can be encoded.)
+    encode(&response.into(), correlation_id, version, 0).ok()
 }
 
 #[cfg(test)]
