@@ -13,7 +13,7 @@ use crate::broker::fetch::Fetch;
 use crate::broker::produce::{ACKS_ALL, ACKS_NONE, Follower, Produced};
 use crate::broker::topics::Topics;
 use crate::cli::Settings;
-use crate::exchange::{Caller, Reply, milliseconds};
+use crate::exchange::{Caller, Reply, answered_later, milliseconds};
 use crate::groups::{self, Coordinator};
 use crate::messages::*;
 use crate::storage::folder::Folder;
@@ -27,7 +27,7 @@ pub(crate) struct Broker {
     pub(crate) groups: Coordinator,
     /// Each open connection has a clone of it.
     pub(crate) connection: Arc<()>,
-    topics: Topics,
+    topics: Arc<Topics>,
     /// The next id of a producer. (Relaxed: it guards no memory.)
     producer_ids: AtomicU64,
     follower: Follower,
@@ -46,7 +46,7 @@ impl Broker {
         Ok(Self {
             follower: Follower::start(settings.replica_lag_ms),
             connection: Arc::default(),
-            topics,
+            topics: Arc::new(topics),
             purgatories,
             groups,
             // A new producer must not be taken for one that came before the restart: so they begin anywhere below 2^62.
@@ -56,8 +56,7 @@ impl Broker {
 
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> std::io::Result<()> {
-        self.topics.sync()?;
-        self.groups.sync_offsets()
+        self.topics.sync().and(self.groups.sync_offsets())
     }
 
     /// Answers everything that is parked, and parks nothing more.
@@ -100,7 +99,10 @@ impl Broker {
         let max_wait = milliseconds(request.max_wait_ms);
         let fetch = Box::new(Fetch::new(request, &self.topics));
         if max_wait.is_zero() || !caller.may_wait {
-            return Reply::Now(fetch.answer());
+            // As one that has waited: there need not be memory for the request and its answer together.
+            let (waiter, waiting) = answered_later();
+            waiter.answer(fetch.answer());
+            return Reply::Later(waiting);
         }
         let partitions = fetch.known_partitions();
         let watches = partitions.iter().map(|partition| partition.for_fetches());

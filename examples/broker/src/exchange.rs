@@ -48,15 +48,18 @@ pub(crate) fn milliseconds(count: i32) -> Duration {
 
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
-    /// Much data, which is read only when the client can be sent it.
-    Unread(Box<dyn Unread>),
+    /// Much data, of about so many bytes, which is read only when the client can be sent it.
+    Unread(usize, Box<dyn FnOnce() -> ResponseKind + Send>),
 }
 
-pub(crate) trait Unread: Send {
-    /// About how many bytes it has now.
-    fn size(&self) -> usize;
-
-    fn read(self: Box<Self>) -> ResponseKind;
+impl Answer {
+    /// An answer that takes `size` bytes which were not counted with its request.
+    pub(crate) fn unread<R: Into<ResponseKind>>(
+        size: usize,
+        read: impl FnOnce() -> R + Send + 'static,
+    ) -> Self {
+        Self::Unread(size, Box::new(|| read().into()))
+    }
 }
 
 impl<R: Into<ResponseKind>> From<R> for Answer {

@@ -153,7 +153,7 @@ impl Coordinator {
         let (mut state, at) = (group.lock(), (topic, partition));
         state.offsets.remove(&at);
         if let Some(committed) = committed {
-            let charge = self.shared.charge(committed.size())?;
+            let charge = self.shared.charge(committed.size(&at.0))?;
             state.offsets.insert(at, (committed, charge));
         }
         Ok(())

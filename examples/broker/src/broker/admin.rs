@@ -1,13 +1,14 @@
 //! Requests of administrators: CreateTopics, DeleteTopics, DescribeConfigs.
 
 use crate::broker::topics::Topics;
-use crate::exchange::{NODE, Outcome, Reply, code};
+use crate::exchange::{Answer, NODE, Outcome, Reply, code};
 use crate::groups::Coordinator;
 use crate::messages::*;
 use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Creates topics. Each succeeds or fails by itself.
 pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> CreateTopicsResponse {
@@ -88,10 +89,13 @@ fn holds(asked: &CreatableTopicConfig) -> bool {
     configs.any(|(name, value)| name == &*asked.name && is(&value))
 }
 
-pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
+pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Arc<Topics>) -> Reply {
     const DEFAULT: i8 = 5;
-    let describe = |asked: DescribeConfigsResource| {
-        let found = configs_of(&asked, topics);
+    // What is told of each resource takes in memory, roughly.
+    const RESOURCE: usize = 1_024;
+    let (size, topics) = (RESOURCE * request.resources.len(), Arc::clone(topics));
+    let describe = move |asked: DescribeConfigsResource| {
+        let found = configs_of(&asked, &topics);
         let wanted = |(name, _): &Config| match &asked.configuration_keys {
             Some(names) => names.iter().any(|wanted| **wanted == **name),
             None => true,
@@ -111,9 +115,11 @@ pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics)
             .with_resource_type(asked.resource_type)
             .with_resource_name(asked.resource_name)
     };
-    let results = request.resources.into_iter().map(describe).collect();
-    let answer = DescribeConfigsResponse::default();
-    answer.with_results(results).into()
+    let describe_all = move || {
+        let results = request.resources.into_iter().map(describe).collect();
+        DescribeConfigsResponse::default().with_results(results)
+    };
+    Answer::unread(size, describe_all).into()
 }
 
 fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<Config>> {

@@ -3,7 +3,7 @@
 use crate::broker::delayed::Request;
 use crate::broker::partition::{Found, Partition};
 use crate::broker::topics::Topics;
-use crate::exchange::{Answer, Outcome, Unread};
+use crate::exchange::{Answer, Outcome};
 use crate::messages::*;
 use bytes::Bytes;
 use std::io;
@@ -71,25 +71,29 @@ impl Request for Fetch {
         readable.map_or(true, |bytes| bytes >= self.min_bytes)
     }
 
-    fn answer(self: Box<Self>) -> Answer {
-        Answer::Unread(self)
+    fn answer(mut self: Box<Self>) -> Answer {
+        // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
+        let (mut bytes_left, mut nothing_yet) = (self.max_bytes, true);
+        let size = |asked: &mut PartitionFetch| {
+            let found = asked.find(asked.max_bytes.min(bytes_left), nothing_yet);
+            // What comes later is for the next fetch: there is no memory for it.
+            asked.max_bytes = found.map_or(0, |(batches, _)| batches.size);
+            bytes_left = bytes_left.saturating_sub(asked.max_bytes);
+            nothing_yet &= asked.max_bytes == 0;
+            AROUND + asked.max_bytes
+        };
+        let topics = self.topics.iter_mut();
+        let size = topics.flat_map(|(_, partitions)| partitions).map(size);
+        Answer::unread(size.sum(), || self.read())
     }
 }
 
-impl Unread for Fetch {
-    fn size(&self) -> usize {
-        let mut limits = Limits(self.max_bytes, true);
-        let size = |asked: &PartitionFetch| {
-            let found = asked.find(&mut limits);
-            AROUND + found.map_or(0, |(batches, _)| batches.size)
-        };
-        self.partitions().map(size).sum()
-    }
-
-    fn read(self: Box<Self>) -> ResponseKind {
-        let mut limits = Limits(self.max_bytes, true);
-        let mut partition = |asked: PartitionFetch| {
-            let read = asked.find(&mut limits).and_then(|(batches, told)| {
+impl Fetch {
+    fn read(self) -> FetchResponse {
+        let partition = |asked: PartitionFetch| {
+            // What was found when it was counted, unless it is gone.
+            let found = asked.find(asked.max_bytes, asked.max_bytes > 0);
+            let read = found.and_then(|(batches, told)| {
                 let records = batches.read();
                 let records = records.map_err(|error| asked.unreadable(&error))?;
                 Ok(told.with_records(Some(records)))
@@ -105,31 +109,20 @@ impl Unread for Fetch {
                 .with_partition_index(asked.index)
         };
         let responses = self.topics.into_iter().map(|(name, partitions)| {
-            let partitions = partitions.into_iter().map(&mut partition);
+            let partitions = partitions.into_iter().map(partition);
             FetchableTopicResponse::default()
                 .with_topic(name)
                 .with_partitions(partitions.collect())
         });
         let responses = responses.collect();
-        FetchResponse::default().with_responses(responses).into()
+        FetchResponse::default().with_responses(responses)
     }
 }
 
-/// What is left, while partition after partition is read, of the bytes that an answer may have; and whether there is
-/// nothing in it yet.
-struct Limits(usize, bool);
-
 impl PartitionFetch {
-    /// Finds what there is of this partition within the limits.
-    fn find(&self, limits: &mut Limits) -> Outcome<Found> {
+    fn find(&self, max_bytes: usize, at_least_one: bool) -> Outcome<Found> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
-        // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
-        let Limits(bytes_left, nothing_yet) = limits;
-        let limit = self.max_bytes.min(*bytes_left);
-        let (batches, told) = partition.find(self.offset, limit, *nothing_yet)?;
-        *bytes_left = bytes_left.saturating_sub(batches.size);
-        *nothing_yet &= batches.size == 0;
-        Ok((batches, told))
+        partition.find(self.offset, max_bytes, at_least_one)
     }
 
     fn unreadable(&self, error: &io::Error) -> ResponseError {
@@ -146,5 +139,37 @@ impl PartitionFetch {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
         let readable = partition.readable_bytes(self.offset)?;
         Ok(readable.min(self.max_bytes as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::delayed::Purgatories;
+    use crate::requests::{batch, fetch, records};
+    use crate::storage::batch::Batch;
+
+    /// More may come while it waits for that.
+    #[test]
+    fn an_answer_has_what_there_is_memory_for() {
+        let purgatories = Purgatories::new().expect("threads are to be had");
+        let topics = Topics::open(purgatories, None, 1).expect("no folder");
+        let partition = &topics.create("t", 1).expect("a topic").partitions[0];
+        let batch = Batch::from_producer(&batch(&[b"value"]).into()).expect("a batch");
+        let append = || {
+            let appended = partition.append(&batch).expect("it is there");
+            partition.replicated_up_to(appended.end_offset);
+        };
+        append();
+        let fetch = Box::new(Fetch::new(fetch("t", 1, 0), &topics));
+        let Answer::Unread(size, read) = fetch.answer() else {
+            panic!("it is read")
+        };
+        append();
+        let ResponseKind::Fetch(answer) = read() else {
+            panic!("another answer")
+        };
+        let read = records(&answer.responses[0].partitions[0]).len();
+        assert_eq!(AROUND + read, size);
     }
 }

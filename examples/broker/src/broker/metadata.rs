@@ -1,9 +1,16 @@
 //! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
 
 use crate::broker::topics::{Topic, Topics};
-use crate::exchange::{Caller, NODE, Outcome, Reply};
+use crate::exchange::{Answer, Caller, NODE, Outcome, Reply};
 use crate::messages::*;
 use crate::wire::apis::APIS;
+use std::collections::BTreeSet;
+use std::convert::identity;
+use std::sync::Arc;
+
+/// What is told of a topic and of a partition takes in memory, at most.
+const TOPIC: usize = 512;
+const PARTITION: usize = 128;
 
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
@@ -23,36 +30,42 @@ pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse 
 /// Describes topics, creating missing ones if the client lets it, and says where clients connect to: the address by
 /// which this one came.
 pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Caller) -> Reply {
-    let find = |asked: MetadataRequestTopic| {
-        let name = asked.name.unwrap_or_default();
+    let find = |name: TopicName| {
         let found = match request.allow_auto_topic_creation {
             true => topics.find_or_create(&name),
             false => topics.topic(&name),
         };
-        match found {
-            Ok(topic) => describe(&topic),
-            Err(error) => MetadataResponseTopic::default()
-                .with_name(Some(name))
-                .with_error_code(error.code()),
-        }
+        found.map_err(|error| {
+            let missing = MetadataResponseTopic::default().with_error_code(error.code());
+            missing.with_name(Some(name))
+        })
     };
-    let topics = match request.topics {
+    let found: Vec<Result<Arc<Topic>, MetadataResponseTopic>> = match request.topics {
         // In version 0 no topics means all.
         Some(asked) if caller.version > 0 || !asked.is_empty() => {
-            asked.into_iter().map(find).collect()
+            // An answer is as long as the topics in it, so each is in it once.
+            let names = asked.into_iter().filter_map(|topic| topic.name);
+            let names = names.collect::<BTreeSet<_>>();
+            names.into_iter().map(find).collect()
         }
-        _ => topics.all().iter().map(|topic| describe(topic)).collect(),
+        _ => topics.all().into_iter().map(Ok).collect(),
     };
     let broker = MetadataResponseBroker::default()
         .with_node_id(NODE)
         .with_host(StrBytes::from_string(caller.address.ip().to_string()))
         .with_port(i32::from(caller.address.port()));
-    MetadataResponse::default()
-        .with_brokers(vec![broker])
-        .with_cluster_id(Some(CLUSTER))
-        .with_controller_id(NODE)
-        .with_topics(topics)
-        .into()
+    let partitions = found.iter().flatten().map(|topic| topic.partitions.len());
+    let size = TOPIC * found.len() + PARTITION * partitions.sum::<usize>();
+    Answer::unread(size, move || {
+        let found = found.into_iter();
+        let told = found.map(|found| found.map_or_else(identity, |topic| describe(&topic)));
+        MetadataResponse::default()
+            .with_brokers(vec![broker])
+            .with_cluster_id(Some(CLUSTER))
+            .with_controller_id(NODE)
+            .with_topics(told.collect())
+    })
+    .into()
 }
 
 /// The follower inside this process is no broker that clients could talk to, so it is not listed.

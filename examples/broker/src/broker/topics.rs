@@ -80,8 +80,10 @@ impl Topics {
 
     pub(crate) fn sync(&self) -> io::Result<()> {
         let topics = self.all();
-        let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
-        partitions.try_for_each(|partition| partition.sync())
+        let partitions = topics.iter().flat_map(|topic| &topic.partitions);
+        // All of them, whatever comes of one.
+        let synced = partitions.map(|partition| partition.sync());
+        synced.fold(Ok(()), io::Result::and)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Topic>> {

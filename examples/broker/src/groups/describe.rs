@@ -3,11 +3,19 @@
 use super::Coordinator;
 use super::group::{Group, Phase, State};
 use super::member::{Id, Member};
+use crate::exchange::Answer;
 use crate::messages::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub(super) fn list(groups: &[Arc<Group>], asked: &ListGroupsRequest) -> ListGroupsResponse {
+pub(super) fn list(groups: Vec<Arc<Group>>, asked: ListGroupsRequest) -> Answer {
+    // What is told of each takes in memory, roughly.
+    const LISTED: usize = 512;
+    let size = LISTED * groups.len();
+    Answer::unread(size, move || listed(&groups, &asked))
+}
+
+fn listed(groups: &[Arc<Group>], asked: &ListGroupsRequest) -> ListGroupsResponse {
     let wanted = |state: &str| {
         let mut filter = asked.states_filter.iter();
         asked.states_filter.is_empty() || filter.any(|wanted| wanted.eq_ignore_ascii_case(state))

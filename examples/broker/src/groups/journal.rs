@@ -32,9 +32,9 @@ pub(super) struct Committed {
 }
 
 impl Committed {
-    /// Bytes of memory that it takes.
-    pub(super) fn size(&self) -> usize {
-        ENTRY + self.metadata.as_ref().map_or(0, |text| text.len())
+    /// Bytes of memory that it takes under the name of its topic, of which each has a copy.
+    pub(super) fn size(&self, topic: &str) -> usize {
+        ENTRY + topic.len() + self.metadata.as_ref().map_or(0, |text| text.len())
     }
 }
 

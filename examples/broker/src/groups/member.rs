@@ -8,6 +8,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What a protocol takes in memory beside its texts, roughly.
+const PROTOCOL: usize = 96;
+
 /// Ids of groups and members. Copies of what a client sent: a slice of its request would keep the whole frame.
 pub(crate) type Id = Arc<str>;
 
@@ -91,7 +94,8 @@ impl Protocols {
     pub(super) fn copy(offered: &[JoinGroupRequestProtocol], shared: &Shared) -> Outcome<Self> {
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
         ensure(is_few, ResponseError::InconsistentGroupProtocol)?;
-        let bytes = offered.iter().map(|it| it.name.len() + it.metadata.len());
+        let bytes = offered.iter();
+        let bytes = bytes.map(|it| PROTOCOL + it.name.len() + it.metadata.len());
         let charge = shared.charge(bytes.sum())?;
         let copy = |protocol: &JoinGroupRequestProtocol| {
             let metadata = Bytes::copy_from_slice(&protocol.metadata);

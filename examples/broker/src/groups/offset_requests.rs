@@ -5,8 +5,15 @@ use super::journal::{Change, Committed, Journal, Offsets};
 use super::member::Id;
 use super::settings::MAX_OFFSET_METADATA;
 use super::{Charge, Coordinator};
-use crate::exchange::{Outcome, code, ensure};
+use crate::exchange::{Answer, Outcome, code, ensure};
 use crate::messages::*;
+
+/// What is told where nothing was committed.
+const NOTHING: Committed = Committed {
+    offset: -1,
+    leader_epoch: -1,
+    metadata: None,
+};
 
 impl Coordinator {
     pub(super) fn commit(
@@ -31,7 +38,7 @@ impl Coordinator {
                 leader_epoch: asked_for.committed_leader_epoch,
                 metadata: metadata.as_deref().map(Id::from),
             };
-            let charge = self.shared.charge(committed.size());
+            let charge = self.shared.charge(committed.size(topic));
             charges.push(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
             changes.push((Id::clone(&group), Id::from(topic), index, Some(committed)));
             Ok(())
@@ -92,37 +99,44 @@ impl Coordinator {
     }
 
     /// What a group has committed: for the partitions asked for, or for all.
-    pub(super) fn committed_offsets(&self, asked: OffsetFetchRequest) -> OffsetFetchResponse {
+    pub(super) fn committed_offsets(&self, asked: OffsetFetchRequest) -> Answer {
         let group = self.group(&asked.group_id);
         let state = group.as_ref().map(|group| group.lock());
-        let nothing = Offsets::default();
-        let offsets = state.as_ref().map_or(&nothing, |state| &state.offsets);
-        let asked = asked.topics.unwrap_or_else(|| {
-            let all: Vec<_> = offsets.keys().collect();
-            let topics = all.chunk_by(|(one, _), (other, _)| one == other);
-            let topic = |partitions: &[&(Id, i32)]| {
-                OffsetFetchRequestTopic::default()
-                    .with_name(text(&partitions[0].0).into())
-                    .with_partition_indexes(partitions.iter().map(|(_, index)| *index).collect())
-            };
-            topics.map(topic).collect()
+        let none = Offsets::default();
+        let offsets = state.as_ref().map_or(&none, |state| &state.offsets);
+        let asked: Vec<_> = match asked.topics {
+            None => offsets.keys().cloned().collect(),
+            Some(topics) => {
+                let partitions = topics.iter().flat_map(|topic| {
+                    let name = Id::from(&**topic.name);
+                    let indexes = topic.partition_indexes.iter();
+                    indexes.map(move |index| (Id::clone(&name), *index))
+                });
+                partitions.collect()
+            }
+        };
+        let found = asked.into_iter().map(|at| {
+            let found = offsets.get(&at).map(|(committed, _)| committed.clone());
+            (at, found.unwrap_or(NOTHING))
         });
-        let topics = asked.into_iter().map(|topic| {
-            let partitions = topic.partition_indexes.iter().map(|index| {
-                let found = offsets.get(&(Id::from(&**topic.name), *index));
-                let found = found.map(|(committed, _)| committed);
-                let metadata = found.and_then(|found| found.metadata.as_deref());
-                OffsetFetchResponsePartition::default()
-                    .with_partition_index(*index)
-                    .with_committed_offset(found.map_or(-1, |found| found.offset))
-                    .with_committed_leader_epoch(found.map_or(-1, |found| found.leader_epoch))
-                    .with_metadata(Some(text(metadata.unwrap_or_default())))
+        let found: Vec<_> = found.collect();
+        let size = found.iter().map(|((topic, _), found)| found.size(topic));
+        Answer::unread(size.sum(), move || {
+            let topics = found.chunk_by(|((one, _), _), ((other, _), _)| one == other);
+            let topics = topics.map(|topic| {
+                let partitions = topic.iter().map(|((_, index), found)| {
+                    OffsetFetchResponsePartition::default()
+                        .with_partition_index(*index)
+                        .with_committed_offset(found.offset)
+                        .with_committed_leader_epoch(found.leader_epoch)
+                        .with_metadata(Some(text(found.metadata.as_deref().unwrap_or_default())))
+                });
+                OffsetFetchResponseTopic::default()
+                    .with_partitions(partitions.collect())
+                    .with_name(TopicName(text(&topic[0].0.0)))
             });
-            OffsetFetchResponseTopic::default()
-                .with_partitions(partitions.collect())
-                .with_name(topic.name)
-        });
-        OffsetFetchResponse::default().with_topics(topics.collect())
+            OffsetFetchResponse::default().with_topics(topics.collect())
+        })
     }
 
     /// Forgets offsets of a group without members: members would only commit them again.
@@ -137,6 +151,9 @@ impl Coordinator {
             let is_unused = state.phase == Phase::Empty;
             ensure(is_unused, ResponseError::GroupSubscribedToTopic)?;
             let at = (Id::from(topic), index);
+            if !state.offsets.contains_key(&at) {
+                return Ok(());
+            }
             let change = (Id::clone(&state.id), Id::clone(&at.0), index, None);
             note(&mut journal, &[change])?;
             state.offsets.remove(&at);

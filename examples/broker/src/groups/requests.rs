@@ -34,7 +34,7 @@ impl Coordinator {
                 .with_host(StrBytes::from_string(caller.address.ip().to_string()))
                 .with_port(i32::from(caller.address.port()))
                 .into(),
-            RequestKind::ListGroups(asked) => describe::list(&self.all(), &asked).into(),
+            RequestKind::ListGroups(asked) => describe::list(self.all(), asked).into(),
             RequestKind::DescribeGroups(asked) => describe::describe(self, asked).into(),
             RequestKind::DeleteGroups(asked) => self.delete_groups(asked).into(),
             RequestKind::ConsumerGroupHeartbeat(asked) => refuse_kip_848(&asked, caller),

@@ -4,7 +4,7 @@ use crate::broker::Broker;
 use crate::exchange::{Answer, Caller, Refusals, Reply};
 use crate::server::incoming::{End, Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
-use crate::wire::frame::{MAX_FRAME, encode};
+use crate::wire::frame::{ENVELOPE, MAX_FRAME, encode};
 use crate::wire::request::Envelope;
 use bytes::BytesMut;
 use std::net::SocketAddr;
@@ -96,7 +96,7 @@ impl Connection<'_> {
         let caller = Caller {
             address: self.address,
             client: self.client,
-            client_id: envelope.client_id.to_string(),
+            client_id: envelope.client_id.clone(),
             version,
             may_wait: parked.is_some(),
             refusals: self.refusals.clone(),
@@ -104,7 +104,7 @@ impl Connection<'_> {
         let handle = || self.broker.handle(request, &caller);
         let reply = self.limits.work(weight, handle).await;
         // What waits keeps no more than its share of what is parked.
-        let is_whole = matches!(reply, Reply::Now(Answer::Response(_)));
+        let is_whole = matches!(reply, Reply::Now(_));
         let answered = is_whole.then_some([memory, decoded]);
         let answer = match reply {
             Reply::Now(answer) => answer,
@@ -119,16 +119,18 @@ impl Connection<'_> {
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
         };
         drop(parked);
-        let (bytes, memory) = self.encode(answer, correlation_id, version).await?;
+        let (bytes, memory) = self.encode(answer, weight, correlation_id, version).await?;
         write(&mut self.writer, &bytes).await?;
         drop((bytes, memory, answered));
         Ok(())
     }
 
-    /// Reads what the answer is to hold, and puts it into bytes; the memory for these is to be kept as long as they are.
+    /// Reads what the answer to a request of this weight is to hold, and puts it into bytes; the memory for these is to be
+    /// kept as long as they are.
     async fn encode(
         &self,
         answer: Answer,
+        weight: usize,
         correlation_id: i32,
         version: i16,
     ) -> Result<(BytesMut, Option<Share>), End> {
@@ -136,12 +138,14 @@ impl Connection<'_> {
             Answer::Response(response) => {
                 encode(&response, correlation_id, version, 0).map(|bytes| (bytes, None))
             }
-            Answer::Unread(unread) => {
-                let size = unread.size();
+            Answer::Unread(size, read) => {
                 // As read, and as encoded.
                 let memory = self.limits.memory(2 * size).await?;
-                let encoding = || encode(&unread.read(), correlation_id, version, size);
+                let encoding = || encode(&read(), correlation_id, version, size);
                 let bytes = self.limits.work(size, encoding).await;
+                // Names are those of the request.
+                let most = size + weight + ENVELOPE;
+                debug_assert!(bytes.as_ref().map_or(0, BytesMut::len) <= most);
                 bytes.map(|bytes| (bytes, Some(memory)))
             }
         };
@@ -167,7 +171,9 @@ mod tests {
         // More than is on its way between them. It has 74 seconds.
         let (mut writer, _client) = tokio::io::duplex(1 << 20);
         let answer = vec![0; 64 << 20];
+        let begun = tokio::time::Instant::now();
         let written = timeout(Duration::from_secs(80), write(&mut writer, &answer)).await;
         assert!(matches!(written, Ok(Err(End::Dropped(_)))), "{written:?}");
+        assert!(begun.elapsed() >= time_for(answer.len()));
     }
 }

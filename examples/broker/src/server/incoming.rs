@@ -125,6 +125,7 @@ impl<'a> Incoming<'a> {
             left -= discarded;
             let _ = self.buffer.split_to(discarded);
         }
+        self.known = true;
         Ok(Sent::TooLong(refusal, length))
     }
 
@@ -170,15 +171,20 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;
 
+    /// The client's end of a connection, and the broker's.
+    async fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let client = TcpStream::connect(address).await.expect("a client");
+        (client, listener.accept().await.expect("the client").0)
+    }
+
     /// What comes of a produce request of 40 MiB that begins after 9 seconds and arrives at this pace.
     async fn receive(time_per_mib: Duration) -> Result<Sent, End> {
         const PIECE: usize = 64 * 1024;
         let records = vec![0; 40 << 20];
         let frame = frame(8, 0, &produce_request(1, 0, "t", &[(0, Some(&records))]));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let mut client = TcpStream::connect(address).await.expect("a client");
-        let (mut socket, _) = listener.accept().await.expect("the client");
+        let (mut client, mut socket) = connected().await;
         let sending = async {
             sleep(Duration::from_secs(9)).await;
             for piece in frame.chunks(PIECE) {
@@ -192,7 +198,7 @@ mod tests {
         };
         let (mut incoming, limits) = (Incoming::new(socket.split().0), Limits::new());
         tokio::select! {
-            sent = incoming.next(&limits) => sent,
+            sent = incoming.next(&limits) => sent.inspect(|_| assert!(incoming.known)),
             () = sending => unreachable!("it has no end"),
         }
     }
@@ -204,5 +210,17 @@ mod tests {
         assert!(is_refused, "{sent:?}");
         let sent = receive(Duration::from_millis(1_500)).await;
         assert!(matches!(sent, Err(End::Dropped(_))), "{sent:?}");
+    }
+
+    /// Its machine may have gone without a word.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_idle_for_long_is_given_up() {
+        let (_client, mut socket) = connected().await;
+        let begun = Instant::now();
+        let mut incoming = Incoming::new(socket.split().0);
+        incoming.known = true;
+        let end = timeout(2 * IDLE, incoming.next(&Limits::new())).await;
+        assert!(matches!(end, Ok(Err(End::Closed))), "{end:?}");
+        assert!(begun.elapsed() >= IDLE);
     }
 }

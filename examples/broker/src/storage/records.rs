@@ -90,3 +90,23 @@ fn unpack_block(block: &[u8], most: u64) -> io::Result<Vec<u8>> {
     }
     Ok(snap::raw::Decoder::new().decompress_vec(block)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_unpacks_to_so_much_and_no_more() {
+        // A block that says so, and one that only with the byte of the block before says so.
+        let one = b"\x81\x80\x80\x80\x01";
+        let two =
+            b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01\0\0\0\x03\x01\0a\0\0\0\x05\x80\x80\x80\x80\x01";
+        for bytes in [&one[..], two] {
+            let error = unpack_snappy(bytes).map_err(|error| error.kind());
+            assert_eq!(error, Err(io::ErrorKind::FileTooLarge));
+        }
+        // A record of as many bytes as there may be, behind its length.
+        let record = (&b"\x80\x80\x80\x80\x02"[..]).chain(io::repeat(0).take(MAX_UNPACKED));
+        assert_eq!(holds(1, record).ok(), Some(false));
+    }
+}

@@ -21,6 +21,9 @@ pub fn take(buffer: &mut BytesMut, length: usize) -> Bytes {
     buffer.split_to(length).freeze()
 }
 
+/// What is around the data of an answer: if it did not fit, the buffer would grow to twice its size.
+pub(crate) const ENVELOPE: usize = 1024;
+
 /// The frame of an answer, length prefix included. About `room` bytes are reserved for it.
 pub(crate) fn encode(
     response: &ResponseKind,
@@ -29,8 +32,6 @@ pub(crate) fn encode(
     room: usize,
 ) -> anyhow::Result<BytesMut> {
     const PREFIX: usize = size_of::<i32>();
-    // What is around the data: if it did not fit, the buffer would grow to twice its size.
-    const ENVELOPE: usize = 1024;
     let mut frame = BytesMut::with_capacity(ENVELOPE + room);
     frame.put_i32(0);
     let header = ResponseHeader::default().with_correlation_id(correlation_id);

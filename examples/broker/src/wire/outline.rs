@@ -5,6 +5,8 @@
 //! aborts the process. So every request is first walked along its outline, without allocating: only counts and lengths
 //! that the bytes in hand really cover get as far as the decoder.
 
+use crate::messages::*;
+use crate::wire::apis::Api;
 use bytes::Buf;
 use std::str::SplitWhitespace;
 
@@ -14,30 +16,53 @@ use std::str::SplitWhitespace;
 /// broker may have, named alone in its topic.
 const MAX_ELEMENTS: usize = 20_000;
 
-/// Walks a request body, which has to be laid out as `outline` says, with no more elements than a request may have:
-/// how many it has, or `None`. More bytes may follow.
-pub(crate) fn check(body: &[u8], outline: &str, version: i16, flexible: bool) -> Option<usize> {
-    let mut walk = Walk {
-        rest: body,
-        version,
-        flexible,
-        elements_left: MAX_ELEMENTS,
-    };
+/// Walks a request behind its correlation id, whose body has to be laid out as its outline says, with no more elements
+/// than there may be: what its client calls itself, where its body begins, and how many elements it has. More bytes may
+/// follow.
+pub(crate) fn check<'a>(
+    request: &'a [u8],
+    (api, _, outline): &Api,
+    version: i16,
+) -> Option<(&'a [u8], usize, usize)> {
+    let (client_id, mut walk) = Walk::behind_header(request, *api, version, MAX_ELEMENTS)?;
+    let body = request.len() - walk.rest.len();
     walk.fields(&mut outline.split_whitespace(), true)?;
     walk.tagged_fields()?;
-    Some(MAX_ELEMENTS - walk.elements_left)
+    Some((client_id, body, MAX_ELEMENTS - walk.elements_left))
 }
 
 /// A place in the bytes of a request.
 pub(crate) struct Walk<'a> {
-    pub(crate) rest: &'a [u8],
-    pub(crate) version: i16,
+    rest: &'a [u8],
+    version: i16,
     /// Compact lengths (varint, plus one) and tagged fields after each structure.
-    pub(crate) flexible: bool,
-    pub(crate) elements_left: usize,
+    flexible: bool,
+    elements_left: usize,
 }
 
 impl<'a> Walk<'a> {
+    /// Begins behind the header of a request, of which `rest` is what follows the correlation id: what its client calls
+    /// itself, and the walk.
+    pub(crate) fn behind_header(
+        rest: &'a [u8],
+        api: ApiKey,
+        version: i16,
+        elements_left: usize,
+    ) -> Option<(&'a [u8], Self)> {
+        let mut walk = Self {
+            rest,
+            version,
+            flexible: false,
+            elements_left,
+        };
+        // An old-style string in every header.
+        let client_id = walk.text()?;
+        // From its second version on, the header has tagged fields, and the body has them and compact lengths.
+        walk.flexible = api.request_header_version(version) >= 2;
+        walk.tagged_fields()?;
+        Some((client_id, walk))
+    }
+
     /// Walks along the fields of an outline, up to the bracket that closes it: a number stands for that many bytes, `s`
     /// for a string, `b` for bytes, `[ ... ]` for an array of structures with these fields, `{ ... }` for an array of
     /// numbers or strings. `7+` before a field says that it is there from version 7 on, `0-7` that it is there up to

@@ -5,7 +5,6 @@ use crate::wire::apis::{self, Api};
 use crate::wire::frame::encode;
 use crate::wire::outline::{self, Walk};
 use bytes::{Buf, Bytes, BytesMut};
-use kafka_protocol::protocol::Decodable;
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
 #[derive(Debug)]
@@ -15,14 +14,14 @@ pub struct Envelope {
     pub version: i16,
     pub correlation_id: i32,
     /// What the client calls itself; empty if it does not.
-    pub client_id: StrBytes,
-    /// Array elements and tagged fields in the body.
+    pub client_id: String,
+    /// Array elements and tagged fields in it.
     pub elements: usize,
     body: Option<Bytes>,
 }
 
 impl Envelope {
-    /// Looks at the request in `frame`, without allocating.
+    /// Looks at the request in `frame`, without allocating more than its client's name.
     ///
     /// ApiVersions is the one request that a client may send in a version unknown to the broker, since it is how clients
     /// learn versions: it is answered in version 0 (KIP-511), and nothing past its correlation id is looked at.
@@ -37,12 +36,12 @@ impl Envelope {
         };
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
         let known = apis::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
-        let (api, versions, outline) = known;
+        let (api, versions, _) = known;
         let mut envelope = Self {
             api: *api,
             version,
             correlation_id,
-            client_id: StrBytes::new(),
+            client_id: String::new(),
             body: None,
             elements: 0,
         };
@@ -54,16 +53,12 @@ impl Envelope {
             };
         }
 
-        let mut body = frame.clone();
-        let header_version = api.request_header_version(version);
-        let header = RequestHeader::decode(&mut body, header_version)
-            .map_err(|error| malformed(*api, version, &error.to_string()))?;
-        envelope.client_id = header.client_id.unwrap_or_default();
-        // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        let elements = outline::check(&body, outline, version, header_version >= 2);
         let wrong = "fields end after the frame, or too many";
-        envelope.elements = elements.ok_or_else(|| malformed(*api, version, wrong))?;
-        envelope.body = Some(body);
+        let found = outline::check(&frame[8..], known, version);
+        let (client_id, body, elements) = found.ok_or_else(|| malformed(*api, version, wrong))?;
+        envelope.client_id = String::from_utf8_lossy(client_id).into_owned();
+        envelope.elements = elements;
+        envelope.body = Some(frame.slice(8 + body..));
         Ok(envelope)
     }
 
@@ -99,31 +94,7 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let is_taken =
         |(api, versions, _): &&Api| *api == ApiKey::Produce && versions.contains(&version);
     let (api, ..) = apis::by_key(key).filter(is_taken)?;
-    let mut walk = Walk {
-        rest,
-        version,
-        flexible: false,
-        elements_left: usize::MAX,
-    };
-    let (topic, index) = partition(&mut walk, api.request_header_version(version) >= 2)?;
-    let partition = PartitionProduceResponse::default()
-        .with_index(index)
-        .with_error_code(ResponseError::MessageTooLarge.code())
-        .with_base_offset(-1);
-    let topic = TopicProduceResponse::default()
-        .with_name(topic)
-        .with_partition_responses(vec![partition]);
-    let response = ProduceResponse::default().with_responses(vec![topic]);
-    // (It is short, and so can be encoded.)
-    encode(&response.into(), correlation_id, version, 0).ok()
-}
-
-/// The one partition that the request is for.
-fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
-    // The client id is an old-style string in every header, and clients send no tagged fields behind it.
-    walk.text()?;
-    walk.flexible = flexible;
-    walk.take(usize::from(flexible))?;
+    let (_, mut walk) = Walk::behind_header(rest, *api, version, usize::MAX)?;
     walk.text()?;
     let acks_and_timeout = walk.take(6)?;
     let topics = walk.elements()?;
@@ -131,7 +102,19 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
     let partitions = walk.elements()?;
     let index = walk.take(4)?.get_i32();
     let is_answered = acks_and_timeout[..2] != [0, 0] && topics == 1 && partitions == 1;
-    is_answered.then(|| (TopicName(StrBytes::from_string(topic)), index))
+    if !is_answered {
+        return None;
+    }
+    let partition = PartitionProduceResponse::default()
+        .with_index(index)
+        .with_error_code(ResponseError::MessageTooLarge.code())
+        .with_base_offset(-1);
+    let topic = TopicProduceResponse::default()
+        .with_name(TopicName(StrBytes::from_string(topic)))
+        .with_partition_responses(vec![partition]);
+    let response = ProduceResponse::default().with_responses(vec![topic]);
+    // (It is short, and so can be encoded.)
+    encode(&response.into(), correlation_id, version, 0).ok()
 }
 
 #[cfg(test)]

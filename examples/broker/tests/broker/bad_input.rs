@@ -17,7 +17,9 @@ fn refused() -> Vec<(Vec<u8>, &'static str)> {
     };
     let no_utf8 = body(3, 1, b"\0\0\0\x01\0\x02\xff\xfe");
     let whole = frame(FETCH, 1, &fetch("t", 1, 60_000));
-    let too_many = frame(FETCH, 1, &fetch("t", 20_001, 60_000));
+    let too_many = frame(FETCH, 1, &fetch("t", 20_000, 60_000));
+    // One tagged field more than there may be elements, in the header or at the end of the body.
+    let tags = [&[0xa1, 0x9c, 1][..], &[100, 0].repeat(20_001)].concat();
     let mut refused = vec![
         (vec![0, 0, 0, 7, 0, 1, 0, 11, 0, 0, 0], "too short"),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "frame length"),
@@ -29,13 +31,25 @@ fn refused() -> Vec<(Vec<u8>, &'static str)> {
         (body(0, 2, &[]), "not supported"),
         (body(1, 13, &[]), "not supported"),
         (too_many, "or too many"),
+        (body(3, 9, &[&tags[..], &[0; 5]].concat()), "or too many"),
+        (body(3, 9, &[&[0; 5], &tags[..]].concat()), "or too many"),
     ];
-    for count in [1, 1_000_000, i32::MAX - 1, -2, i32::MIN] {
-        let count = count.to_be_bytes();
-        let partitions = [&[0; 17], &[0, 0, 0, 1, 0, 1, b't'][..], &count].concat();
-        refused.push((body(1, 4, &partitions), "malformed Fetch"));
-        refused.push((body(19, 2, &count), "malformed CreateTopics"));
-        refused.push((body(15, 0, &count), "malformed DescribeGroups"));
+    // Each array of each request, by API and version: how many zeros are before its count, or before and behind the 1 of
+    // the arrays around it. (That it is the walk that says so: the decoder would ask for the memory first.)
+    let arrays = "0 3 8 8,2;1 11 25 25,2 29 29,2;2 1 4 4,2;3 0 0;8 2 16 16,2;9 1 2 2,2;11 2 14;13 3 2;14 0 8;15 0 0;\
+                  19 2 0 0,8 0,8,4 0,12;20 1 0;32 1 0 0,3;42 0 0;47 0 2 2,2";
+    let number = |word: &str| word.parse::<u8>().expect("a number");
+    for request in arrays.split(';') {
+        let mut words = request.split(' ');
+        let [api, version] = [(); 2].map(|()| number(words.next().expect("two numbers")));
+        for array in words {
+            let zeros = array.split(',').map(|word| vec![0; number(word).into()]);
+            let before = zeros.collect::<Vec<_>>().join(&[0, 0, 0, 1][..]);
+            for count in [1, 1_000_000, i32::MAX - 1, -2, i32::MIN] {
+                let rest = [&before[..], &count.to_be_bytes()].concat();
+                refused.push((body(api, version, &rest), "fields end after the frame"));
+            }
+        }
     }
     let cut = |length| (framed(&whole[4..4 + length]), "malformed Fetch v11");
     refused.extend((18..whole.len() - 4).map(cut));
@@ -69,12 +83,13 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     let lines = broker.log().len();
     let mut stranger = broker.client();
     // As many elements as there may be.
-    let fetched = stranger.fetch(&fetch("missing", 19_000, 60_000));
+    let fetched = stranger.fetch(&fetch("missing", 19_999, 60_000));
     let is_unknown = |data: &PartitionData| data.error_code == UNKNOWN_TOPIC_OR_PARTITION;
     assert!(fetched.iter().all(is_unknown));
-    // Bytes after the last field are let pass, as librdkafka's Metadata request has them.
-    let longer = [&frame(FETCH, 9, &fetch("missing", 1, 0))[4..], &[0; 3]].concat();
-    stranger.send_raw(&framed(&longer));
+    // Bytes after the last field are let pass, as librdkafka's Metadata request has them, up to the longest request.
+    let mut longest = frame(FETCH, 9, &fetch("missing", 1, 0))[4..].to_vec();
+    longest.resize(20 << 20, 0);
+    stranger.send_raw(&framed(&longest));
     stranger.receive_fetched(9);
     assert_eq!(broker.log().len(), lines);
     let grown = broker.resident_memory().saturating_sub(memory);
@@ -199,6 +214,11 @@ fn an_answer_has_memory_or_is_not_made() {
     assert_eq!(first.fetch(&many).len(), 19_000);
     let sent = first.send(FETCH, &fetch("t", 1, 60_000));
     first.socket.peek(&mut [0]).expect("the answer begins");
+    // There is memory for this one as it comes, and no more for what it is decoded into.
+    let mut decoded = frame(FETCH, 1, &many)[4..].to_vec();
+    decoded.resize(14 << 20, 0);
+    let mut stranger = broker.client();
+    stranger.send_raw(&framed(&decoded));
     let mut second = broker.client();
     second.send(FETCH, &fetch("t", 1, 60_000));
     // The second waits for memory, for 10 seconds. What is short waits for none.
@@ -207,6 +227,7 @@ fn an_answer_has_memory_or_is_not_made() {
     assert_eq!(broker.client().offset_at("t", -1), (0, 1));
     assert!(asked.elapsed() < Duration::from_secs(9));
     second.assert_closed();
+    stranger.assert_closed();
     broker.wait_for_log("no memory for");
     first.receive_fetched(sent);
     let late = broker.client().lengths(&fetch("t", 1, 60_000));

@@ -89,6 +89,12 @@ fn topics_records_and_producers_outlive_the_broker() {
         let again = batch_from(id, 0, 0, &[b"once"]);
         assert_eq!(client.produce_to(-1, "t", 1, &again), (0, 1));
         assert_eq!(client.produce("t", b"value"), round);
+        let mut ends = list_offsets_request("t", -1);
+        let partitions = &mut ends.topics[0].partitions;
+        partitions.insert(0, partitions[0].clone().with_partition_index(1));
+        let ends = client.request(5, &ends).topics.remove(0).partitions;
+        let ends = ends.iter().map(|end| (end.partition_index, end.offset));
+        assert_eq!(ends.collect::<Vec<_>>(), [(1, 2), (0, round + 1)]);
         let elsewhere = client.produce_to(1, "t", 2, &batch(&[b"a", b"b"]));
         assert_eq!(elsewhere, (0, 2 * round));
         let values = vec![&b"value"[..]; round as usize + 1];
@@ -109,10 +115,11 @@ fn a_torn_tail_is_cut_off() {
     let [one, two] = [1, 2].map(|count| stored(&values[..count]).len());
     {
         let (_broker, mut client) = folder.open();
-        client.create_topic("t", 1);
+        client.create_topic("t", 2);
         for value in values {
             client.produce("t", value);
         }
+        client.produce_to(-1, "t", 1, &batch(&[b"other"]));
     }
     let segment = folder.entries("t/0").remove(0);
     assert!(fs::read(&segment).expect("the segment") == whole);
@@ -142,7 +149,9 @@ fn a_torn_tail_is_cut_off() {
     assert_eq!(error(), KAFKA_STORAGE_ERROR);
     fs::remove_file(&segment).expect("it is there");
     assert_eq!(error(), OFFSET_OUT_OF_RANGE);
-    // Nor can a stop write it to the disk, and it says so.
+    // Nor can a stop write it to the disk, also if it is not the first, and it says so.
+    fs::write(&segment, &whole).expect("write the segment");
+    fs::remove_file(&folder.entries("t/1")[0]).expect("it is there");
     assert_eq!(broker.end("TERM").code(), Some(1));
     broker.wait_for_log("cannot write the last records to disk");
 }
@@ -229,7 +238,7 @@ fn a_deleted_topic_does_not_come_back() {
     }
     fs::write(offsets, before).expect("the journal");
     fs::write(folder.path("+offsets.new"), "[").expect("a file");
-    let (_broker, mut client) = folder.open();
+    let (mut broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {
         let found = client.fetch(&fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
@@ -237,6 +246,9 @@ fn a_deleted_topic_does_not_come_back() {
     assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
     let left = ["+lock", "+offsets", "u"].map(|name| folder.path(name));
     assert_eq!(folder.entries(""), left);
+    // A stop cannot make the offsets outlive the machine without their folder. (There is no record to write.)
+    fs::remove_dir_all(folder.path("")).expect("it is there");
+    assert_eq!(broker.end("TERM").code(), Some(1));
 }
 
 /// Commits an offset, with long metadata, as a client without members does; returns the error.

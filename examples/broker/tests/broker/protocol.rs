@@ -9,7 +9,7 @@ fn topics_are_created_as_asked_or_refused() {
     let mut client = broker.client();
     let unknown = (UNKNOWN_TOPIC_OR_PARTITION, 0);
     assert_eq!(client.metadata(&["new"], false), [unknown]);
-    assert_eq!(client.metadata(&["new"], true), [(0, 4)]);
+    assert_eq!(client.metadata(&["new"; 2], true), [(0, 4)], "once");
     // Without names version 0 asks for all, and what comes after it for none.
     let nameless = metadata_request(&[""; 0]);
     let found = [0, 1].map(|version| client.request(version, &nameless).topics.len());
@@ -31,7 +31,9 @@ fn topics_are_created_as_asked_or_refused() {
         ("none", 0, Code::InvalidPartitions.code()),
         ("a*b", 3, Code::InvalidTopicException.code()),
     ];
-    let request = create_request(&checked.map(|(name, partitions, _)| (name, partitions)));
+    let mut request = create_request(&checked.map(|(name, partitions, _)| (name, partitions)));
+    // It leaves its replicas to the broker. (And is not there later, when partitions are counted.)
+    request.topics[0].replication_factor = -1;
     let errors = create(&request.with_validate_only(true));
     assert_eq!(errors, checked.map(|(_, _, error)| error));
     let wrong = [
@@ -65,12 +67,17 @@ fn topics_are_created_as_asked_or_refused() {
     ];
     for (topic, (name, value)) in request.topics[2..].iter_mut().zip(configs) {
         let config = CreatableTopicConfig::default().with_name(text(name));
-        topic.configs = vec![config.with_value(Some(text(value)))];
+        let config = config.with_value(Some(text(value)));
+        // Behind one that has what it has anyway.
+        let first = CreatableTopicConfig::default().with_name(text("retention.bytes"));
+        topic.configs = vec![first.with_value(None), config];
     }
     // "default" leaves its replicas to the broker, too.
     request.topics[12].replication_factor = -1;
     assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
     assert_eq!(client.metadata(&["default"], false), [(0, 4)]);
+    // There is memory for what is told of all.
+    assert_eq!(client.request(0, &nameless).topics.len(), 5);
     // One that goes makes room. The later versions tell what there is now.
     assert_eq!(client.delete_topics(&["all"]), [0]);
     let request = create_request(&[("told", -1), ("none", 0)]);
@@ -88,6 +95,9 @@ fn settings_are_told_of_what_is_there() {
     let (broker, mut client) = Broker::with_topic(1, &["--partitions", "4"]);
     for (kind, name, key, error, value) in [
         (BROKER, "1", "num.partitions", 0, "4"),
+        (BROKER, "1", "message.max.bytes", 0, "16777216"),
+        (BROKER, "1", "socket.request.max.bytes", 0, "20971520"),
+        (BROKER, "1", "log.retention.bytes", 0, "67108864"),
         // What holds for all brokers.
         (BROKER, "", "num.partitions", 0, "4"),
         (BROKER, "2", "num.partitions", invalid, ""),
@@ -98,7 +108,7 @@ fn settings_are_told_of_what_is_there() {
         let resource = DescribeConfigsResource::default()
             .with_resource_type(kind)
             .with_resource_name(text(name))
-            .with_configuration_keys(Some(vec![text(key)]));
+            .with_configuration_keys(Some(vec![text("none"), text(key)]));
         let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
         let found = client.request(1, &request).results.remove(0);
         let configs = found.configs.iter();
@@ -166,6 +176,7 @@ fn f9_produce_refuses_bad_batches() {
         ("no records", counted(&good, 0)),
         ("fewer than there are", counted(&good, 1)),
         ("more than there are", counted(&good, 3)),
+        ("a record of a negative length", patched(&good, 61, &[0x13])),
         ("as many as there is room for", counted(&good, 15)),
         ("records without fields", hollow),
         ("transactional batch", patched(&good, 22, &[1 << 4])),
@@ -232,9 +243,11 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         // Another is right behind it, and its start is read along.
         client.send_raw(&[frame(version, 1, &request), frame(PRODUCE, 2, &next)].concat());
         let answer = client.receive::<ProduceRequest>(version, 1);
-        let partition = &answer.responses[0].partition_responses[0];
-        let refused = (partition.index, partition.error_code);
-        assert_eq!(refused, (2, Code::MessageTooLarge.code()));
+        let topic = &answer.responses[0];
+        let partition = &topic.partition_responses[0];
+        let refused = (partition.index, partition.error_code, partition.base_offset);
+        assert_eq!(refused, (2, Code::MessageTooLarge.code(), -1));
+        assert_eq!(topic.name, topic_name("t"));
         let answer = produced(client.receive::<ProduceRequest>(PRODUCE, 2));
         assert_eq!(answer, [(0, offset)]);
     }
@@ -243,10 +256,11 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
     let once = log.len() == 1 && log[0].contains("too long: 120000");
     assert!(once, "{log:?}");
     assert!(broker.resident_memory() < memory + (30 << 20));
-    // Other requests of such a length, and lengths that make no sense.
-    for frame in [i32::MAX.to_be_bytes(), 25_000_000_i32.to_be_bytes()] {
+    // Longer ones, and other requests of such a length.
+    let produce = frame(PRODUCE, 1, &next);
+    for (length, start) in [(i32::MAX, &produce[4..]), (25_000_000, &[0, 1, 0, 11])] {
         let mut stranger = broker.client();
-        stranger.send_raw(&[&frame[..], &[0, 1, 0, 11], &[0; 4_000]].concat());
+        stranger.send_raw(&[&length.to_be_bytes(), start, &[0; 4_000]].concat());
         stranger.assert_closed();
     }
     broker.assert_clean(client);

@@ -117,6 +117,19 @@ fn metadata_and_memory_are_bounded() {
     let commits = (0..10).map(|index| self::commit(&world, "", -1, index, 1));
     let errors: Vec<_> = commits.collect();
     assert_eq!((errors[0], errors[9]), (0, 28), "{errors:?}");
+    // So does the name of its topic, and each protocol of a member, however short.
+    let world = World::new();
+    let mut long = commit_request((GROUP, "", -1), &[(0, 1)], 0);
+    long.topics[0].name = topic_name(&"t".repeat(249));
+    world.coordinator.commit(&long, &|_, _| true);
+    assert!(world.memory_in_use() > 249);
+    let world = World::with(|settings| settings.max_bytes = 2_000);
+    let join = join_request("").with_protocols(protocols(&["a"; 64]));
+    assert_eq!(
+        world.ask(join, 3).answer().error_code,
+        81,
+        "GROUP_MAX_SIZE_REACHED"
+    );
 }
 
 fn journal(kept: &TempDir) -> PathBuf {
@@ -192,10 +205,12 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
     assert_eq!(delete(GROUP, 0), (0, vec![86]), "GROUP_SUBSCRIBED_TO_TOPIC");
     assert_eq!(committed(&world), [(0, 7), (1, 8)]);
     assert_eq!(world.leave(&ids[0], None), 0);
-    // The second time there is none.
-    for _ in 0..2 {
-        assert_eq!(delete(GROUP, 0), (0, vec![0]));
-    }
+    assert_eq!(delete(GROUP, 0), (0, vec![0]));
+    // The second time there is none, and nothing to be kept.
+    let length = || fs::metadata(journal(&kept)).expect("the journal").len();
+    let before = length();
+    assert_eq!(delete(GROUP, 0), (0, vec![0]));
+    assert_eq!(length(), before);
     assert_eq!(committed(&world), [(1, 8)]);
     assert_eq!(committed(&start(&kept)), [(1, 8)]);
     assert_eq!(delete("missing", 0), (69, vec![]), "GROUP_ID_NOT_FOUND");
