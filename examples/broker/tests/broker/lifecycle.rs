@@ -28,10 +28,8 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
     let broker = Broker::with(&["--listen", "0.0.0.0:0"]);
     let port = broker.address.port();
     let mut client = Client::open(([127, 0, 0, 2], port).into());
-    assert_ne!(
-        client.socket.local_addr().unwrap().ip(),
-        client.socket.peer_addr().unwrap().ip()
-    );
+    let from = client.socket.local_addr().unwrap().ip();
+    assert_ne!(from, client.socket.peer_addr().unwrap().ip());
     let found = client.request(2, &FindCoordinatorRequest::default());
     assert_eq!((&*found.host, found.port), ("127.0.0.2", i32::from(port)));
     let found = &client.request(8, &MetadataRequest::default()).brokers[0];
@@ -42,7 +40,6 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
     let mut administrator = broker.client();
     let group = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
     let found = &administrator.request(5, &group).groups[0].members[0];
-    let from = client.socket.local_addr().unwrap().ip();
     assert_eq!(*found.client_host, *format!("/{from}"));
 }
 
