@@ -194,7 +194,7 @@ pub(crate) fn queue_check(check: WaitingCall) {
 
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
 /// outermost call is about to return. So a destructor that ends the next operation does not nest in the destructor of
-/// what that leaves. The caller is inside a call of the library, unless an operation in the user's hands is ended there.
+/// what that leaves. The caller is inside a call of the library.
 #[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
@@ -237,7 +237,7 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     if nested.unwrap_or(false) {
         return run_later(Box::new(move || {
             // The destructor that it has waited for is over. Or it lies below on the stack, because the queue is gone
-            // with the thread, or because the caller of that one is in no call of the library. Then this one nests.
+            // with the thread. Then this one nests.
             drop(Reset);
             in_turn(call);
         }));

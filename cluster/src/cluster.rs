@@ -1,7 +1,7 @@
 //! One node.
 
 use crate::config::Config;
-use crate::driver::{drive, spawn};
+use crate::driver::{Closes, drive, spawn};
 use crate::error::{InterestError, KeyError, StartError};
 use crate::feed::Feed;
 use crate::interest::Interest;
@@ -67,8 +67,9 @@ impl<K: Key> Cluster<K> {
         let shared = Arc::new(Shared::new(config));
         let (closed, is_closed) = watch::channel(false);
         let admits = source.clone();
-        let driver = drive(shared.clone(), source, feed, is_closed);
-        spawn(shared.table.clone(), driver, &runtime);
+        let closes = Closes(shared.table.clone());
+        let driver = drive(closes, shared.clone(), source, feed, is_closed);
+        spawn(driver, &runtime);
         Ok(Self {
             inner: Arc::new(Inner {
                 shared,
@@ -174,8 +175,8 @@ impl<K: Key> Cluster<K> {
     /// kinds of waits may end later: one that another thread is just examining, and all of them where this is called by
     /// a waker that a wait has woken.
     ///
-    /// Only the first call does this; a later one returns at once, even while the first is still running. May be called
-    /// on any thread.
+    /// Only the first call does this; a later one returns at once, even while the first is still running, and so does one
+    /// that comes while the node ends with its runtime. May be called on any thread.
     pub fn shutdown(&self) {
         self.inner.shut_down();
     }

@@ -72,8 +72,10 @@ impl From<Doubt> for End {
     }
 }
 
-/// Runs until the cluster is shut down.
+/// Runs until the cluster is shut down. (`_closes` is an argument, because the runtime may end before it has run this
+/// once.)
 pub(crate) async fn drive<K, S, F>(
+    _closes: Closes<K>,
     shared: Arc<Shared<K>>,
     source: Arc<S>,
     feed: Arc<F>,
@@ -104,7 +106,7 @@ pub(crate) async fn drive<K, S, F>(
 
 /// Closes the table, however the driver ends: by a panic of the user's `Hash`, `Eq` or `Clone` of a key, or with the
 /// runtime. Nothing more would be heard or read.
-struct Closes<K: Key>(Arc<Table<K>>);
+pub(crate) struct Closes<K: Key>(pub(crate) Arc<Table<K>>);
 
 impl<K: Key> Drop for Closes<K> {
     fn drop(&mut self) {
@@ -281,7 +283,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
                 Some(Err(_)) | None => End::Panicked,
             };
             span.ended(&end);
-            // (It may have panicked on the way.)
+            // No session was opened: the attempt failed, or panicked.
             if counters.sessions.read() == opened {
                 counters.failed.add(1);
             }
@@ -397,16 +399,10 @@ impl<K: Key> Drop for Gap<'_, K> {
     }
 }
 
-/// Starts the driver of this table, on the runtime of the calling thread.
-pub(crate) fn spawn<K: Key>(
-    table: Arc<Table<K>>,
+/// Starts the driver, on the runtime of the calling thread.
+pub(crate) fn spawn(
     driver: impl Future<Output = ()> + Send + 'static,
     runtime: &tokio::runtime::Handle,
 ) {
-    // Made here: the runtime may end before it has run the driver once.
-    let closes = Closes(table);
-    drop(runtime.spawn(async move {
-        let _closes = closes;
-        driver.await;
-    }));
+    drop(runtime.spawn(driver));
 }

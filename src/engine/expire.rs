@@ -37,8 +37,21 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     }
     let _pass = handler.engine().passes.begin();
     let mut now = handler.engine().now();
-    // By the turns between deferred checks, if there was one.
-    let mut expired = None;
+    // It begins in all timer shards: what user code starts from here on, in whatever shard, is for the next pass.
+    let begin = |now| {
+        let shards = handler.engine().shards.iter();
+        let begun = shards.map(|shard| (shard, shard.begin_pass(now)));
+        begun.collect::<Vec<_>>()
+    };
+    let expire = |begun: Vec<(_, usize)>, now| {
+        let begun = begun.into_iter();
+        let expired =
+            begun.map(|(shard, timers)| expire_in(handler, &trampoline, shard, timers, now));
+        expired.sum::<usize>()
+    };
+    // What deferred checks start as well. `None` once a turn between them has begun another pass.
+    let mut begun = Some(begin(now));
+    let mut expired = 0;
     // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
     // so the checks stay for the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
@@ -47,7 +60,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let later = handler.engine().guarded(|| handler.engine().now()).ok();
         if let Some(later) = later.filter(|later| *later > now) {
             now = later;
-            *expired.get_or_insert(0) += expire_due(handler, &trampoline, now);
+            begun = None;
+            expired += expire(begin(now), now);
         }
     };
     for _ in 0..deferred {
@@ -55,17 +69,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         expire_meanwhile();
     }
     handler.engine().companion.get().inspect(|it| it.advance());
-    // Another pass at the tick of the last turn would expire what that turn's completions started.
-    expired.unwrap_or_else(|| expire_due(handler, &trampoline, now))
-}
-
-fn expire_due<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, now: Tick) -> usize {
-    // The pass begins in all shards before any code of the user's runs: what that starts, in whatever shard, is for the
-    // next pass.
-    let begin = |shard| (shard, Shard::begin_pass(shard, now));
-    let begun: Vec<_> = handler.engine().shards.iter().map(begin).collect();
-    let expire = |(shard, timers)| expire_in(handler, trampoline, shard, timers, now);
-    begun.into_iter().map(expire).sum()
+    expired + begun.map_or(0, |begun| expire(begun, now))
 }
 
 /// Expires the due payloads of one timer shard, batch by batch. The pass may still meet `timers_left` timers: user code

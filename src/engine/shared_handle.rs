@@ -112,7 +112,7 @@ macro_rules! shared_methods {
         /// harmless). Returns how many expired.
         ///
         /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says. Timers that your code starts meanwhile are
-        /// left for the next call.
+        /// left for the next call, unless a tick passes between deferred checks and they are due then.
         $(#[$checks])*
         ///
         /// Takes the lock of every timer shard in turn, for 64 timers at a time, and those of the map shards of the keys

@@ -94,13 +94,13 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
     /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
-    /// of its own, which counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped,
-    /// also after its timeout, and then counts as cancelled. If the purgatory refuses it, the listener ends, and
+    /// of its own. It counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, also
+    /// after the listener's timeout, and then as cancelled. If the purgatory refuses it, the listener ends, and
     /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, so does this call, or
     /// the listener ends with [`WaitError::Panicked`].
     ///
-    /// The key is watched until then, but for [`max_timeout`](crate::purgatory::Builder::max_timeout) at most: a listener
-    /// whose [handle](Self::handle) has moved its deadline beyond that expires with it.
+    /// The key is watched until the listener is dropped, but for [`max_timeout`](crate::purgatory::Builder::max_timeout) at
+    /// most: a listener whose [handle](Self::handle) has moved its deadline beyond that expires when the added key does.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};

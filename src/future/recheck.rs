@@ -142,8 +142,8 @@ impl Recheck {
             listening.end(Handle::force_complete);
             drop(also);
         });
-        // Not a moment earlier: a check that comes within the grace was not missed. (After a shutdown no thread drives the
-        // timer: the listener, which has ended, goes with the purgatory.)
+        // Not a moment earlier: a check that comes within the grace was not missed. (After a shutdown the job finds no
+        // purgatory, if it runs at all.)
         let _ = self.rechecks.start(&handle, GRACE, Duration::ZERO, end);
     }
 }

@@ -74,6 +74,8 @@ impl<M: Between> Reply<M> {
 impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
     /// Tells the future the result. If that was dropped, so is the result.
     pub(crate) fn answer(self, result: Result<T, WaitError>) {
+        // The user may end an operation by hand, in no call of the library.
+        let _trampoline = Trampoline::enter();
         self.tell(|promise| drop_user_value(promise.keep(result).err()));
     }
 }

@@ -19,8 +19,8 @@ reasons! {
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
         /// already. It never waited.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
-        /// The purgatory is being [drained](crate::Purgatory::drain). If it was before the call, the predicate was not
-        /// called.
+        /// The purgatory is being [drained](crate::Purgatory::drain). If the drain began before the call, the
+        /// predicate was not called.
         Draining = "the purgatory is being drained, and refuses every new wait",
         /// There was no key to watch. The predicate of a wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",

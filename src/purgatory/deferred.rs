@@ -51,32 +51,26 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
 
     /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: Bound) -> bool {
-        // Dropped after the lock is released: the destructor of a key is the user's.
-        let mut spare = None;
         let mut guard = self.0.lock();
         let waiting = &mut *guard;
         let taken = !waiting.closed;
-        let number = waiting.first + waiting.order.len() as u64;
-        if waiting.closed {
-            spare = Some(check);
-        } else {
+        if taken {
+            let number = waiting.first + waiting.order.len() as u64;
             let entry = waiting.bounds.entry(check.clone());
+            // That of the map: a dead entry has a key of its own, which must not be dropped under this lock.
+            let key = entry.key().clone();
             let (known, at) = entry.or_insert((bound, number));
             if (waiting.first..number).contains(at) {
                 *known = known.merge(bound);
-                spare = Some(check);
             } else {
-                if *at != number {
-                    // A dead entry has a key of its own, which goes with it; not under this lock.
-                    spare = waiting.bounds.remove_entry(&check).map(|(dead, _)| dead);
-                    waiting.bounds.insert(check.clone(), (bound, number));
-                }
-                waiting.order.push_back(check);
+                (*known, *at) = (bound, number);
+                waiting.order.push_back(key);
             }
         }
         drop(guard);
+        // Not under the lock: the destructor of a key is the user's.
         let _trampoline = Trampoline::enter();
-        drop_user_value(spare);
+        drop_user_value(check);
         taken
     }
 

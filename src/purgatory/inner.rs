@@ -12,7 +12,7 @@ use crate::observe::OperationSpan;
 use crate::operation::DelayedOperation;
 use crate::scheme::HierarchicalWheel;
 use crate::sync::{Arc, Mutex};
-use crate::trampoline::drop_user_values;
+use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::WatchMap;
 use crate::watch::bound::Bound;
 use std::collections::HashMap;
@@ -98,8 +98,9 @@ pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 impl<Op: 'static> ForceChanges<Op> {
     /// For an operation that will be marked next.
     pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
-        // A change that stood there is dropped without the lock: its destructor is the user's.
-        let _before = self.0.lock().insert(address, change.clone());
+        let before = self.0.lock().insert(address, change.clone());
+        // Not under the lock: the destructor of a change is the user's.
+        drop_user_value(before);
     }
 
     pub(crate) fn take(&self, address: Address) -> Option<ForceChange<Op>> {

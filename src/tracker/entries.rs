@@ -115,11 +115,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         self.tokens.add(1).into()
     }
 
-    /// Whether the map has an entry for `key`, whatever becomes of its value.
-    pub(super) fn has<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
+    /// Whether the map has an entry for `key`, which has this hash, whatever becomes of its value.
+    pub(super) fn has<Q: Equivalent<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
         let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
-        let found = self.map.read_where(self.hash_of(key), is_it, |_, _| ());
-        found.is_some()
+        self.map.read_where(hash, is_it, |_, _| ()).is_some()
     }
 }
 

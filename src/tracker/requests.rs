@@ -36,8 +36,8 @@ pub enum Responded<R> {
     /// A request was waiting for it, and has it. (Or had it: its future may be dropped at this moment.)
     Delivered,
     /// The request has ended without a response: it has expired, was dropped, was failed or ended with the shutdown. (Or
-    /// another thread is making it at this moment.) A second response to it is unknown, unless the first came while it
-    /// was ending.
+    /// another thread is making a request with this id at this moment.) A second response to it is unknown, unless the
+    /// first came while it was ending.
     Late(R),
     /// No request had this id; or its request has had a response; or its request ended without one, and
     /// [`remembered_ids`](crate::purgatory::Builder::remembered_ids) others have ended so since.

@@ -227,6 +227,23 @@ fn g08_what_a_completion_starts_between_deferred_checks_is_left_for_the_next_pas
     }
 }
 
+#[test]
+fn g08_what_a_deferred_check_starts_is_left_for_the_next_pass() {
+    let (purgatory, _clock) = manual(|builder| builder);
+    let (weak, mut examinations) = (purgatory.downgrade(), 0);
+    let starts = Op::new(NEVER_IN_A_TEST).when(move || {
+        examinations += 1;
+        if examinations == 3 {
+            let purgatory = weak.upgrade().expect("it is driven");
+            drop(purgatory.try_complete_else_watch(Op::new(Duration::ZERO), [2]));
+        }
+        false
+    });
+    drop(purgatory.try_complete_else_watch(starts, [1]));
+    purgatory.check_later(1);
+    assert_eq!([(); 2].map(|()| purgatory.advance()), [0, 1]);
+}
+
 /// Uptimes around which other timers broke: powers of two of ticks, and the end of the count.
 fn uptimes() -> Vec<u64> {
     [30, 31, 32, 36, 53, 63]

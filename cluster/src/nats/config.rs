@@ -10,7 +10,7 @@ pub struct NatsConfig {
     /// The servers: `nats://host:4222`.
     pub servers: Vec<String>,
     /// Credentials, TLS and the like. What the engine depends on (ping, capacity, reconnects, events) is set by the
-    /// engine. Not `no_echo`: a session hears itself.
+    /// engine. Leave `no_echo` off: a session has to hear itself.
     pub options: ConnectOptions,
     /// The name of the stream. Default: `PURGATORY`.
     pub stream: String,

@@ -51,7 +51,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
         let found = ended.take(hash, |ended| id.equivalent(ended));
         // While this thread has the lock, a request that is just ending does not leave the map. (A request that another
         // thread has made meanwhile is there as well. This response has come before it, and so is none to it.)
-        let is_ended = found.is_some() || self.entries.has(id);
+        let is_ended = found.is_some() || self.entries.has(hash, id);
         (is_ended, found)
     }
 }

@@ -237,11 +237,10 @@ fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
 fn g22_lists_that_different_threads_made_have_different_identities() {
     // More than a thread takes at a time.
     const EACH: usize = 70_000;
-    let threads = (0..4).map(|_| {
-        let taken = || (0..EACH).map(|_| unique_number()).collect::<Vec<_>>();
-        std::thread::spawn(taken).join().expect("it only counts")
-    });
-    let numbers = threads.flatten().collect::<BTreeSet<_>>();
+    let taken = || (0..EACH).map(|_| unique_number()).collect::<Vec<_>>();
+    let threads = [(); 4].map(|()| std::thread::spawn(taken));
+    let taken = threads.map(|thread| thread.join().expect("it only counts"));
+    let numbers = taken.into_iter().flatten().collect::<BTreeSet<_>>();
     assert_eq!(numbers.len(), 4 * EACH);
 }
 
