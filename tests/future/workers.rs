@@ -354,6 +354,34 @@ fn g26_an_operation_in_the_users_hands_loses_nothing() {
     assert_eq!(queues.len(2), 1, "it went back");
 }
 
+/// Ends an operation when it is dropped.
+struct Ends(Option<WaitOperation<u64>>, Arc<Tally>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let owned = self.0.take().into_iter();
+        owned.for_each(|it| it.on_complete(Completion::Satisfied));
+        self.1.add();
+    }
+}
+
+/// Their futures are gone. The value of one ends the next, in no call of the library.
+#[test]
+fn g14_values_of_operations_that_are_ended_by_hand_are_gone_when_the_call_returns() {
+    let (waits, _clock) = by_hand();
+    let dropped = Tally::new();
+    let ended = |owned| {
+        let mut found = [Some(Ends(owned, dropped.clone())), None, None].into_iter();
+        let wait = waits.wait([1], NEVER_IN_A_TEST, move || found.next_back()?);
+        let mut operation = waits.cancel_for_key(&1).pop().expect("it was parked");
+        assert!(operation.try_complete());
+        drop(wait);
+        operation
+    };
+    ended(Some(ended(None))).on_complete(Completion::Satisfied);
+    assert_eq!(dropped.count(), 2);
+}
+
 /// A newcomer that is refused, since the key or the purgatory is full, leaves the job to those that wait.
 #[test]
 fn g27_a_newcomer_that_is_refused_keeps_nothing() {
