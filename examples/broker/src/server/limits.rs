@@ -55,9 +55,11 @@ impl Limits {
         }
     }
 
-    /// Waits until there is room for `bytes`, of which the connection may then fill memory.
+    /// Waits until there is room for `bytes`, of which the connection may then fill memory. What is longer than all that
+    /// there is waits for all.
     pub(crate) async fn memory(&self, bytes: usize) -> Result<Share, String> {
-        let share = Arc::clone(&self.memory).acquire_many_owned(units(bytes));
+        let share = units(bytes).min((IN_FLIGHT / UNIT) as u32);
+        let share = Arc::clone(&self.memory).acquire_many_owned(share);
         match timeout(PATIENCE, share).await {
             Ok(Ok(share)) => Ok(share),
             _ => Err(format!("no memory for {bytes} bytes in {PATIENCE:?}")),
