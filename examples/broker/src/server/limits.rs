@@ -9,6 +9,7 @@ use tokio::time::timeout;
 pub(crate) const ALLOWANCE: usize = 32 * 1024;
 
 /// Memory for the longer requests and answers of all connections, from the first byte that came to the last that went.
+/// (Not counted: what groups keep, which a leader or an administrator may have on its way once more.)
 const IN_FLIGHT: usize = 48 * MIB;
 
 /// Memory for what is parked of the longer requests. Past it they are answered at once, with what is there.

@@ -235,8 +235,8 @@ fn an_answer_has_memory_or_is_not_made() {
     broker.assert_clean((first, second, waiting));
 }
 
-/// Answers that are longer than their requests wait for memory, and hold none meanwhile that others wait for. The longest
-/// of all waits for all there is.
+/// Answers that are longer than their requests wait for memory, and hold none meanwhile that others wait for. The
+/// longest of all waits for all there is.
 #[test]
 fn long_answers_that_are_asked_for_together_are_all_made() {
     let (broker, mut client) = Broker::with_topic(6_500, &["--group-delay-ms", "0"]);
