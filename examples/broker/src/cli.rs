@@ -53,7 +53,7 @@ pub(crate) struct ServeOptions {
 }
 
 /// How a broker behaves.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub(crate) struct Settings {
     /// Keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
     #[arg(long, value_name = "DIR")]

@@ -17,9 +17,10 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// Runs the demonstration. False if a request got no answer or a record got lost.
 pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let settings = Settings {
+        data: None,
         partitions: 1,
         replica_lag_ms: options.replica_lag_ms,
-        ..Settings::default()
+        group_delay_ms: Duration::ZERO,
     };
     let (metrics, load) = (options.metrics.as_deref(), load::DESCRIPTION);
     let (broker, listeners) = serve::start(&settings, "127.0.0.1:0", metrics, load).await?;

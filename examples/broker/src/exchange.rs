@@ -48,7 +48,8 @@ pub(crate) fn milliseconds(count: i32) -> Duration {
 
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
-    /// Much data, of about so many bytes, which is read only when the client can be sent it.
+    /// Much data, of at most so many bytes once it is encoded, but for names in the request. It is read only when the
+    /// client can be sent it.
     Unread(usize, Box<dyn FnOnce() -> ResponseKind + Send>),
 }
 

@@ -23,8 +23,9 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 const KEPT_BYTES: u64 = 64 << 20;
 /// The most fetches at once: each holds up to 100 of the largest events, however few of them fit into its answer.
 const FETCHES: usize = 32;
-/// How long a fetch waits for its turn: behind a store that does not answer, none waits for all before it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a fetch waits for its turn: long enough for some 100,000 topics of a store that is well, which may have news
+/// together. Behind one that does not answer, none waits for all before it.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a poll is answered with.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub enum FetchError {
     Gone(Position),
     /// The store cannot be read.
     Store(EngineError),
+    /// So many read the store that the turn of this fetch has not come.
+    Busy,
 }
 
 impl fmt::Display for FetchError {
@@ -49,6 +52,7 @@ impl fmt::Display for FetchError {
         match self {
             Self::Gone(_) => f.write_str("the store no longer has the events after this position"),
             Self::Store(error) => write!(f, "the store cannot be read: {error}"),
+            Self::Busy => f.write_str("too many reads of events are under way"),
         }
     }
 }
@@ -123,7 +127,7 @@ impl Bodies {
         found: u64,
     ) -> Result<Arc<Answer>, FetchError> {
         let Ok(_turn) = timeout(PATIENCE, self.turns.acquire()).await else {
-            return Err(FetchError::Store("too many wait for it".into()));
+            return Err(FetchError::Busy);
         };
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let (events, head) = match self.store.events(&topic, seen.version, LIMIT).await {
@@ -296,6 +300,22 @@ mod tests {
         drop(fetches.swap_remove(0));
         let _ = timeout(Duration::ZERO, &mut fetches[0]).await;
         assert_eq!(bodies.fetches(), FETCHES as u64 + 1);
+    }
+
+    /// News of many topics come together, and who comes too late is not told that the store is at fault.
+    #[tokio::test(start_paused = true)]
+    async fn a_fetch_waits_for_its_turn_and_is_told_if_it_does_not_come() {
+        let (bodies, start) = bodies(&[b"x".to_vec()]).await;
+        let turns = bodies.turns.acquire_many(FETCHES as u32).await;
+        let busy = bodies.after("a".into(), start, 1, 0).await;
+        let busy = busy.expect_err("there is no turn");
+        assert!(matches!(*busy, FetchError::Busy), "{busy}");
+        let later = async {
+            tokio::time::sleep(Duration::from_secs(8)).await;
+            drop(turns);
+        };
+        let (answer, ()) = tokio::join!(bodies.after("a".into(), start, 1, 0), later);
+        answer.expect("its turn has come");
     }
 
     /// An older copy of the store gives versions out again.

@@ -226,7 +226,7 @@ impl Gateway {
                 self.cluster().read_again(&topic);
                 PollError::Gone(error.to_string(), *position)
             }
-            FetchError::Store(_) => PollError::Refused(error.to_string()),
+            FetchError::Store(_) | FetchError::Busy => PollError::Refused(error.to_string()),
         })
     }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::convert::identity;
 use std::sync::Arc;
 
-/// What is told of a topic and of a partition takes in memory, at most.
-const TOPIC: usize = 512;
+/// Half of what is told of a topic (without its name) and of a partition takes in memory, as read and as encoded.
+const TOPIC: usize = 128;
 const PARTITION: usize = 128;
 
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
@@ -54,8 +54,10 @@ pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Calle
         .with_node_id(NODE)
         .with_host(StrBytes::from_string(caller.address.ip().to_string()))
         .with_port(i32::from(caller.address.port()));
-    let partitions = found.iter().flatten().map(|topic| topic.partitions.len());
-    let size = TOPIC * found.len() + PARTITION * partitions.sum::<usize>();
+    // (The names of others are those of the request.)
+    let found_size = |topic: &Arc<Topic>| topic.name.len() + PARTITION * topic.partitions.len();
+    let size = found.iter().flatten().map(found_size).sum::<usize>();
+    let size = size + TOPIC * found.len();
     Answer::unread(size, move || {
         let found = found.into_iter();
         let told = found.map(|found| found.map_or_else(identity, |topic| describe(&topic)));

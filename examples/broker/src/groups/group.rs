@@ -235,8 +235,8 @@ impl State {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
         self.touch(&request.member_id);
-        let is_agreed = self.phase != Phase::PreparingRebalance;
-        ensure(is_agreed, ResponseError::RebalanceInProgress)
+        let may_go_on = self.phase != Phase::PreparingRebalance;
+        ensure(may_go_on, ResponseError::RebalanceInProgress)
     }
 
     /// Whether the sender of `request` may commit now. A member that does is alive.

@@ -166,8 +166,8 @@ impl State {
         let agree = agrees(request.protocol_type.as_deref(), &self.protocol_type)
             && agrees(request.protocol_name.as_deref(), &self.protocol);
         ensure(agree, ResponseError::InconsistentGroupProtocol)?;
-        let is_agreed = self.phase != Phase::PreparingRebalance;
-        ensure(is_agreed, ResponseError::RebalanceInProgress)
+        let may_go_on = self.phase != Phase::PreparingRebalance;
+        ensure(may_go_on, ResponseError::RebalanceInProgress)
     }
 
     /// Gives every member what the leader has assigned to it, which may be nothing.

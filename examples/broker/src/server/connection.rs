@@ -103,13 +103,20 @@ impl Connection<'_> {
         };
         let handle = || self.broker.handle(request, &caller);
         let reply = self.limits.work(weight, handle).await;
-        // What waits keeps no more than its share of what is parked.
-        let is_whole = matches!(reply, Reply::Now(_));
-        let answered = is_whole.then_some([memory, decoded]);
+        // What waits, and be it for memory, keeps no more than its share of what is parked: if all held what the others
+        // wait for, none would go on.
+        let is_enough = match &reply {
+            Reply::Now(Answer::Unread(size, _)) => 2 * size <= elements,
+            reply => matches!(reply, Reply::Now(_)),
+        };
+        let answered = is_enough.then_some((memory, decoded));
+        let counted = if is_enough { elements } else { 0 };
         let answer = match reply {
             Reply::Now(answer) => answer,
             Reply::Later(mut waiting) => {
                 let answer = tokio::select! {
+                    // One that is there is given.
+                    biased;
                     answer = waiting.answer() => answer,
                     gone = self.incoming.gone() => match gone? {},
                 };
@@ -118,19 +125,20 @@ impl Connection<'_> {
             Reply::Never => return Ok(()),
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
         };
+        let encoding = self.encode(answer, (weight, counted), correlation_id, version);
+        let (bytes, memory) = encoding.await?;
         drop(parked);
-        let (bytes, memory) = self.encode(answer, weight, correlation_id, version).await?;
         write(&mut self.writer, &bytes).await?;
         drop((bytes, memory, answered));
         Ok(())
     }
 
     /// Reads what the answer to a request of this weight is to hold, and puts it into bytes; the memory for these is to be
-    /// kept as long as they are.
+    /// kept as long as they are. So much of it was `counted` already.
     async fn encode(
         &self,
         answer: Answer,
-        weight: usize,
+        (weight, counted): (usize, usize),
         correlation_id: i32,
         version: i16,
     ) -> Result<(BytesMut, Option<Share>), End> {
@@ -140,7 +148,8 @@ impl Connection<'_> {
             }
             Answer::Unread(size, read) => {
                 // As read, and as encoded.
-                let memory = self.limits.memory(2 * size).await?;
+                let memory = (2 * size).saturating_sub(counted);
+                let memory = self.limits.memory(memory).await?;
                 let encoding = || encode(&read(), correlation_id, version, size);
                 let bytes = self.limits.work(size, encoding).await;
                 // Names are those of the request.

@@ -1,5 +1,6 @@
 //! The requests of one client, frame by frame, within its limits.
 
+use crate::messages::ApiKey;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
 use crate::wire::request::{LONGEST, START, refuse};
@@ -113,6 +114,11 @@ impl<'a> Incoming<'a> {
     async fn discard(&mut self, length: usize) -> Result<Sent, End> {
         let misfit = || End::from(format!("frame length {length} outside 0..={MAX_FRAME}"));
         if length > LONGEST {
+            return Err(misfit());
+        }
+        // Told by its first bytes: a client that speaks TLS sends fewer than START, and waits for an answer.
+        self.read_up_to(size_of::<i32>() + size_of::<i16>()).await?;
+        if self.buffer[size_of::<i32>()..][..2] != (ApiKey::Produce as i16).to_be_bytes() {
             return Err(misfit());
         }
         self.read_up_to(size_of::<i32>() + START).await?;

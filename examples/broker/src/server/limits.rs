@@ -9,6 +9,7 @@ use tokio::time::timeout;
 pub(crate) const ALLOWANCE: usize = 32 * 1024;
 
 /// Memory for the longer requests and answers of all connections, from the first byte that came to the last that went.
+/// (Not counted: what groups keep, which a leader or an administrator may have on its way once more.)
 const IN_FLIGHT: usize = 48 * MIB;
 
 /// Memory for what is parked of the longer requests. Past it they are answered at once, with what is there.
@@ -55,9 +56,11 @@ impl Limits {
         }
     }
 
-    /// Waits until there is room for `bytes`, of which the connection may then fill memory.
+    /// Waits until there is room for `bytes`, of which the connection may then fill memory. What is longer than all that
+    /// there is waits for all.
     pub(crate) async fn memory(&self, bytes: usize) -> Result<Share, String> {
-        let share = Arc::clone(&self.memory).acquire_many_owned(units(bytes));
+        let share = units(bytes).min((IN_FLIGHT / UNIT) as u32);
+        let share = Arc::clone(&self.memory).acquire_many_owned(share);
         match timeout(PATIENCE, share).await {
             Ok(Ok(share)) => Ok(share),
             _ => Err(format!("no memory for {bytes} bytes in {PATIENCE:?}")),

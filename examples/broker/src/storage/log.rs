@@ -111,14 +111,16 @@ impl Log {
     /// `at_least_one` the first batch comes even if it alone is longer, or a consumer could never get past it.
     pub(crate) fn find(&self, from: i64, to: i64, max_bytes: usize, at_least_one: bool) -> Batches {
         let start = self.position_of(from);
-        let is_found = |batch: &&Stored| {
-            let fits = batch.positions.end - start <= max_bytes as u64;
+        let is_found = |batch: &Stored| {
+            let fits = batch.positions.end.saturating_sub(start) <= max_bytes as u64;
             let is_first = at_least_one && batch.positions.start == start;
             batch.offsets.start < to && (fits || is_first)
         };
-        let found = self.batches.range(self.index_of(from)..);
-        let found = found.take_while(is_found);
-        let last = found.clone().last();
+        let first = self.index_of(from);
+        // (All before the first would fit.)
+        let behind = self.batches.partition_point(is_found).max(first);
+        let found = self.batches.range(first..behind);
+        let last = found.clone().next_back();
         let end = last.map_or(start, |last| last.positions.end);
         let oldest = self.batches.front();
         let before = oldest.map_or(start, |oldest| oldest.positions.start);
@@ -149,6 +151,7 @@ impl Log {
             let Some((oldest, next)) = oldest.zip(next) else {
                 return Ok(());
             };
+            debug_assert!(count > 0, "it would not end");
             let offset = next.offsets.start;
             if self.end_position - oldest.positions.start <= RETENTION || offset > keep_from {
                 return Ok(());

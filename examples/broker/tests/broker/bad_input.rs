@@ -235,6 +235,58 @@ fn an_answer_has_memory_or_is_not_made() {
     broker.assert_clean((first, second, waiting));
 }
 
+/// Answers that are longer than their requests wait for memory, and hold none meanwhile that others wait for. The
+/// longest of all waits for all there is.
+#[test]
+fn long_answers_that_are_asked_for_together_are_all_made() {
+    let (broker, mut client) = Broker::with_topic(6_500, &["--group-delay-ms", "0"]);
+    let resource = DescribeConfigsResource::default().with_resource_type(2);
+    let resource = resource.with_resource_name(text("t"));
+    // As many as there may be.
+    let resources = vec![resource; 19_999];
+    let settings = DescribeConfigsRequest::default().with_resources(resources);
+    for first in [0, 3_250] {
+        let half: Vec<_> = (first..first + 3_250).map(|index| (index, 7)).collect();
+        let mut commit = commit_request(("long", "", -1), &half, 1);
+        for partition in &mut commit.topics[0].partitions {
+            partition.committed_metadata = Some(text(&format!("{:4096}", 7)));
+        }
+        let answer = client.request(7, &commit);
+        assert!(commit_errors(&answer).iter().all(|error| *error == 0));
+    }
+    let found = offsets(client.request(5, &offsets_request("long")));
+    assert_eq!(found.len(), 6_500);
+    // The longest names that there are, of groups whose leaders say nothing.
+    let longest = |number: usize| text(&format!("{number:0255}"));
+    for number in 0..120 {
+        let join = join_request("").with_group_id(GroupId(longest(number)));
+        let answer = client.request(3, &join.with_protocol_type(longest(0)));
+        assert_eq!(answer.error_code, 0);
+    }
+    let states = vec![text("CompletingRebalance")];
+    let listed = ListGroupsRequest::default().with_states_filter(states);
+    assert_eq!(client.request(4, &listed).groups.len(), 120);
+    let topic = OffsetFetchRequestTopic::default().with_name(topic_name("t"));
+    let topic = topic.with_partition_indexes((0..10_000).collect());
+    let named = offsets_request("none").with_topics(Some(vec![topic]));
+    let missing: Vec<_> = (0..5_000).map(|number| number.to_string()).collect();
+    let missing = metadata_request(&missing).with_allow_auto_topic_creation(false);
+    let together = |count, ask: &(dyn Fn(&mut Client) + Sync)| {
+        thread::scope(|scope| {
+            (0..count).for_each(|_| _ = scope.spawn(|| ask(&mut broker.client())));
+        });
+    };
+    together(3, &|it| {
+        assert_eq!(it.request(1, &settings).results.len(), 19_999)
+    });
+    together(40, &|it| {
+        let found = it.request(5, &named).topics;
+        assert_eq!(found[0].partitions.len(), 10_000);
+        assert_eq!(it.request(8, &missing).topics.len(), 5_000);
+    });
+    broker.assert_clean(client);
+}
+
 /// Half a request, and none at all: neither is waited for for ever, but a long one for longer. A client that is only
 /// idle stays.
 #[test]

@@ -57,6 +57,8 @@ impl Broker {
     /// The address that it says behind these words.
     fn said(&self, words: &str) -> SocketAddr {
         eventually(words, || {
+            // One that does not start says why elsewhere.
+            assert!(Arc::strong_count(&self.stdout) > 1, "no {words}");
             let lines = self.stdout.lock().unwrap();
             let rest = lines.iter().find_map(|line| line.strip_prefix(words))?;
             rest.split(';').next()?.parse().ok()
@@ -84,12 +86,16 @@ impl Broker {
     /// Waits for a report, printed after this call, with this figure in it: `parked: fetch=1 produce=0 watched=1 ...`.
     pub(crate) fn wait_for_figure(&self, name: &str, value: u64) -> String {
         let figure = format!("{name}={value}");
-        let seen = self.stdout.lock().unwrap().len();
-        eventually(&figure, || {
+        let reports = || {
             let lines = self.stdout.lock().unwrap();
+            let mut reports = lines.iter().filter(|line| line.starts_with("parked:"));
+            (reports.clone().count(), reports.next_back().cloned())
+        };
+        let (seen, _) = reports();
+        eventually(&figure, || {
+            let (count, last) = reports();
             // The next one may have been in the pipe already.
-            let report = lines.get(seen + 1..)?.last()?;
-            has(report, &figure).then(|| report.clone())
+            last.filter(|report| count > seen + 1 && has(report, &figure))
         })
     }
 

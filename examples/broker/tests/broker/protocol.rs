@@ -263,6 +263,10 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         stranger.send_raw(&[&length.to_be_bytes(), start, &[0; 4_000]].concat());
         stranger.assert_closed();
     }
+    // A client that speaks TLS: as a length, its first bytes are one of 369 MB, and it waits for an answer.
+    let mut stranger = broker.client();
+    stranger.send_raw(&[&b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"[..], &[0; 506]].concat());
+    stranger.assert_closed();
     broker.assert_clean(client);
 }
 

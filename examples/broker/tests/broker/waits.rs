@@ -36,6 +36,15 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     waited_out(&mut client, &little);
     let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
     client.fetch(&greedy.with_max_bytes(10));
+    // What is answered at once is answered to a client that has nothing more to say.
+    for _ in 0..20 {
+        let mut last = broker.client();
+        let sent = last.send(FETCH, &fetch("t", 1, 0));
+        last.socket
+            .shutdown(std::net::Shutdown::Write)
+            .expect("end");
+        last.receive_fetched(sent);
+    }
     broker.assert_clean(client);
 }
 
