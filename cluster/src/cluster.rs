@@ -256,7 +256,7 @@ mod tests {
         assert!(*place.closed.borrow());
     }
 
-    /// Nobody would take it.
+    /// The driver, which takes the orders, has ended.
     #[tokio::test]
     async fn g24_a_node_that_was_shut_down_keeps_no_order() {
         let node = node();

@@ -192,7 +192,7 @@ impl<K: Key> Table<K> {
     pub fn verify(&self, key: &K) {
         let order = Order::Verify(key.clone());
         let mut shard = self.shard(key).lock();
-        // Nobody takes orders any more.
+        // The driver, which takes the orders, has ended.
         if shard.is_closed {
             return;
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Expires payloads, makes deferred checks and reclaims, by the time that it is now. Returns how many payloads expired.
 ///
 /// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends. (The turns
-/// between deferred checks, of which there are only so many, are passes of their own.)
+/// between deferred checks are passes of their own, and end with the last of these checks.)
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}

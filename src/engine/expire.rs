@@ -44,10 +44,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         begun.collect::<Vec<_>>()
     };
     let expire = |begun: Vec<(_, usize)>, now| {
-        let begun = begun.into_iter();
-        let expired =
-            begun.map(|(shard, timers)| expire_in(handler, &trampoline, shard, timers, now));
-        expired.sum::<usize>()
+        let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
+        begun.into_iter().map(each).sum::<usize>()
     };
     // What deferred checks start as well. `None` once a turn between them has begun another pass.
     let mut begun = Some(begin(now));
@@ -136,9 +134,11 @@ fn expire_in<H: Handler>(
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let _trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
-    let found = !batch.is_empty();
+    if batch.is_empty() {
+        return false;
+    }
     handler.reclaim(batch);
-    found
+    true
 }
 
 /// Counts how late payloads with these deadlines have expired: all of them by now.

@@ -532,13 +532,19 @@ fn g05_what_is_found_satisfied_is_not_changed() {
 #[test]
 fn g12_a_change_that_panics_costs_no_operation_its_ending() {
     type Change = Box<dyn Fn(&mut Op) + Send + Sync>;
-    let loud = Acting(0, Some(Arc::new(|| std::panic::panic_any("intended"))));
-    let changes: [(Change, u64); 2] = [
-        (Box::new(|_| std::panic::panic_any("intended")), 3),
-        // When it is dropped: by the holder, which is the last.
-        (Box::new(move |_| _ = &loud), 1),
+    // It panics when it is dropped.
+    let loud = || -> Change {
+        let key = Acting(0, Some(Arc::new(|| std::panic::panic_any("intended"))));
+        Box::new(move |_| _ = &key)
+    };
+    let changes: [(Option<Change>, Change, u64); 3] = [
+        (None, Box::new(|_| std::panic::panic_any("intended")), 3),
+        // By the holder, which is the last.
+        (None, loud(), 1),
+        // As another replaces it.
+        (Some(loud()), Box::new(|_| ()), 1),
     ];
-    for (change, panics) in changes {
+    for (before, change, panics) in changes {
         within(PATIENCE, move || {
             quietly();
             let (purgatory, _clock) = manual::<u64>(|builder| builder);
@@ -550,6 +556,10 @@ fn g12_a_change_that_panics_costs_no_operation_its_ending() {
                 assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
             }
             let holder = stall.check(&purgatory, 2);
+            if let Some(before) = before {
+                let left = purgatory.force_complete_for_key_with(&2, before);
+                assert_eq!(left, 0, "it is held");
+            }
             assert_eq!(purgatory.force_complete_for_key_with(&1, change), 2);
             stall.end();
             assert_eq!(holder.join().expect("the holder"), 0);

@@ -224,35 +224,6 @@ fn g03_a_change_that_another_replaces_is_dropped_with_no_lock_held() {
     });
 }
 
-/// Neither that of the operation which a thread examines, nor those of the others on the key.
-#[test]
-fn g12_a_change_that_panics_when_another_replaces_it_costs_no_operation_its_ending() {
-    within(PATIENCE, || {
-        quietly();
-        let purgatory = manual(|builder| builder).0;
-        let probes = [(); 3].map(|()| Probe::new());
-        let (held, stall) = probes[0].stalled_op(NEVER_IN_A_TEST);
-        assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
-        for probe in &probes[1..] {
-            let op = probe.op(NEVER_IN_A_TEST);
-            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
-        }
-        let holder = stall.check(&purgatory, 2);
-        let loud = Acting(0, Some(Arc::new(|| std::panic::panic_any("intended"))));
-        let left = purgatory.force_complete_for_key_with(&2, move |_| _ = &loud);
-        assert_eq!(left, 0, "it is held");
-        assert_eq!(purgatory.force_complete_for_key_with(&1, |_| ()), 2);
-        stall.end();
-        assert_eq!(holder.join().expect("the holder"), 0);
-        let endings = probes.map(|probe| probe.ending());
-        assert_eq!(endings, [Some(Completion::Satisfied); 3]);
-        assert_eq!(
-            (purgatory.stats().panicked, purgatory.stats().parked),
-            (1, 0)
-        );
-    });
-}
-
 /// The change of an operation that was satisfied all the same is left to the next call that has one, and its destructor
 /// panics. That call's own is for an operation that a thread examines.
 #[test]

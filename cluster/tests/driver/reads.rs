@@ -311,7 +311,7 @@ async fn g24_a_client_that_waits_for_the_next_version_has_nothing_read() {
     assert_eq!(node.stats().reads, reads);
 }
 
-/// All that a session still owes is the read of a key that is forgotten before it can be made: as many reads as may be
+/// All that a session still owes is the read of a key that is forgotten before it can be made: `concurrent_reads` others
 /// are on their way.
 #[tokio::test(start_paused = true)]
 async fn g24_a_session_that_owes_no_read_any_more_is_in_step() {

@@ -48,8 +48,8 @@ pub(crate) fn milliseconds(count: i32) -> Duration {
 
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
-    /// Much data, of at most so many bytes once it is encoded, but for names in the request. It is read only when the
-    /// client can be sent it.
+    /// Much data, which is read only when the client can be sent it. The number is how many bytes it has at most once it
+    /// is encoded, without the names that stand in the request.
     Unread(usize, Box<dyn FnOnce() -> ResponseKind + Send>),
 }
 

@@ -43,7 +43,7 @@ pub enum FetchError {
     Gone(Position),
     /// The store cannot be read.
     Store(EngineError),
-    /// So many read the store that the turn of this fetch has not come.
+    /// Other fetches read the store, and the turn of this one has not come.
     Busy,
 }
 

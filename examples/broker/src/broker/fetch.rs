@@ -145,15 +145,13 @@ impl PartitionFetch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::delayed::Purgatories;
     use crate::requests::{batch, fetch, records};
     use crate::storage::batch::Batch;
 
     /// More may come while it waits for that.
     #[test]
     fn an_answer_has_what_there_is_memory_for() {
-        let purgatories = Purgatories::new().expect("threads are to be had");
-        let topics = Topics::open(purgatories, None, 1).expect("no folder");
+        let topics = Topics::in_memory();
         let partition = &topics.create("t", 1).expect("a topic").partitions[0];
         let batch = Batch::from_producer(&batch(&[b"value"]).into()).expect("a batch");
         let append = || {

@@ -208,8 +208,7 @@ mod tests {
     fn a_deleted_topic_takes_no_batch_once_another_may_follow() {
         let batch = batch_from(0, 0, 0, &[b"value"]).into();
         let batch = Batch::from_producer(&batch).expect("a batch");
-        let purgatories = Purgatories::new().expect("threads are to be had");
-        let topics = Topics::open(purgatories, None, 1).expect("no folder");
+        let topics = Topics::in_memory();
         let partition = &topics.create("t", 1).expect("a topic").partitions[0];
         let append = || partition.append(&batch).map(|appended| appended.end_offset);
         assert_eq!([append(), append()], [Ok(1); 2], "a repeat as well");

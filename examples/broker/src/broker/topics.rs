@@ -154,7 +154,7 @@ fn logged<T>(what: &str, topic: &str, done: io::Result<T>) -> Outcome<T> {
     })
 }
 
-/// Whether a topic of this name may be created with so many partitions.
+/// Whether a topic of this name may be created with this number of partitions.
 fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
@@ -174,11 +174,18 @@ fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome {
 mod tests {
     use super::*;
 
+    impl Topics {
+        /// None yet, with one partition each.
+        pub(crate) fn in_memory() -> Self {
+            let purgatories = Purgatories::new().expect("threads are to be had");
+            Self::open(purgatories, None, 1).expect("no folder")
+        }
+    }
+
     /// All find it missing, and one of them creates it.
     #[test]
     fn clients_that_want_a_new_topic_at_once_all_get_it() {
-        let purgatories = Purgatories::new().expect("threads are to be had");
-        let topics = Topics::open(purgatories, None, 1).expect("no folder");
+        let topics = Topics::in_memory();
         std::thread::scope(|scope| {
             // Does not keep them from looking, only from creating.
             let held = topics.by_name.upgradable_read();
