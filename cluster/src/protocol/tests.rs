@@ -41,9 +41,7 @@ fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
             Ok(Next::Do(ticket)) => Some(ticket),
             _ => None,
         };
-        let Some(Tell::Watch(keys)) = protocol.next_tell() else {
-            panic!("{key} is to be watched");
-        };
+        let keys = to_watch(&mut protocol);
         // Every other key is forgotten before the feed watches it.
         if key % 2 == 0 {
             protocol.watched(keys.clone(), now);
@@ -79,9 +77,7 @@ fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
         let (table, mut protocol) = started(&config);
         let entry = table.enter(&7_u64).expect("there is room");
         protocol.begin(true, now);
-        let Some(Tell::Watch(keys)) = protocol.next_tell() else {
-            panic!("the session watches what was watched before");
-        };
+        let keys = to_watch(&mut protocol);
         if is_watched {
             protocol.watched(keys.clone(), now);
         }
@@ -112,9 +108,7 @@ fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
         let (table, mut protocol) = started(&config);
         let begin = |protocol: &mut Protocol<u64>| {
             protocol.begin(true, now);
-            let Some(Tell::Watch(keys)) = protocol.next_tell() else {
-                panic!("the session watches what was watched before");
-            };
+            let keys = to_watch(protocol);
             protocol.watched(keys, now);
         };
         let entry = table.enter(&7_u64).expect("there is room");
@@ -285,9 +279,7 @@ fn g24_a_key_that_is_forgotten_while_a_session_takes_it_over_is_watched_no_more(
     let (table, mut protocol) = started(&config);
     let entries = [0_u64, 1].map(|key| table.enter(&key).expect("there is room"));
     protocol.begin(true, now);
-    let Some(Tell::Watch(first)) = protocol.next_tell() else {
-        panic!("the session watches what was watched before");
-    };
+    let first = to_watch(&mut protocol);
     // Which of the two comes first is left to chance.
     let last = 1 - first[0];
     table.leave(&last, &entries[last as usize]);
@@ -368,6 +360,14 @@ fn g24_a_read_that_begins_as_a_history_ends_shows_no_second_loss() {
     assert_eq!((read, table.counters.resets.read()), (Ok(()), 1));
 }
 
+/// The keys that the feed is to watch now.
+fn to_watch(protocol: &mut Protocol<u64>) -> Vec<u64> {
+    match protocol.next_tell() {
+        Some(Tell::Watch(keys)) => keys,
+        other => panic!("there are keys to watch, and no {other:?}"),
+    }
+}
+
 /// The next read, at the time at which it begins.
 fn next_read(protocol: &mut Protocol<u64>, now: &mut Time) -> Ticket<u64> {
     loop {
@@ -444,9 +444,7 @@ fn g24_what_an_audit_of_the_session_before_finds_is_no_fault_of_the_next() {
     let (table, mut protocol) = started(&config);
     let _entry = table.enter(&7).expect("there is room");
     let catch_up = |protocol: &mut Protocol<u64>, version, now: &mut Time| {
-        let Some(Tell::Watch(keys)) = protocol.next_tell() else {
-            panic!("the session watches what was watched before");
-        };
+        let keys = to_watch(protocol);
         protocol.watched(keys, *now);
         let ticket = next_read(protocol, now);
         finds(protocol, ticket, version, *now);
