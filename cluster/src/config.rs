@@ -14,6 +14,14 @@ pub(crate) fn channel_capacity(given: usize) -> usize {
     given.clamp(1, Semaphore::MAX_PERMITS)
 }
 
+/// The address of a server as it may be printed: `redis://user:password@host`, `redis+unix:///path?pass=password` and the
+/// like without what stands before the host or behind the path.
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) fn without_secrets(address: &str) -> &str {
+    let host = address.rsplit('@').next().unwrap_or(address);
+    host.split('?').next().unwrap_or(host)
+}
+
 /// The settings of a node. Every node may have its own; nothing is negotiated. A time of [`Duration::MAX`] means never.
 ///
 /// ```
@@ -157,6 +165,36 @@ mod tests {
     use super::*;
 
     /// None of them would end, wait or read.
+    #[cfg(all(feature = "nats", feature = "redis"))]
+    #[test]
+    fn what_is_printed_of_an_engine_has_no_password() {
+        let redis = |address: &str| {
+            let addresses = vec![address.into()];
+            let config = crate::redis::RedisConfig {
+                addresses,
+                ..Default::default()
+            };
+            format!("{config:?}")
+        };
+        let nats = |address: &str| {
+            let servers = vec![address.into()];
+            let config = crate::nats::NatsConfig {
+                servers,
+                ..Default::default()
+            };
+            format!("{config:?}")
+        };
+        for (printed, place) in [
+            (redis("redis://me:secret@store:6379/1"), "store:6379/1"),
+            (redis("redis+unix:///run/store?pass=secret"), "/run/store"),
+            (redis("redis://me:secret@much@store"), "store"),
+            (nats("nats://me:secret@store:4222"), "store:4222"),
+        ] {
+            assert!(printed.contains(place), "{printed}");
+            assert!(!printed.contains("secret"), "{printed}");
+        }
+    }
+
     #[test]
     fn a_setting_of_zero_is_refused() {
         type Change = fn(&mut Config);

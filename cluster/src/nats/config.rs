@@ -1,5 +1,6 @@
 //! The settings of an engine.
 
+use crate::config::without_secrets;
 use async_nats::ConnectOptions;
 use std::fmt;
 use std::time::Duration;
@@ -46,8 +47,9 @@ impl Default for NatsConfig {
 impl fmt::Debug for NatsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The options may hold secrets.
+        let servers = self.servers.iter().map(|it| without_secrets(it));
         f.debug_struct("NatsConfig")
-            .field("servers", &self.servers)
+            .field("servers", &servers.collect::<Vec<_>>())
             .field("stream", &self.stream)
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)

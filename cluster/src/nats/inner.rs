@@ -2,6 +2,7 @@
 
 use super::config::NatsConfig;
 use super::subjects::Subjects;
+use crate::config::without_secrets;
 use crate::error::{BoxError, EngineError};
 use crate::position::Epoch;
 use async_nats::jetstream::context::Context;
@@ -46,7 +47,7 @@ impl Inner {
     pub(super) async fn dial(&self, options: ConnectOptions) -> Result<Client, ConnectError> {
         let servers = &self.config.servers;
         options.connect(servers).await.map_err(|error| {
-            let names = servers.iter().map(|it| it.rsplit('@').next().unwrap_or(it));
+            let names = servers.iter().map(|it| without_secrets(it));
             let names = names.collect::<Vec<_>>().join(", ");
             let cause = error.source().map(|it| format!(": {it}"));
             let cause = format!("{names}{}", cause.unwrap_or_default());

@@ -1,5 +1,7 @@
 //! The settings of an engine.
 
+use crate::config::without_secrets;
+use std::fmt;
 use std::time::Duration;
 
 /// How a node hears of new versions.
@@ -14,7 +16,7 @@ pub enum News {
 }
 
 /// The settings of a [`RedisEngine`](super::RedisEngine).
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RedisConfig {
     /// The servers, as redis-rs understands them: `redis://host:6379/0`, `redis+unix:///path/to/socket`. RESP3 is used
     /// whatever they say.
@@ -43,5 +45,19 @@ impl Default for RedisConfig {
             capacity: 65_536,
             kept: 1_000,
         }
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses = self.addresses.iter().map(|it| without_secrets(it));
+        f.debug_struct("RedisConfig")
+            .field("addresses", &addresses.collect::<Vec<_>>())
+            .field("prefix", &self.prefix)
+            .field("news", &self.news)
+            .field("timeout", &self.timeout)
+            .field("capacity", &self.capacity)
+            .field("kept", &self.kept)
+            .finish()
     }
 }

@@ -126,6 +126,18 @@ struct Slot {
     attempt: Option<Attempt>,
 }
 
+/// Gives up the attempt of this number. That is what becomes of one whose caller is refused, or leaves before there is a
+/// connection: without a caller it does not go on, and the next caller would find its time over.
+struct GivesUp<'a>(&'a Mutex<Slot>, Option<u64>);
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.1 {
+            forget(self.0, number);
+        }
+    }
+}
+
 pub(super) struct Addresses {
     servers: Vec<Server>,
     timeout: Duration,
@@ -247,8 +259,9 @@ impl Addresses {
         }
     }
 
-    /// The connection that callers share: made by the first that needs it, awaited by all that come meanwhile.
-    async fn shared(self: &Arc<Self>) -> (u64, Result<Connection, RedisError>) {
+    /// The connection that callers share, and its number: made by the first that needs it, awaited by all that come
+    /// meanwhile.
+    async fn shared(self: &Arc<Self>) -> Result<(u64, Connection), RedisError> {
         let (number, attempt) = {
             let mut slot = self.slot.lock();
             if slot.attempt.is_none() {
@@ -269,13 +282,13 @@ impl Addresses {
             }
             (slot.number, slot.attempt.clone())
         };
-        match attempt {
-            Some(attempt) => (number, attempt.await),
-            None => (
-                number,
-                Err((ErrorKind::Io, "there is no connection").into()),
-            ),
-        }
+        let Some(attempt) = attempt else {
+            return Err((ErrorKind::Io, "there is no connection").into());
+        };
+        let mut gives_up = GivesUp(&self.slot, Some(number));
+        let connection = attempt.await?;
+        gives_up.1 = None;
+        Ok((number, connection))
     }
 
     /// Runs `call` on the shared connection. All of it, connecting included, takes no longer than the timeout. A
@@ -289,18 +302,16 @@ impl Addresses {
     {
         let mut used = None;
         let called = timeout(self.timeout, async {
-            let (number, connection) = self.shared().await;
-            used = Some((number, connection.is_ok()));
-            let connection = connection.map_err(|error| EngineError::Store(error.into()));
-            call(connection?).await
+            let shared = self.shared().await;
+            let (number, connection) = shared.map_err(|error| EngineError::Store(error.into()))?;
+            used = Some(number);
+            call(connection).await
         });
         let answer = called.await;
         let answer = answer.unwrap_or(Err(EngineError::TimedOut(self.timeout)));
-        // Whatever has refused the connection, the next caller may be allowed.
-        let is_refused = matches!(used, Some((_, false)));
-        if is_refused || answer.as_ref().err().is_some_and(is_fatal) {
-            // A caller whose time was over before there was a connection gives the attempt up.
-            let number = used.map_or_else(|| self.slot.lock().number, |(number, _)| number);
+        if let (Some(number), Err(error)) = (used, &answer)
+            && is_fatal(error)
+        {
             forget(&self.slot, number);
         }
         answer
@@ -525,6 +536,36 @@ mod tests {
         ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
             std::future::pending().boxed()
         }
+    }
+
+    /// A server that is silent to the first connection, and is the primary after that.
+    #[cfg(feature = "rules")]
+    #[derive(Default)]
+    struct SilentOnce(AtomicBool);
+
+    #[cfg(feature = "rules")]
+    impl Wire for SilentOnce {
+        fn connect(
+            &self,
+            _: Box<dyn Fn(PushInfo) + Send + Sync>,
+        ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+            match self.0.swap(true, Ordering::Relaxed) {
+                true => std::future::ready(Ok(Arc::new(Role("master")) as Arc<dyn Socket>)).boxed(),
+                false => std::future::pending().boxed(),
+            }
+        }
+    }
+
+    /// As it is with a handler whose client hangs up. The next caller does not wait for what nothing drives.
+    #[cfg(feature = "rules")]
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_leaves_takes_its_attempt_along() {
+        let servers = vec![Server::Simulated(Arc::new(SilentOnce::default()))];
+        let addresses = Addresses::of(servers, Duration::from_secs(2));
+        let leaves = timeout(Duration::from_secs(1), addresses.call(async |_| Ok(())));
+        assert!(leaves.await.is_err());
+        let called = addresses.call(async |_| Ok(())).await;
+        assert!(called.is_ok(), "{called:?}");
     }
 
     #[cfg(feature = "rules")]
