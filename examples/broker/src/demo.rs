@@ -38,8 +38,8 @@ const MAX_WAIT_MS: i32 = 500;
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// Runs the demonstration. False if a request got no answer or a record got lost.
-pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<bool> {
+/// Runs the demonstration. Fails if a request got no answer or a record got lost.
+pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<()> {
     let settings = Settings {
         data: None,
         partitions: 1,
@@ -49,14 +49,14 @@ pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let metrics = options.metrics.as_deref();
     let (broker, listeners) = serve::start(&settings, "127.0.0.1:0", metrics, LOAD).await?;
     let address = listeners.address()?;
-    let mut loaded = Ok(false);
+    let mut loaded = Ok(());
     let stop = async { loaded = drive(&broker, address, options.seconds).await };
     server::run(listeners, Arc::clone(&broker), stop).await;
     loaded
 }
 
 /// Has clients at work for so long, and sees whether they got everything.
-async fn drive(broker: &Broker, address: SocketAddr, seconds: u64) -> anyhow::Result<bool> {
+async fn drive(broker: &Broker, address: SocketAddr, seconds: u64) -> anyhow::Result<()> {
     let tally = Arc::new(Mutex::new(Tally::new()?));
     let (stop, stopped) = watch::channel(false);
     let clients = start(address, &tally, &stopped).await?;
@@ -67,11 +67,12 @@ async fn drive(broker: &Broker, address: SocketAddr, seconds: u64) -> anyhow::Re
     watched?;
     let tally = tally.lock();
     report(broker, &tally)?;
-    let failures: Vec<_> = ended.into_iter().filter_map(Result::err).collect();
-    for failure in &failures {
-        log!("a client failed: {failure:#}");
+    for client in ended {
+        client.context("a client failed")?;
     }
-    Ok(failures.is_empty() && tally.consumed == tally.expected)
+    let lost = tally.expected - tally.consumed;
+    ensure!(lost == 0, "{lost} records got lost");
+    Ok(())
 }
 
 /// Prints a line per second, as long as its reader takes them.

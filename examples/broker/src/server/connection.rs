@@ -25,7 +25,8 @@ pub(crate) struct Context {
 /// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
 ///
 /// Whatever ends this drops the request that is being served: that is what takes a vanished client's request out of
-/// its purgatory.
+/// its purgatory. (A client that sends many requests at once gets no more than its turn: tokio ends that when it has
+/// taken memory for some dozens.)
 pub(crate) async fn serve(
     mut socket: TcpStream,
     client: SocketAddr,
@@ -57,10 +58,6 @@ pub(crate) async fn serve(
             sent = connection.incoming.next(&context.limits) => sent?,
         };
         connection.answer(sent).await?;
-        if connection.incoming.has_more() {
-            // Others first: a client that sends many requests at once gets no more than its turn.
-            tokio::task::yield_now().await;
-        }
     }
 }
 

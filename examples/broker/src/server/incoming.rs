@@ -2,7 +2,7 @@
 
 use crate::messages::ApiKey;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
-use crate::wire::frame::{self, MAX_FRAME};
+use crate::wire::frame::{self, MAX_FRAME, PREFIX};
 use crate::wire::request::{LONGEST, START, refuse};
 use bytes::{Bytes, BytesMut};
 use std::convert::Infallible;
@@ -63,23 +63,18 @@ impl<'a> Incoming<'a> {
         if self.buffer.is_empty() {
             self.begin().await?;
         }
-        let too_slow = |_| End::from("a request took too long to arrive");
         let begun = Instant::now();
-        let prefix = self.read_up_to(size_of::<i32>());
-        let prefix = timeout_at(begun + time_for(0), prefix).await;
-        prefix.map_err(too_slow)??;
+        self.read_up_to(PREFIX, begun + time_for(0)).await?;
         let length = frame::length(&self.buffer)?;
         let arrival = begun + time_for(length);
         if length > MAX_FRAME {
-            let discarded = timeout_at(arrival, self.discard(length)).await;
-            return discarded.map_err(too_slow)?;
+            return self.discard(length, arrival).await;
         }
         let memory = limits.memory(length).await?;
         // At once: a buffer that grows bit by bit is copied, and has twice the room in the end.
-        let missing = (size_of::<i32>() + length).saturating_sub(self.buffer.len());
+        let missing = (PREFIX + length).saturating_sub(self.buffer.len());
         self.buffer.reserve(missing);
-        let whole = self.read_up_to(size_of::<i32>() + length);
-        timeout_at(arrival, whole).await.map_err(too_slow)??;
+        self.read_up_to(PREFIX + length, arrival).await?;
         self.known = true;
         Ok(Sent::Request(frame::take(&mut self.buffer, length), memory))
     }
@@ -99,45 +94,42 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Reads until the buffer has as many bytes.
-    async fn read_up_to(&mut self, length: usize) -> Result<(), End> {
+    /// Reads until the buffer has as many bytes, which have to be there by then.
+    async fn read_up_to(&mut self, length: usize, arrival: Instant) -> Result<(), End> {
         while self.buffer.len() < length {
             // What comes behind is read along, as far as it costs nothing.
-            if self.fill(length.max(ALLOWANCE)).await? == 0 {
-                return Err(End::from("connection closed inside a frame"));
-            }
+            match timeout_at(arrival, self.fill(length.max(ALLOWANCE))).await {
+                Err(_) => return Err(End::from("a request took too long to arrive")),
+                Ok(Ok(0)) => return Err(End::from("connection closed inside a frame")),
+                Ok(read) => read?,
+            };
         }
         Ok(())
     }
 
     /// Reads a request that is too long, and keeps its start only.
-    async fn discard(&mut self, length: usize) -> Result<Sent, End> {
+    async fn discard(&mut self, length: usize, arrival: Instant) -> Result<Sent, End> {
         let misfit = || End::from(format!("frame length {length} outside 0..={MAX_FRAME}"));
         if length > LONGEST {
             return Err(misfit());
         }
         // Told by its first bytes: a client that speaks TLS sends fewer than START, and waits for an answer.
-        self.read_up_to(size_of::<i32>() + size_of::<i16>()).await?;
-        if self.buffer[size_of::<i32>()..][..2] != (ApiKey::Produce as i16).to_be_bytes() {
+        self.read_up_to(PREFIX + 2, arrival).await?;
+        if self.buffer[PREFIX..][..2] != (ApiKey::Produce as i16).to_be_bytes() {
             return Err(misfit());
         }
-        self.read_up_to(size_of::<i32>() + START).await?;
+        self.read_up_to(PREFIX + START, arrival).await?;
         let start = frame::take(&mut self.buffer, START);
         let refusal = refuse(&start).ok_or_else(misfit)?;
         let mut left = length - START;
         while left > 0 {
-            self.read_up_to(left.min(ALLOWANCE)).await?;
+            self.read_up_to(left.min(ALLOWANCE), arrival).await?;
             let discarded = left.min(self.buffer.len());
             left -= discarded;
             let _ = self.buffer.split_to(discarded);
         }
         self.known = true;
         Ok(Sent::TooLong(refusal, length))
-    }
-
-    /// Whether bytes of another request have come already.
-    pub(crate) fn has_more(&self) -> bool {
-        !self.buffer.is_empty()
     }
 
     /// Fails when the client goes away, or sends what is no request. Reads ahead a little for that, but begins
@@ -148,7 +140,7 @@ impl<'a> Incoming<'a> {
                 if self.fill(ALLOWANCE).await? == 0 {
                     return Err(End::Closed);
                 }
-                if self.buffer.len() >= size_of::<i32>() {
+                if self.buffer.len() >= PREFIX {
                     frame::length(&self.buffer)?;
                 }
             }

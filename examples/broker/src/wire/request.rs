@@ -116,26 +116,3 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     // (It is short, and so can be encoded.)
     encode(&response.into(), correlation_id, version, 0).ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::requests::{frame, produce_request};
-
-    /// A client that awaits no answer would take one for the answer to its next request.
-    #[test]
-    fn one_answer_is_given_for_one_partition() {
-        for (acks, topics, partitions, is_answered) in [
-            (-1, 1, 1, true),
-            (1, 1, 1, true),
-            (0, 1, 1, false),
-            (-1, 1, 2, false),
-            (-1, 2, 1, false),
-        ] {
-            let mut request = produce_request(acks, 0, "t", &vec![(0, None); partitions]);
-            request.topic_data = vec![request.topic_data.remove(0); topics];
-            let refusal = refuse(&frame(8, 0, &request)[size_of::<i32>()..]);
-            assert_eq!(refusal.is_some(), is_answered, "{request:?}");
-        }
-    }
-}
