@@ -3,7 +3,7 @@
 use crate::messages::*;
 use crate::wire::apis::{self, Api};
 use crate::wire::frame::encode;
-use crate::wire::outline::{self, Walk};
+use crate::wire::outline::Walk;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
@@ -36,7 +36,7 @@ impl Envelope {
         };
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
         let known = apis::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
-        let (api, versions, _) = known;
+        let (api, versions, outline) = known;
         let mut envelope = Self {
             api: *api,
             version,
@@ -53,12 +53,13 @@ impl Envelope {
             };
         }
 
+        let walked = Walk::behind_header(&frame[8..], *api, version).and_then(|mut walk| {
+            envelope.client_id = String::from_utf8_lossy(walk.client_id).into_owned();
+            envelope.body = Some(frame.slice_ref(walk.rest));
+            walk.body(outline)
+        });
         let wrong = "fields end after the frame, or too many";
-        let found = outline::check(&frame[8..], known, version);
-        let (client_id, body, elements) = found.ok_or_else(|| malformed(*api, version, wrong))?;
-        envelope.client_id = String::from_utf8_lossy(client_id).into_owned();
-        envelope.elements = elements;
-        envelope.body = Some(frame.slice(8 + body..));
+        envelope.elements = walked.ok_or_else(|| malformed(*api, version, wrong))?;
         Ok(envelope)
     }
 
@@ -94,7 +95,7 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let is_taken =
         |(api, versions, _): &&Api| *api == ApiKey::Produce && versions.contains(&version);
     let (api, ..) = apis::by_key(key).filter(is_taken)?;
-    let (_, mut walk) = Walk::behind_header(rest, *api, version, usize::MAX)?;
+    let mut walk = Walk::behind_header(rest, *api, version)?;
     walk.text()?;
     let acks_and_timeout = walk.take(6)?;
     let topics = walk.elements()?;
