@@ -5,7 +5,7 @@ use crate::cli::{DemoOptions, Settings};
 use crate::{serve, server};
 use anyhow::{Context, anyhow, ensure};
 use chrono::DateTime;
-use hdrhistogram::{CreationError, Histogram};
+use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use request_purgatory::purgatory::Stats;
 use rskafka::client::ClientBuilder;
@@ -14,11 +14,11 @@ use rskafka::record::Record;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// What the clients do. For the page as well.
 const LOAD: &str = "\
@@ -57,7 +57,14 @@ pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<()> {
 
 /// Has clients at work for so long, and sees whether they got everything.
 async fn drive(broker: &Broker, address: SocketAddr, seconds: u64) -> anyhow::Result<()> {
-    let tally = Arc::new(Mutex::new(Tally::new()?));
+    let tally = Arc::new(Mutex::new(Tally {
+        answered: 0,
+        produced: 0,
+        expected: 0,
+        consumed: 0,
+        end_to_end: Histogram::new(2)?,
+        produce: Histogram::new(2)?,
+    }));
     let (stop, stopped) = watch::channel(false);
     let clients = start(address, &tally, &stopped).await?;
     let watched = watch(broker, &tally, seconds).await;
@@ -77,11 +84,9 @@ async fn drive(broker: &Broker, address: SocketAddr, seconds: u64) -> anyhow::Re
 
 /// Prints a line per second, as long as its reader takes them.
 async fn watch(broker: &Broker, tally: &Mutex<Tally>, seconds: u64) -> io::Result<()> {
-    let mut ticks = tokio::time::interval(Duration::from_secs(1));
-    ticks.tick().await;
     let mut before = 0;
     for second in 1..=seconds {
-        ticks.tick().await;
+        sleep(Duration::from_secs(1)).await;
         let tally = tally.lock().clone();
         say!(
             "{second:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
@@ -141,18 +146,8 @@ struct Tally {
     produce: Histogram<u64>,
 }
 
-impl Tally {
-    fn new() -> Result<Self, CreationError> {
-        Ok(Self {
-            answered: 0,
-            produced: 0,
-            expected: 0,
-            consumed: 0,
-            end_to_end: Histogram::new(2)?,
-            produce: Histogram::new(2)?,
-        })
-    }
-}
+/// What the times in records count from.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Starts the clients, each of which ends on its own once the producers are `stopped`.
 async fn start(
@@ -161,7 +156,6 @@ async fn start(
     stopped: &watch::Receiver<bool>,
 ) -> anyhow::Result<JoinSet<anyhow::Result<()>>> {
     let mut clients = JoinSet::new();
-    let epoch = Instant::now();
     let connect = || ClientBuilder::new(vec![broker.to_string()]).build();
     for (topic, partitions, pause, consumers) in TRAFFIC {
         let controller = connect().await?.controller_client()?;
@@ -169,78 +163,70 @@ async fn start(
         for partition in 0..partitions {
             let client = async || {
                 let (client, unknown) = (connect().await?, UnknownTopicHandling::Error);
-                let client = client.partition_client(topic, partition, unknown).await?;
-                anyhow::Ok(Client(client, Arc::clone(tally), epoch))
+                client.partition_client(topic, partition, unknown).await
             };
             for _ in 0..consumers {
-                clients.spawn(client().await?.consume());
+                clients.spawn(consume(client().await?, Arc::clone(tally)));
             }
-            let producer = client().await?;
-            clients.spawn(producer.produce(pause, consumers, stopped.clone()));
+            let (client, tally) = (client().await?, Arc::clone(tally));
+            clients.spawn(produce(client, tally, pause, consumers, stopped.clone()));
         }
     }
     Ok(clients)
 }
 
-/// One client with its own connection, what all of them saw, and when they began.
-struct Client(PartitionClient, Arc<Mutex<Tally>>, Instant);
-
-impl Client {
-    /// Produces records that say which one they are and when they were made, and one without a value at the end.
-    async fn produce(
-        self,
-        pause: Duration,
-        consumers: u64,
-        mut stopped: watch::Receiver<bool>,
-    ) -> anyhow::Result<()> {
-        let Self(client, tally, epoch) = self;
-        let mut number = 0;
-        loop {
-            let is_over = timeout(pause, stopped.wait_for(|stop| *stop)).await.is_ok();
-            let sent = epoch.elapsed();
-            let record = Record {
-                key: None,
-                value: (!is_over).then(|| format!("{number} {}", sent.as_micros()).into()),
-                headers: BTreeMap::new(),
-                timestamp: DateTime::UNIX_EPOCH,
-            };
-            let records = vec![record];
-            let offsets = client.produce(records, Compression::NoCompression).await?;
-            ensure!(offsets == [number], "record {number} at {offsets:?}");
-            if is_over {
-                return Ok(());
-            }
-            let mut tally = tally.lock();
-            tally.produce += (epoch.elapsed() - sent).as_micros() as u64;
-            tally.answered += 1;
-            tally.produced += 1;
-            tally.expected += consumers;
-            number += 1;
+/// Produces records that say which one they are and when they were made, and one without a value at the end.
+async fn produce(
+    client: PartitionClient,
+    tally: Arc<Mutex<Tally>>,
+    pause: Duration,
+    consumers: u64,
+    mut stopped: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    for number in 0.. {
+        let is_over = timeout(pause, stopped.wait_for(|stop| *stop)).await.is_ok();
+        let sent = EPOCH.elapsed();
+        let record = Record {
+            key: None,
+            value: (!is_over).then(|| format!("{number} {}", sent.as_micros()).into()),
+            headers: BTreeMap::new(),
+            timestamp: DateTime::UNIX_EPOCH,
+        };
+        let records = vec![record];
+        let offsets = client.produce(records, Compression::NoCompression).await?;
+        ensure!(offsets == [number], "record {number} at {offsets:?}");
+        if is_over {
+            break;
         }
+        let mut tally = tally.lock();
+        tally.produce += (EPOCH.elapsed() - sent).as_micros() as u64;
+        tally.answered += 1;
+        tally.produced += 1;
+        tally.expected += consumers;
     }
+    Ok(())
+}
 
-    /// Polls until the last record is there: an idle partition is polled all the time.
-    async fn consume(self) -> anyhow::Result<()> {
-        let Self(client, tally, epoch) = self;
-        let mut next = 0;
-        loop {
-            let fetch = client.fetch_records(next, 1..1_000_000, MAX_WAIT_MS);
-            let (records, _) = fetch.await?;
-            let now = epoch.elapsed().as_micros() as u64;
-            let mut tally = tally.lock();
-            tally.answered += 1;
-            for found in records {
-                let Some(value) = found.record.value else {
-                    return Ok(());
-                };
-                let contents = std::str::from_utf8(&value)?.split_once(' ');
-                let (number, sent) = contents.context("not one of our records")?;
-                let number: i64 = number.parse()?;
-                ensure!(number == next && found.offset == next, "lost {next}");
-                tally.end_to_end += now.saturating_sub(sent.parse()?);
-                tally.consumed += 1;
-                next += 1;
-            }
+/// Polls until the last record is there: an idle partition is polled all the time.
+async fn consume(client: PartitionClient, tally: Arc<Mutex<Tally>>) -> anyhow::Result<()> {
+    let mut next = 0;
+    loop {
+        let fetch = client.fetch_records(next, 1..1_000_000, MAX_WAIT_MS);
+        let (records, _) = fetch.await?;
+        let now = EPOCH.elapsed().as_micros() as u64;
+        let mut tally = tally.lock();
+        tally.answered += 1;
+        for found in records {
+            let Some(value) = found.record.value else {
+                return Ok(());
+            };
+            let contents = std::str::from_utf8(&value)?.split_once(' ');
+            let (number, sent) = contents.context("not one of our records")?;
+            let is_next = found.offset == next && number.parse() == Ok(next);
+            ensure!(is_next, "lost {next}");
+            tally.end_to_end += now.saturating_sub(sent.parse()?);
+            tally.consumed += 1;
+            next += 1;
         }
     }
 }
