@@ -187,10 +187,12 @@ mod tests {
                 sleep(Duration::from_millis(millis.into()) * PIECE as u32 / (1 << 20)).await;
                 client.write_all(piece).await.expect("an open connection");
             }
-            while is_all {
-                yield_now().await;
+            loop {
+                match is_all {
+                    true => yield_now().await,
+                    false => pending().await,
+                }
             }
-            pending().await
         };
         let sent = tokio::select! {
             sent = incoming.next(&limits) => sent.inspect(|_| assert!(incoming.known)),

@@ -7,7 +7,7 @@ use kafka_protocol::protocol::Encodable;
 /// Longest request taken: a record batch of 16 MiB fits. (Kafka's `socket.request.max.bytes` is 100 MiB.)
 pub const MAX_FRAME: usize = 20 * 1024 * 1024;
 
-/// What a frame begins with is its length, without this.
+/// How many bytes its length takes, which stands before the frame.
 pub(crate) const PREFIX: usize = size_of::<i32>();
 
 /// The length of the frame at the start of `buffer`, which has at least a prefix. What follows a length that no request

@@ -1,7 +1,7 @@
 //! From a frame to a request.
 
 use crate::messages::*;
-use crate::wire::apis::{self, Api};
+use crate::wire::apis;
 use crate::wire::frame::encode;
 use crate::wire::outline::Walk;
 use bytes::{Buf, Bytes, BytesMut};
@@ -92,9 +92,8 @@ pub(crate) const LONGEST: usize = 1 << 30;
 pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let (mut start, rest) = start.split_at_checked(8)?;
     let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-    let is_taken =
-        |(api, versions, _): &&Api| *api == ApiKey::Produce && versions.contains(&version);
-    let (api, ..) = apis::by_key(key).filter(is_taken)?;
+    let (api, versions, _) = apis::by_key(key)?;
+    let is_taken = *api == ApiKey::Produce && versions.contains(&version);
     let mut walk = Walk::behind_header(rest, *api, version)?;
     walk.text()?;
     let acks_and_timeout = walk.take(6)?;
@@ -103,7 +102,7 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let partitions = walk.elements()?;
     let index = walk.take(4)?.get_i32();
     let is_answered = acks_and_timeout[..2] != [0, 0] && topics == 1 && partitions == 1;
-    if !is_answered {
+    if !is_taken || !is_answered {
         return None;
     }
     let partition = PartitionProduceResponse::default()
