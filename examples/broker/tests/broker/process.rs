@@ -209,12 +209,10 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Output {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let child = command.stderr(Stdio::piped()).spawn();
     let mut child = child.expect("start the client");
-    // It fits into the pipe. A client that ends early leaves it unread.
-    let _ = child
-        .stdin
-        .take()
-        .expect("piped")
-        .write_all(input.as_bytes());
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_owned();
+    // A client that ends early leaves input unread.
+    thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
     let (sender, ended) = mpsc::channel();
     let id = child.id();
     thread::spawn(move || sender.send(child.wait_with_output()));
