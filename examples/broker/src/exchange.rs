@@ -4,13 +4,13 @@ use crate::messages::*;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// The one broker of this cluster.
 pub(crate) const NODE: BrokerId = BrokerId(1);
 
+/// One client, at its connection.
 pub(crate) struct Caller {
     /// Where the client reached this broker, and so will reach its coordinator.
     pub(crate) address: SocketAddr,
@@ -22,11 +22,9 @@ pub(crate) struct Caller {
     pub(crate) version: i16,
     /// Whether there is memory for the request to be parked. If not, it is answered at once.
     pub(crate) may_wait: bool,
-    pub(crate) refusals: Refusals,
+    /// Why its requests were refused. Clients send them again and again, and the log has each cause once.
+    pub(crate) refusals: Mutex<BTreeSet<&'static str>>,
 }
-
-/// Why requests of one connection were refused. Clients send them again and again, and the log has each cause once.
-pub(crate) type Refusals = Arc<Mutex<BTreeSet<&'static str>>>;
 
 /// What a step of a request comes to: something, or the error that its client is told.
 pub(crate) type Outcome<T = ()> = Result<T, ResponseError>;
@@ -46,26 +44,27 @@ pub(crate) fn milliseconds(count: i32) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
-pub(crate) enum Answer {
-    Response(Box<ResponseKind>),
-    /// Much data, which is read only when the client can be sent it. The number is how many bytes it has at most once it
-    /// is encoded, without the names that stand in the request.
-    Unread(usize, Box<dyn FnOnce() -> ResponseKind + Send>),
+/// A response, which is read only when there is memory for it.
+pub(crate) struct Answer {
+    /// How many bytes it has at most once it is encoded, without those that were counted with its request, and without the
+    /// names that stand there. 0 if nothing more is counted.
+    pub(crate) size: usize,
+    pub(crate) read: Box<dyn FnOnce() -> ResponseKind + Send>,
 }
 
 impl Answer {
-    /// An answer that takes `size` bytes which were not counted with its request.
     pub(crate) fn unread<R: Into<ResponseKind>>(
         size: usize,
         read: impl FnOnce() -> R + Send + 'static,
     ) -> Self {
-        Self::Unread(size, Box::new(|| read().into()))
+        let read = Box::new(|| read().into());
+        Self { size, read }
     }
 }
 
-impl<R: Into<ResponseKind>> From<R> for Answer {
+impl<R: Into<ResponseKind> + Send + 'static> From<R> for Answer {
     fn from(response: R) -> Self {
-        Self::Response(Box::new(response.into()))
+        Self::unread(0, || response)
     }
 }
 
@@ -115,15 +114,6 @@ pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Receiver<Answer>,
     /// What takes the client's request out of where it waits. For one that has been answered it does nothing.
     pub(crate) leave: Option<Box<dyn FnOnce() + Send>>,
-}
-
-impl Waiting {
-    /// Waits for the answer. `None` if the operation ended without one.
-    pub(crate) async fn answer(&mut self) -> Option<Answer> {
-        let answer = (&mut self.answer).await.ok();
-        self.leave = None;
-        answer
-    }
 }
 
 impl Drop for Waiting {

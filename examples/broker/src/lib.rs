@@ -50,26 +50,23 @@ pub fn run() -> ExitCode {
         arguments.push("demo".into());
     }
     let done = complete(Cli::parse_from(arguments).command);
+    // The reader of the output may have closed it: `broker | head` is no failure.
     let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        // The reader of the output has closed it: `broker | head` is no failure.
-        Err(error) if error.downcast_ref().is_some_and(is_closed) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err(error) if !error.downcast_ref().is_some_and(is_closed) => {
             log!("{error:#}");
             ExitCode::FAILURE
         }
+        _ => ExitCode::SUCCESS,
     }
 }
 
-/// Does it. False if the demonstration failed.
-fn complete(command: Command) -> anyhow::Result<bool> {
+fn complete(command: Command) -> anyhow::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.thread_name("broker").enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Serve(options) => serve::run(&options).await.map(|()| true),
+            Command::Serve(options) => serve::run(&options).await,
             Command::Demo(options) => demo::run(&options).await,
         }
     })

@@ -36,6 +36,7 @@ const LATENESS: [f64; 11] = [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1
 /// The page needs nothing from elsewhere, and may get nothing. (Its icon is in itself.)
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; img-src data:";
+const FIGURES: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// How often what was recorded is moved to the histograms, which do not grow.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -74,11 +75,15 @@ pub(crate) async fn show(
     });
     let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
     let host: Arc<str> = host.into();
+    let policy = [(CONTENT_SECURITY_POLICY, POLICY)];
+    let page = (policy, Html(include_str!("page/page.html")));
+    let metrics = async move || ([(CONTENT_TYPE, FIGURES)], recorded.render());
+    let oldest = async move || ([(CONTENT_TYPE, "application/json")], oldest(&purgatories));
     let router = Router::new()
         .route("/", get(page))
-        .route("/metrics", get(current).with_state(recorded))
-        .route("/oldest", get(oldest).with_state(purgatories))
-        .route("/load", get(async move || load))
+        .route("/metrics", get(metrics))
+        .route("/oldest", get(oldest))
+        .route("/load", get(load))
         .layer(from_fn_with_state(host, check_host));
     for listener in listeners.0 {
         let serving = axum::serve(listener, router.clone());
@@ -110,22 +115,10 @@ async fn check_host(State(given): State<Arc<str>>, request: Request, next: Next)
     }
 }
 
-async fn page() -> impl IntoResponse {
-    let policy = [(CONTENT_SECURITY_POLICY, POLICY)];
-    (policy, Html(include_str!("page/page.html")))
-}
-
-async fn current(State(figures): State<PrometheusHandle>) -> impl IntoResponse {
-    const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-    ([(CONTENT_TYPE, FORMAT)], figures.render())
-}
-
-async fn oldest(State(purgatories): State<Purgatories>) -> impl IntoResponse {
-    let (fetch, produce) = (&purgatories.fetch, &purgatories.produce);
+fn oldest(Purgatories { fetch, produce }: &Purgatories) -> String {
     // A snapshot goes over all that is parked: other tasks of this thread go on elsewhere meanwhile.
     let find = || json!({ "fetch": oldest_of(fetch), "produce": oldest_of(produce) });
-    let found = tokio::task::block_in_place(find);
-    ([(CONTENT_TYPE, "application/json")], found.to_string())
+    tokio::task::block_in_place(find).to_string()
 }
 
 fn oldest_of(purgatory: &Purgatory<Delayed>) -> Value {

@@ -160,9 +160,7 @@ mod tests {
         };
         append();
         let fetch = Box::new(Fetch::new(fetch("t", 1, 0), &topics));
-        let Answer::Unread(size, read) = fetch.answer() else {
-            panic!("it is read")
-        };
+        let Answer { size, read } = fetch.answer();
         append();
         let ResponseKind::Fetch(answer) = read() else {
             panic!("another answer")

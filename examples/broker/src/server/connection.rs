@@ -1,12 +1,11 @@
 //! One client's connection: a request in, its answer out, and then the next, as in Kafka's own broker.
 
 use crate::broker::Broker;
-use crate::exchange::{Answer, Caller, Refusals, Reply};
+use crate::exchange::{Answer, Caller, Reply};
 use crate::server::incoming::{End, Incoming, Sent};
-use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
+use crate::server::limits::{Limits, PER_ELEMENT, time_for};
 use crate::wire::frame::{ENVELOPE, MAX_FRAME, encode};
 use crate::wire::request::Envelope;
-use bytes::BytesMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -26,7 +25,8 @@ pub(crate) struct Context {
 /// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
 ///
 /// Whatever ends this drops the request that is being served: that is what takes a vanished client's request out of
-/// its purgatory.
+/// its purgatory. (A client that sends many requests at once gets no more than its turn: tokio ends that when it has
+/// taken memory for some dozens.)
 pub(crate) async fn serve(
     mut socket: TcpStream,
     client: SocketAddr,
@@ -35,16 +35,21 @@ pub(crate) async fn serve(
     let _open = Arc::clone(&context.broker.connection);
     // Answers are written whole, so there is nothing to gather.
     socket.set_nodelay(true)?;
-    let address = socket.local_addr()?;
+    let caller = Caller {
+        address: socket.local_addr()?,
+        client,
+        client_id: String::new(),
+        version: 0,
+        may_wait: false,
+        refusals: Default::default(),
+    };
     let (reader, writer) = socket.split();
     let mut connection = Connection {
         broker: &context.broker,
         limits: &context.limits,
-        address,
-        client,
+        caller,
         incoming: Incoming::new(reader),
         writer,
-        refusals: Refusals::default(),
     };
     loop {
         let sent = tokio::select! {
@@ -53,22 +58,16 @@ pub(crate) async fn serve(
             sent = connection.incoming.next(&context.limits) => sent?,
         };
         connection.answer(sent).await?;
-        if connection.incoming.has_more() {
-            // Others first: a client that sends many requests at once gets no more than its turn.
-            tokio::task::yield_now().await;
-        }
     }
 }
 
 struct Connection<'a> {
     broker: &'a Broker,
     limits: &'a Limits,
-    /// Where the client reached this broker.
-    address: SocketAddr,
-    client: SocketAddr,
+    /// With what is known of its last request.
+    caller: Caller,
     incoming: Incoming<'a>,
     writer: WriteHalf<'a>,
-    refusals: Refusals,
 }
 
 impl Connection<'_> {
@@ -77,9 +76,9 @@ impl Connection<'_> {
         let (frame, memory) = match sent {
             Sent::Request(frame, memory) => (frame, memory),
             Sent::TooLong(refusal, length) => {
-                if self.refusals.lock().insert("too long") {
+                if self.caller.refusals.lock().insert("too long") {
                     let is = format!("is too long: {length} bytes of at most {MAX_FRAME}");
-                    log!("{}: a request {is}: refused", self.client);
+                    log!("{}: a request {is}: refused", self.caller.client);
                 }
                 return write(&mut self.writer, &refusal).await;
             }
@@ -90,75 +89,47 @@ impl Connection<'_> {
         drop(frame);
         let decoded = self.limits.memory(elements).await?;
         let request = self.limits.work(weight, || envelope.decode()).await?;
-        let (correlation_id, version) = (envelope.correlation_id, envelope.version);
 
         let parked = self.limits.try_park(weight);
-        let caller = Caller {
-            address: self.address,
-            client: self.client,
-            client_id: envelope.client_id.clone(),
-            version,
-            may_wait: parked.is_some(),
-            refusals: self.refusals.clone(),
-        };
-        let handle = || self.broker.handle(request, &caller);
+        self.caller.client_id = envelope.client_id;
+        self.caller.version = envelope.version;
+        self.caller.may_wait = parked.is_some();
+        let handle = || self.broker.handle(request, &self.caller);
         let reply = self.limits.work(weight, handle).await;
         // What waits, and be it for memory, keeps no more than its share of what is parked: if all held what the others
         // wait for, none would go on.
         let is_enough = match &reply {
-            Reply::Now(Answer::Unread(size, _)) => 2 * size <= elements,
-            reply => matches!(reply, Reply::Now(_)),
+            Reply::Now(answer) => 2 * answer.size <= elements,
+            _ => false,
         };
         let answered = is_enough.then_some((memory, decoded));
         let counted = if is_enough { elements } else { 0 };
-        let answer = match reply {
+        let Answer { size, read } = match reply {
             Reply::Now(answer) => answer,
             Reply::Later(mut waiting) => {
                 let answer = tokio::select! {
                     // One that is there is given.
                     biased;
-                    answer = waiting.answer() => answer,
+                    answer = &mut waiting.answer => answer,
                     gone = self.incoming.gone() => match gone? {},
                 };
-                answer.ok_or_else(|| End::from("a request ended without an answer"))?
+                answer.map_err(|_| End::from("a request ended without an answer"))?
             }
             Reply::Never => return Ok(()),
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
         };
-        let encoding = self.encode(answer, (weight, counted), correlation_id, version);
-        let (bytes, memory) = encoding.await?;
+        // As read, and as encoded.
+        let memory = (2 * size).saturating_sub(counted);
+        let memory = self.limits.memory(memory).await?;
+        let encoding = || encode(&read(), envelope.correlation_id, envelope.version, size);
+        let bytes = self.limits.work(size, encoding).await;
+        let bytes = bytes.map_err(|error| format!("cannot encode an answer: {error}"))?;
+        // Names are those of the request.
+        debug_assert!(size == 0 || bytes.len() <= size + weight + ENVELOPE);
         drop(parked);
         write(&mut self.writer, &bytes).await?;
         drop((bytes, memory, answered));
         Ok(())
-    }
-
-    /// Reads what the answer to a request of this weight is to hold, and puts it into bytes; the memory for these is to be
-    /// kept as long as they are. So much of it was `counted` already.
-    async fn encode(
-        &self,
-        answer: Answer,
-        (weight, counted): (usize, usize),
-        correlation_id: i32,
-        version: i16,
-    ) -> Result<(BytesMut, Option<Share>), End> {
-        let encoded = match answer {
-            Answer::Response(response) => {
-                encode(&response, correlation_id, version, 0).map(|bytes| (bytes, None))
-            }
-            Answer::Unread(size, read) => {
-                // As read, and as encoded.
-                let memory = (2 * size).saturating_sub(counted);
-                let memory = self.limits.memory(memory).await?;
-                let encoding = || encode(&read(), correlation_id, version, size);
-                let bytes = self.limits.work(size, encoding).await;
-                // Names are those of the request.
-                let most = size + weight + ENVELOPE;
-                debug_assert!(bytes.as_ref().map_or(0, BytesMut::len) <= most);
-                bytes.map(|bytes| (bytes, Some(memory)))
-            }
-        };
-        encoded.map_err(|error| End::from(format!("cannot encode an answer: {error}")))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::messages::ApiKey;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
-use crate::wire::frame::{self, MAX_FRAME};
+use crate::wire::frame::{self, MAX_FRAME, PREFIX};
 use crate::wire::request::{LONGEST, START, refuse};
 use bytes::{Bytes, BytesMut};
 use std::convert::Infallible;
@@ -63,23 +63,18 @@ impl<'a> Incoming<'a> {
         if self.buffer.is_empty() {
             self.begin().await?;
         }
-        let too_slow = |_| End::from("a request took too long to arrive");
         let begun = Instant::now();
-        let prefix = self.read_up_to(size_of::<i32>());
-        let prefix = timeout_at(begun + time_for(0), prefix).await;
-        prefix.map_err(too_slow)??;
+        self.read_up_to(PREFIX, begun + time_for(0)).await?;
         let length = frame::length(&self.buffer)?;
         let arrival = begun + time_for(length);
         if length > MAX_FRAME {
-            let discarded = timeout_at(arrival, self.discard(length)).await;
-            return discarded.map_err(too_slow)?;
+            return self.discard(length, arrival).await;
         }
         let memory = limits.memory(length).await?;
         // At once: a buffer that grows bit by bit is copied, and has twice the room in the end.
-        let missing = (size_of::<i32>() + length).saturating_sub(self.buffer.len());
+        let missing = (PREFIX + length).saturating_sub(self.buffer.len());
         self.buffer.reserve(missing);
-        let whole = self.read_up_to(size_of::<i32>() + length);
-        timeout_at(arrival, whole).await.map_err(too_slow)??;
+        self.read_up_to(PREFIX + length, arrival).await?;
         self.known = true;
         Ok(Sent::Request(frame::take(&mut self.buffer, length), memory))
     }
@@ -99,45 +94,42 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Reads until the buffer has as many bytes.
-    async fn read_up_to(&mut self, length: usize) -> Result<(), End> {
+    /// Reads until the buffer has as many bytes, which have to be there by then.
+    async fn read_up_to(&mut self, length: usize, arrival: Instant) -> Result<(), End> {
         while self.buffer.len() < length {
             // What comes behind is read along, as far as it costs nothing.
-            if self.fill(length.max(ALLOWANCE)).await? == 0 {
-                return Err(End::from("connection closed inside a frame"));
-            }
+            match timeout_at(arrival, self.fill(length.max(ALLOWANCE))).await {
+                Err(_) => return Err(End::from("a request took too long to arrive")),
+                Ok(Ok(0)) => return Err(End::from("connection closed inside a frame")),
+                Ok(read) => read?,
+            };
         }
         Ok(())
     }
 
     /// Reads a request that is too long, and keeps its start only.
-    async fn discard(&mut self, length: usize) -> Result<Sent, End> {
+    async fn discard(&mut self, length: usize, arrival: Instant) -> Result<Sent, End> {
         let misfit = || End::from(format!("frame length {length} outside 0..={MAX_FRAME}"));
         if length > LONGEST {
             return Err(misfit());
         }
         // Told by its first bytes: a client that speaks TLS sends fewer than START, and waits for an answer.
-        self.read_up_to(size_of::<i32>() + size_of::<i16>()).await?;
-        if self.buffer[size_of::<i32>()..][..2] != (ApiKey::Produce as i16).to_be_bytes() {
+        self.read_up_to(PREFIX + 2, arrival).await?;
+        if self.buffer[PREFIX..][..2] != (ApiKey::Produce as i16).to_be_bytes() {
             return Err(misfit());
         }
-        self.read_up_to(size_of::<i32>() + START).await?;
+        self.read_up_to(PREFIX + START, arrival).await?;
         let start = frame::take(&mut self.buffer, START);
         let refusal = refuse(&start).ok_or_else(misfit)?;
         let mut left = length - START;
         while left > 0 {
-            self.read_up_to(left.min(ALLOWANCE)).await?;
+            self.read_up_to(left.min(ALLOWANCE), arrival).await?;
             let discarded = left.min(self.buffer.len());
             left -= discarded;
             let _ = self.buffer.split_to(discarded);
         }
         self.known = true;
         Ok(Sent::TooLong(refusal, length))
-    }
-
-    /// Whether bytes of another request have come already.
-    pub(crate) fn has_more(&self) -> bool {
-        !self.buffer.is_empty()
     }
 
     /// Fails when the client goes away, or sends what is no request. Reads ahead a little for that, but begins
@@ -148,7 +140,7 @@ impl<'a> Incoming<'a> {
                 if self.fill(ALLOWANCE).await? == 0 {
                     return Err(End::Closed);
                 }
-                if self.buffer.len() >= size_of::<i32>() {
+                if self.buffer.len() >= PREFIX {
                     frame::length(&self.buffer)?;
                 }
             }
@@ -173,60 +165,72 @@ impl<'a> Incoming<'a> {
 mod tests {
     use super::*;
     use crate::requests::{frame, produce_request};
+    use std::future::pending;
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;
 
-    /// The client's end of a connection, and the broker's.
-    async fn connected() -> (TcpStream, TcpStream) {
+    /// What comes of a request that begins after 9 seconds and arrives at this pace, and when. If it is all there, the time
+    /// stands still until it is read.
+    async fn receive(request: &[u8], is_all: bool, millis: u32, known: bool) -> (String, u64) {
+        const PIECE: usize = 64 * 1024;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        let client = TcpStream::connect(address).await.expect("a client");
-        (client, listener.accept().await.expect("the client").0)
-    }
-
-    /// What comes of a produce request of 40 MiB that begins after 9 seconds and arrives at this pace.
-    async fn receive(time_per_mib: Duration) -> Result<Sent, End> {
-        const PIECE: usize = 64 * 1024;
-        let records = vec![0; 40 << 20];
-        let frame = frame(8, 0, &produce_request(1, 0, "t", &[(0, Some(&records))]));
-        let (mut client, mut socket) = connected().await;
+        let mut client = TcpStream::connect(address).await.expect("a client");
+        let (mut socket, _) = listener.accept().await.expect("the client");
+        let (mut incoming, limits) = (Incoming::new(socket.split().0), Limits::new());
+        incoming.known = known;
+        let begun = Instant::now();
         let sending = async {
             sleep(Duration::from_secs(9)).await;
-            for piece in frame.chunks(PIECE) {
-                sleep(time_per_mib * PIECE as u32 / (1 << 20)).await;
+            for piece in request.chunks(PIECE) {
+                sleep(Duration::from_millis(millis.into()) * PIECE as u32 / (1 << 20)).await;
                 client.write_all(piece).await.expect("an open connection");
             }
-            // Time stands still meanwhile.
             loop {
-                yield_now().await;
+                match is_all {
+                    true => yield_now().await,
+                    false => pending().await,
+                }
             }
         };
-        let (mut incoming, limits) = (Incoming::new(socket.split().0), Limits::new());
-        tokio::select! {
+        let sent = tokio::select! {
             sent = incoming.next(&limits) => sent.inspect(|_| assert!(incoming.known)),
             () = sending => unreachable!("it has no end"),
+        };
+        let outcome = match sent {
+            Ok(Sent::Request(..)) => "taken".to_owned(),
+            Ok(Sent::TooLong(_, length)) => format!("longer than {} MiB", length >> 20),
+            Err(End::Closed) => "closed".to_owned(),
+            Err(End::Dropped(reason)) => reason,
+        };
+        (outcome, begun.elapsed().as_secs())
+    }
+
+    /// A long request has more time than a short one, also where it is too long to be kept. Of an idle client, the machine
+    /// may have gone without a word.
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_arrive_in_its_time_is_given_up() {
+        let [long, longer] = [15, 40].map(|mib: usize| {
+            let records = vec![0; mib << 20];
+            frame(8, 0, &produce_request(1, 0, "t", &[(0, Some(&records))]))
+        });
+        let (slow, none) = (
+            "a request took too long to arrive",
+            "no request within 10 s",
+        );
+        for (request, is_all, millis_per_mib, known, outcome, seconds) in [
+            (&[][..], false, 0, false, none, 10),
+            (&[], false, 0, true, "closed", 600),
+            (&[0, 0], false, 0, false, slow, 19),
+            (&[0, 0, 0, 100, 0, 1], false, 0, false, slow, 19),
+            (&long[..100], false, 0, false, slow, 34),
+            (&long, true, 1_200, false, "taken", 27),
+            (&longer, true, 1_200, false, "longer than 40 MiB", 57),
+            (&longer, true, 1_500, false, slow, 59),
+        ] {
+            let received = receive(request, is_all, millis_per_mib, known).await;
+            assert_eq!(received, (outcome.to_owned(), seconds));
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_too_long_has_time_for_its_length() {
-        let sent = receive(Duration::from_millis(1_200)).await;
-        let is_refused = matches!(sent, Ok(Sent::TooLong(_, 41_943_040..)));
-        assert!(is_refused, "{sent:?}");
-        let sent = receive(Duration::from_millis(1_500)).await;
-        assert!(matches!(sent, Err(End::Dropped(_))), "{sent:?}");
-    }
-
-    /// Its machine may have gone without a word.
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_idle_for_long_is_given_up() {
-        let (_client, mut socket) = connected().await;
-        let begun = Instant::now();
-        let mut incoming = Incoming::new(socket.split().0);
-        incoming.known = true;
-        let end = timeout(2 * IDLE, incoming.next(&Limits::new())).await;
-        assert!(matches!(end, Ok(Err(End::Closed))), "{end:?}");
-        assert!(begun.elapsed() >= IDLE);
     }
 }

@@ -7,6 +7,9 @@ use kafka_protocol::protocol::Encodable;
 /// Longest request taken: a record batch of 16 MiB fits. (Kafka's `socket.request.max.bytes` is 100 MiB.)
 pub const MAX_FRAME: usize = 20 * 1024 * 1024;
 
+/// How many bytes its length takes, which stands before the frame.
+pub(crate) const PREFIX: usize = size_of::<i32>();
+
 /// The length of the frame at the start of `buffer`, which has at least a prefix. What follows a length that no request
 /// has cannot be made sense of.
 pub fn length(buffer: &[u8]) -> Result<usize, String> {
@@ -17,7 +20,7 @@ pub fn length(buffer: &[u8]) -> Result<usize, String> {
 
 /// Takes a frame of this length off the start of `buffer`, where it is as a whole, without its prefix.
 pub fn take(buffer: &mut BytesMut, length: usize) -> Bytes {
-    buffer.advance(size_of::<i32>());
+    buffer.advance(PREFIX);
     buffer.split_to(length).freeze()
 }
 
@@ -31,7 +34,6 @@ pub(crate) fn encode(
     version: i16,
     room: usize,
 ) -> anyhow::Result<BytesMut> {
-    const PREFIX: usize = size_of::<i32>();
     let mut frame = BytesMut::with_capacity(ENVELOPE + room);
     frame.put_i32(0);
     let header = ResponseHeader::default().with_correlation_id(correlation_id);

@@ -6,7 +6,6 @@
 //! that the bytes in hand really cover get as far as the decoder.
 
 use crate::messages::*;
-use crate::wire::apis::Api;
 use bytes::Buf;
 use std::str::SplitWhitespace;
 
@@ -16,24 +15,11 @@ use std::str::SplitWhitespace;
 /// broker may have, named alone in its topic.
 const MAX_ELEMENTS: usize = 20_000;
 
-/// Walks a request behind its correlation id, whose body has to be laid out as its outline says, with no more elements
-/// than there may be: what its client calls itself, where its body begins, and how many elements it has. More bytes may
-/// follow.
-pub(crate) fn check<'a>(
-    request: &'a [u8],
-    (api, _, outline): &Api,
-    version: i16,
-) -> Option<(&'a [u8], usize, usize)> {
-    let (client_id, mut walk) = Walk::behind_header(request, *api, version, MAX_ELEMENTS)?;
-    let body = request.len() - walk.rest.len();
-    walk.fields(&mut outline.split_whitespace(), true)?;
-    walk.tagged_fields()?;
-    Some((client_id, body, MAX_ELEMENTS - walk.elements_left))
-}
-
 /// A place in the bytes of a request.
 pub(crate) struct Walk<'a> {
-    rest: &'a [u8],
+    /// What the client calls itself.
+    pub(crate) client_id: &'a [u8],
+    pub(crate) rest: &'a [u8],
     version: i16,
     /// Compact lengths (varint, plus one) and tagged fields after each structure.
     flexible: bool,
@@ -41,26 +27,29 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Begins behind the header of a request, of which `rest` is what follows the correlation id: what its client calls
-    /// itself, and the walk.
-    pub(crate) fn behind_header(
-        rest: &'a [u8],
-        api: ApiKey,
-        version: i16,
-        elements_left: usize,
-    ) -> Option<(&'a [u8], Self)> {
+    /// Begins behind the header of a request, of which `rest` is what follows the correlation id.
+    pub(crate) fn behind_header(rest: &'a [u8], api: ApiKey, version: i16) -> Option<Self> {
         let mut walk = Self {
+            client_id: &[],
             rest,
             version,
             flexible: false,
-            elements_left,
+            elements_left: MAX_ELEMENTS,
         };
         // An old-style string in every header.
-        let client_id = walk.text()?;
+        walk.client_id = walk.text()?;
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
         walk.flexible = api.request_header_version(version) >= 2;
         walk.tagged_fields()?;
-        Some((client_id, walk))
+        Some(walk)
+    }
+
+    /// Walks along a body, which has to be laid out as its outline says, with no more elements than there may be: how many
+    /// the request has. More bytes may follow.
+    pub(crate) fn body(&mut self, outline: &str) -> Option<usize> {
+        self.fields(&mut outline.split_whitespace(), true)?;
+        self.tagged_fields()?;
+        Some(MAX_ELEMENTS - self.elements_left)
     }
 
     /// Walks along the fields of an outline, up to the bracket that closes it: a number stands for that many bytes, `s`
@@ -112,13 +101,8 @@ impl<'a> Walk<'a> {
     /// An element count, charged against what a request may hold.
     pub(crate) fn elements(&mut self) -> Option<usize> {
         let count = self.length(4)?;
-        self.charge(count)?;
-        Some(count)
-    }
-
-    fn charge(&mut self, count: usize) -> Option<()> {
         self.elements_left = self.elements_left.checked_sub(count)?;
-        Some(())
+        Some(count)
     }
 
     /// A length or count: `width` bytes big-endian where -1 is null, or a varint of length plus one where 0 is.
@@ -137,7 +121,7 @@ impl<'a> Walk<'a> {
             return Some(());
         }
         let count = self.varint()? as usize;
-        self.charge(count)?;
+        self.elements_left = self.elements_left.checked_sub(count)?;
         for _ in 0..count {
             self.varint()?;
             let size = self.varint()? as usize;

@@ -286,29 +286,3 @@ fn long_answers_that_are_asked_for_together_are_all_made() {
     });
     broker.assert_clean(client);
 }
-
-/// Half a request, and none at all: neither is waited for for ever, but a long one for longer. A client that is only
-/// idle stays.
-#[test]
-fn requests_that_never_come() {
-    let (broker, mut idle) = Broker::with_topic(1, &[]);
-    let begun = Instant::now();
-    let [mut long, mut half, mut less, mut silent] = [(); 4].map(|()| broker.client());
-    let request = produce_request(1, 0, "t", &[(0, Some(&batch(&[&vec![0; 15 << 20]])))]);
-    let request = frame(PRODUCE, 1, &request);
-    long.send_raw(&request[..100]);
-    half.send_raw(&[0, 0, 0, 100, 0, 1]);
-    less.send_raw(&[0, 0]);
-    half.assert_closed();
-    less.assert_closed();
-    silent.assert_closed();
-    let took = begun.elapsed();
-    assert!(took >= Duration::from_secs(9), "{took:?}");
-    broker.wait_for_log("took too long to arrive");
-    broker.wait_for_log("no request within 10 s");
-    long.send_raw(&request[100..]);
-    let answer = long.receive::<ProduceRequest>(PRODUCE, 1);
-    assert_eq!(produced(answer), [(0, 0)]);
-    idle.produce("t", b"value");
-    broker.assert_tidy((idle, long));
-}

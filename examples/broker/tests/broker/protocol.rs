@@ -237,9 +237,9 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
     let memory = broker.resident_memory();
     let records = vec![7; 120_000_000];
     let next = produce_request(-1, 5_000, "t", &[(0, Some(&batch(&[b"value"])))]);
-    for (offset, version) in (0..).zip([3, PRODUCE, 9]) {
+    for (offset, (version, acks)) in (0..).zip([(3, -1), (PRODUCE, 1), (9, -1)]) {
         let records = &records[offset as usize * 20_000..];
-        let request = produce_request(-1, 5_000, "t", &[(2, Some(records))]);
+        let request = produce_request(acks, 5_000, "t", &[(2, Some(records))]);
         // Another is right behind it, and its start is read along.
         client.send_raw(&[frame(version, 1, &request), frame(PRODUCE, 2, &next)].concat());
         let answer = client.receive::<ProduceRequest>(version, 1);
@@ -256,11 +256,22 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
     let once = log.len() == 1 && log[0].contains("too long: 120000");
     assert!(once, "{log:?}");
     assert!(broker.resident_memory() < memory + (30 << 20));
-    // Longer ones, and other requests of such a length.
-    let produce = frame(PRODUCE, 1, &next);
-    for (length, start) in [(i32::MAX, &produce[4..]), (25_000_000, &[0, 1, 0, 11])] {
+    // Longer ones, other requests of such a length, and those which no answer for one partition fits. (A client that awaits
+    // none would take one for the answer to its next request.)
+    let produce = |acks, topics, partitions| {
+        let mut request = produce_request(acks, 0, "t", &vec![(0, None); partitions]);
+        request.topic_data = vec![request.topic_data.remove(0); topics];
+        frame(PRODUCE, 1, &request)[4..].to_vec()
+    };
+    for (length, start) in [
+        (i32::MAX, produce(-1, 1, 1)),
+        (25_000_000, vec![0, 1, 0, 11]),
+        (25_000_000, produce(0, 1, 1)),
+        (25_000_000, produce(-1, 1, 2)),
+        (25_000_000, produce(-1, 2, 1)),
+    ] {
         let mut stranger = broker.client();
-        stranger.send_raw(&[&length.to_be_bytes(), start, &[0; 4_000]].concat());
+        stranger.send_raw(&[&length.to_be_bytes()[..], &start, &[0; 4_000]].concat());
         stranger.assert_closed();
     }
     // A client that speaks TLS: as a length, its first bytes are one of 369 MB, and it waits for an answer.
