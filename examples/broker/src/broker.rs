@@ -112,7 +112,7 @@ impl Broker {
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
         let timeout = milliseconds(request.timeout_ms);
         let acks = request.acks;
-        let produced = Produced::append(request, &self.topics, &self.follower);
+        let produced = Box::new(Produced::append(request, &self.topics, &self.follower));
         match acks {
             ACKS_NONE => match produced.error() {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),
@@ -122,11 +122,10 @@ impl Broker {
                 let required = produced.required();
                 let required = required.iter();
                 let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
-                let produced = Box::new(produced);
                 park(&self.purgatories.produce, watches, produced, timeout)
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.
-            _ => produced.response().into(),
+            _ => produced.answer().into(),
         }
     }
 

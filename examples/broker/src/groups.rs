@@ -76,8 +76,8 @@ struct Shared {
     process: String,
 }
 
-/// Bytes of the coordinator's memory that were taken. Dropping it gives them back.
-type Charge = OwnedSemaphorePermit;
+/// Bytes of the coordinator's memory that were taken. Dropping the last clone gives them back.
+type Charge = Arc<OwnedSemaphorePermit>;
 
 impl Coordinator {
     /// A coordinator with the offsets that were kept.
@@ -148,15 +148,14 @@ impl Coordinator {
     }
 
     /// Does again what was done before the restart.
-    fn restore(&self, (group, topic, partition, committed): Change) -> Outcome {
+    fn restore(&self, (group, topic, partition, mut committed): Change) -> Outcome {
         let group = self.group_or_new(&group)?;
-        let (mut state, at) = (group.lock(), (topic, partition));
-        state.offsets.remove(&at);
-        if let Some(committed) = committed {
-            let charge = self.shared.charge(committed.size(&at.0))?;
-            state.offsets.insert(at, (committed, charge));
+        if let Some(committed) = &mut committed {
+            committed.charge = Some(self.shared.charge(committed.size(&topic))?);
         }
-        Ok(())
+        let changes = vec![((topic, partition), committed)];
+        // It is in the journal already.
+        group.lock().note(&mut Journal::default(), changes)
     }
 
     /// All offsets of all groups.
@@ -164,7 +163,7 @@ impl Coordinator {
         let mut changes = Vec::new();
         for group in self.all() {
             let state = group.lock();
-            for ((topic, partition), (committed, _)) in &state.offsets {
+            for ((topic, partition), committed) in &state.offsets {
                 let (group, topic) = (Id::clone(&state.id), Id::clone(topic));
                 changes.push((group, topic, *partition, Some(committed.clone())));
             }
@@ -213,7 +212,8 @@ impl Shared {
     fn charge(&self, bytes: usize) -> Outcome<Charge> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let charge = Arc::clone(&self.memory).try_acquire_many_owned(bytes);
-        charge.map_err(|_| ResponseError::GroupMaxSizeReached)
+        let charge = charge.map_err(|_| ResponseError::GroupMaxSizeReached)?;
+        Ok(Arc::new(charge))
     }
 
     fn next_number(&self) -> u64 {

@@ -79,14 +79,6 @@ impl Partition {
         self.produces.watch().at_rank(offset as u64)
     }
 
-    pub(crate) fn high_watermark(&self) -> i64 {
-        self.state.lock().high_watermark
-    }
-
-    pub(crate) fn log_start_offset(&self) -> i64 {
-        self.state.lock().log.start_offset
-    }
-
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
     pub(crate) fn has_replicated(&self, offset: i64) -> Option<Outcome> {
         let state = self.state.lock();
@@ -176,11 +168,23 @@ impl Partition {
         Ok((batches, told))
     }
 
-    /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset).
-    pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
+    /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset), or the end of the log that
+    /// a negative time stands for.
+    pub(crate) fn find_timestamp(&self, timestamp: i64) -> Outcome<(i64, i64)> {
+        const LATEST: i64 = -1;
+        const EARLIEST: i64 = -2;
+        const NONE: (i64, i64) = (-1, -1);
         let state = self.state.lock();
-        let found = state.log.find_timestamp(timestamp);
-        found.filter(|(_, offset)| *offset < state.high_watermark)
+        match timestamp {
+            LATEST => Ok((-1, state.high_watermark)),
+            EARLIEST => Ok((-1, state.log.start_offset)),
+            0.. => {
+                let found = state.log.find_timestamp(timestamp);
+                let found = found.filter(|(_, offset)| *offset < state.high_watermark);
+                Ok(found.unwrap_or(NONE))
+            }
+            _ => Err(ResponseError::InvalidRequest),
+        }
     }
 }
 

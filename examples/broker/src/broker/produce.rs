@@ -66,19 +66,6 @@ impl Produced {
         let required = required.map(|(to, partition)| (Arc::clone(partition), to.end_offset));
         required.collect()
     }
-
-    /// The answer as of now.
-    pub(crate) fn response(self) -> ProduceResponse {
-        let acks = self.acks;
-        let topic = |(name, partitions): (TopicName, Vec<_>)| {
-            let partitions = partitions.into_iter();
-            let responses = partitions.map(|(index, outcome)| response(index, outcome, acks));
-            TopicProduceResponse::default()
-                .with_name(name)
-                .with_partition_responses(responses.collect())
-        };
-        ProduceResponse::default().with_responses(self.topics.into_iter().map(topic).collect())
-    }
 }
 
 impl Request for Produced {
@@ -91,7 +78,15 @@ impl Request for Produced {
     /// The offsets. Partitions whose replicas did not make it in time get REQUEST_TIMED_OUT, and their records stay in the
     /// log: the producer cannot know whether they will be replicated, and is told so.
     fn answer(self: Box<Self>) -> Answer {
-        self.response().into()
+        let responses = self.topics.into_iter().map(|(name, partitions)| {
+            let partitions = partitions.into_iter();
+            let responses = partitions.map(|(index, outcome)| response(index, outcome, self.acks));
+            TopicProduceResponse::default()
+                .with_name(name)
+                .with_partition_responses(responses.collect())
+        });
+        let responses = responses.collect();
+        ProduceResponse::default().with_responses(responses).into()
     }
 }
 

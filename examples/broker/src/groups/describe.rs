@@ -60,7 +60,7 @@ fn described(state: &State) -> DescribedGroup {
             .with_group_instance_id(member.instance.as_deref().map(text))
             .with_client_id(text(&member.terms.client_id))
             .with_client_host(text(&member.terms.client_host))
-            .with_member_metadata(member.terms.protocols.metadata(protocol))
+            .with_member_metadata(member.terms.metadata(protocol))
             .with_member_assignment(assignment.unwrap_or_default())
     };
     DescribedGroup::default()

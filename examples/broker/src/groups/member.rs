@@ -40,12 +40,9 @@ pub(super) struct Terms {
     pub(super) client_host: Id,
     pub(super) session_timeout: Duration,
     pub(super) rebalance_timeout: Duration,
-    pub(super) protocols: Protocols,
-}
-
-/// What a member can do: names of protocols, the best first, with what it has to say to the leader in each.
-pub(super) struct Protocols {
-    pub(super) by_preference: Vec<(Id, Bytes)>,
+    /// Those that it knows, the best first, with what it has to say to the leader in each.
+    pub(super) protocols: Vec<(Id, Bytes)>,
+    /// The memory of these.
     _charge: Charge,
 }
 
@@ -61,7 +58,7 @@ impl Member {
 }
 
 impl Terms {
-    /// What a request to join says, if that can be, whatever the group.
+    /// What a request to join says, if that can be, whatever the group, and if there is memory for it.
     pub(super) fn of(
         request: &JoinGroupRequest,
         caller: &Caller,
@@ -75,41 +72,28 @@ impl Terms {
         ensure(is_named, ResponseError::InvalidRequest)?;
         let client_id = &caller.client_id;
         let client_id = &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)];
-        Ok(Self {
-            client_id: Id::from(client_id),
-            client_host: Id::from(format!("/{}", caller.client.ip())),
-            session_timeout,
-            rebalance_timeout: milliseconds(request.rebalance_timeout_ms).min(MAX_REBALANCE),
-            protocols: Protocols::copy(&request.protocols, shared)?,
-        })
-    }
-}
-
-impl Protocols {
-    /// Copies what a client offers.
-    ///
-    /// # Errors
-    /// INCONSISTENT_GROUP_PROTOCOL if it offers nothing, or more than a member may; GROUP_MAX_SIZE_REACHED if there is
-    /// no memory left for it.
-    pub(super) fn copy(offered: &[JoinGroupRequestProtocol], shared: &Shared) -> Outcome<Self> {
+        let offered = &request.protocols;
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
         ensure(is_few, ResponseError::InconsistentGroupProtocol)?;
         let bytes = offered.iter();
         let bytes = bytes.map(|it| PROTOCOL + it.name.len() + it.metadata.len());
         let charge = shared.charge(bytes.sum())?;
-        let copy = |protocol: &JoinGroupRequestProtocol| {
-            let metadata = Bytes::copy_from_slice(&protocol.metadata);
-            (Id::from(protocol.name.as_str()), metadata)
+        let copy = |it: &JoinGroupRequestProtocol| {
+            (Id::from(&*it.name), Bytes::copy_from_slice(&it.metadata))
         };
         Ok(Self {
+            client_id: Id::from(client_id),
+            client_host: Id::from(format!("/{}", caller.client.ip())),
+            session_timeout,
+            rebalance_timeout: milliseconds(request.rebalance_timeout_ms).min(MAX_REBALANCE),
+            protocols: offered.iter().map(copy).collect(),
             _charge: charge,
-            by_preference: offered.iter().map(copy).collect(),
         })
     }
 
-    /// The best first.
+    /// The names of its protocols.
     pub(super) fn names(&self) -> impl Iterator<Item = &Id> {
-        self.by_preference.iter().map(|(name, _)| name)
+        self.protocols.iter().map(|(name, _)| name)
     }
 
     pub(super) fn supports(&self, protocol: &str) -> bool {
@@ -118,7 +102,7 @@ impl Protocols {
 
     /// What the member has to say in `protocol`.
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
-        let mut protocols = self.by_preference.iter();
+        let mut protocols = self.protocols.iter();
         let found = protocols.find(|(name, _)| &**name == protocol);
         found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
     }

@@ -10,23 +10,18 @@ use bytes::Bytes;
 use request_purgatory::purgatory::RejectReason;
 use std::sync::Weak;
 
-pub(super) struct Join {
-    pub(super) request: JoinGroupRequest,
-    pub(super) version: i16,
-    /// The member id of a client that has none yet.
-    pub(super) fresh_id: Id,
-}
-
-impl Join {
-    fn instance(&self) -> Option<&str> {
-        self.request.group_instance_id.as_deref()
-    }
-}
-
 impl State {
     /// Takes in a member, or refuses it.
-    pub(super) fn join(&mut self, join: &Join, terms: Terms, waiter: Waiter) {
-        match self.take_in(join, terms) {
+    pub(super) fn join(
+        &mut self,
+        request: &JoinGroupRequest,
+        version: i16,
+        terms: Terms,
+        waiter: Waiter,
+    ) {
+        // For a client that has none yet.
+        let fresh_id = self.shared.fresh_id(&terms.client_id);
+        match self.take_in(request, version, &fresh_id, terms) {
             Ok((id, true)) => {
                 self.rebalance();
                 self.park(&id, Parked::Join, waiter);
@@ -37,8 +32,8 @@ impl State {
             }
             Err(error) => {
                 let given = match error {
-                    ResponseError::MemberIdRequired => &join.fresh_id,
-                    _ => join.request.member_id.as_str(),
+                    ResponseError::MemberIdRequired => &fresh_id,
+                    _ => request.member_id.as_str(),
                 };
                 waiter.answer(join_failed(given, error));
             }
@@ -47,23 +42,28 @@ impl State {
 
     /// Puts the member into the group. Returns its id, and whether all have to join again: not if it is as it was, in the
     /// generation that there is.
-    fn take_in(&mut self, join: &Join, terms: Terms) -> Outcome<(Id, bool)> {
+    fn take_in(
+        &mut self,
+        request: &JoinGroupRequest,
+        version: i16,
+        fresh_id: &Id,
+        terms: Terms,
+    ) -> Outcome<(Id, bool)> {
         self.check_exists()?;
-        self.check_agreeable(&join.request.protocol_type, &terms)?;
-        let member = &*join.request.member_id;
-        match (join.instance(), member) {
+        self.check_agreeable(&request.protocol_type, &terms)?;
+        match (request.group_instance_id.as_deref(), &*request.member_id) {
             (Some(instance), "") => match self.named(instance).cloned() {
-                Some(before) => Ok(self.replace(&before, join, terms)),
-                None => self.add(&join.fresh_id, join, terms),
+                Some(before) => Ok(self.replace(&before, fresh_id, terms)),
+                None => self.add(fresh_id, request, terms),
             },
             // It has to come again with its id: so that a client which joins, gets no answer and joins again does not
             // leave members behind that no client is.
-            (None, "") if join.version >= 4 => Err(ResponseError::MemberIdRequired),
-            (None, "") => self.add(&join.fresh_id, join, terms),
-            (None, _) if !self.members.contains_key(member) && self.shared.has_given(member) => {
-                self.add(&Id::from(member), join, terms)
+            (None, "") if version >= 4 => Err(ResponseError::MemberIdRequired),
+            (None, "") => self.add(fresh_id, request, terms),
+            (None, id) if !self.members.contains_key(id) && self.shared.has_given(id) => {
+                self.add(&Id::from(id), request, terms)
             }
-            (instance, _) => {
+            (instance, member) => {
                 self.check_identity(member, instance)?;
                 self.take_back(Id::from(member), terms)
             }
@@ -76,13 +76,13 @@ impl State {
             true => !kind.is_empty() && kind.len() <= MAX_ID,
             false => {
                 self.protocol_type.as_deref() == Some(kind)
-                    && terms.protocols.names().any(|name| self.all_support(name))
+                    && terms.names().any(|name| self.all_support(name))
             }
         };
         ensure(agreeable, ResponseError::InconsistentGroupProtocol)
     }
 
-    fn add(&mut self, id: &Id, join: &Join, terms: Terms) -> Outcome<(Id, bool)> {
+    fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<(Id, bool)> {
         let has_room = self.members.len() < self.shared.settings.max_members;
         ensure(has_room, ResponseError::GroupMaxSizeReached)?;
         let number = self.shared.next_number();
@@ -94,11 +94,11 @@ impl State {
             _ => ResponseError::GroupMaxSizeReached,
         })?;
         if self.members.is_empty() {
-            self.protocol_type = Some(Id::from(&*join.request.protocol_type));
+            self.protocol_type = Some(Id::from(&*request.protocol_type));
         }
         let member = Member {
             number,
-            instance: join.instance().map(Id::from),
+            instance: request.group_instance_id.as_deref().map(Id::from),
             terms,
             has_asked: false,
             assignment: Bytes::new(),
@@ -112,8 +112,7 @@ impl State {
     /// waits for is over.
     ///
     /// One that led is not told so: it would assign anew, and the assignment stands. The next rebalance elects a leader.
-    fn replace(&mut self, before: &Id, join: &Join, terms: Terms) -> (Id, bool) {
-        let id = &join.fresh_id;
+    fn replace(&mut self, before: &Id, id: &Id, terms: Terms) -> (Id, bool) {
         if let Some(mut member) = self.members.remove(before) {
             member.fail(before, ResponseError::FencedInstanceId);
             member.terms = terms;
@@ -128,7 +127,7 @@ impl State {
     fn take_back(&mut self, id: Id, terms: Terms) -> Outcome<(Id, bool)> {
         let member = self.members.get_mut(&id);
         let member = member.ok_or(ResponseError::UnknownMemberId)?;
-        let changed = member.terms.protocols.by_preference != terms.protocols.by_preference;
+        let changed = member.terms.protocols != terms.protocols;
         let leads = self.leader.as_ref() == Some(&id);
         let rebalances = match self.phase {
             // It has missed the answer to its join.

@@ -107,7 +107,7 @@ impl State {
     pub(super) fn choose_protocol(&self) -> Option<Id> {
         let mut votes = BTreeMap::<&Id, usize>::new();
         for member in self.members.values() {
-            let mut candidates = member.terms.protocols.names();
+            let mut candidates = member.terms.names();
             if let Some(vote) = candidates.find(|name| self.all_support(name)) {
                 *votes.entry(vote).or_default() += 1;
             }
@@ -118,7 +118,7 @@ impl State {
 
     pub(super) fn all_support(&self, protocol: &str) -> bool {
         let mut members = self.members.values();
-        members.all(|member| member.terms.protocols.supports(protocol))
+        members.all(|member| member.terms.supports(protocol))
     }
 
     /// The longest that any member asks for.
@@ -191,7 +191,7 @@ pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
         JoinGroupResponseMember::default()
             .with_member_id(text(id))
             .with_group_instance_id(member.instance.as_deref().map(text))
-            .with_metadata(member.terms.protocols.metadata(protocol))
+            .with_metadata(member.terms.metadata(protocol))
     };
     let leads = state.leader.as_ref() == Some(member);
     let members = state.members.iter().filter(|_| leads).map(listed);

@@ -2,7 +2,6 @@
 
 use super::group::{Group, State};
 use super::member::{Terms, join_failed, sync_failed};
-use super::membership::Join;
 use super::{Coordinator, describe};
 use crate::exchange::{Caller, NODE, Reply, Waiter, answered_later, code, ensure};
 use crate::messages::*;
@@ -20,7 +19,7 @@ impl Coordinator {
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> Reply {
         match request {
-            RequestKind::JoinGroup(asked) => self.join(asked, caller),
+            RequestKind::JoinGroup(asked) => self.join(&asked, caller),
             RequestKind::SyncGroup(asked) => self.sync(&asked, caller),
             RequestKind::Heartbeat(asked) => self.heartbeat(&asked).into(),
             RequestKind::LeaveGroup(asked) => self.leave(&asked, caller.version).into(),
@@ -42,22 +41,19 @@ impl Coordinator {
         }
     }
 
-    fn join(&self, request: JoinGroupRequest, caller: &Caller) -> Reply {
+    fn join(&self, request: &JoinGroupRequest, caller: &Caller) -> Reply {
         let find = || {
-            let terms = Terms::of(&request, caller, &self.shared)?;
+            let terms = Terms::of(request, caller, &self.shared)?;
             ensure(caller.may_wait, NO_ROOM)?;
             Ok((self.group_or_new(&request.group_id)?, terms))
         };
         match find() {
             Err(error) => join_failed(&request.member_id, error).into(),
             Ok((group, terms)) => {
-                let (version, fresh_id) = (caller.version, self.shared.fresh_id(&terms.client_id));
-                let join = Join {
-                    request,
-                    version,
-                    fresh_id,
-                };
-                waiting(group, |state, waiter| state.join(&join, terms, waiter))
+                let version = caller.version;
+                waiting(group, |state, waiter| {
+                    state.join(request, version, terms, waiter)
+                })
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use super::world::*;
 use crate::groups::journal::{Journal, read};
-use crate::groups::member::Id;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -308,7 +307,7 @@ fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_l
     journal.begin(&path, &[]).expect("there is room");
     let grow = |journal: &mut Journal| {
         while !journal.is_long() {
-            let change = (Id::from("g"), Id::from("t"), 0, None);
+            let change = ("g", "t", 0, ());
             journal.append(&[change]).expect("there is room");
         }
         fs::metadata(&path).expect("the journal").len()
