@@ -47,7 +47,8 @@ pub(crate) fn delete_topics(
 ) -> DeleteTopicsResponse {
     let delete = |name: TopicName| {
         let deleted = groups.forget_topic(&name, || topics.delete(&name));
-        let deleted = deleted.inspect(|topic| topic.answer_all());
+        let partitions = deleted.iter().flat_map(|topic| &topic.partitions);
+        partitions.for_each(|it| it.check_up_to(u64::MAX));
         DeletableTopicResult::default()
             .with_name(Some(name))
             .with_error_code(code(&deleted))

@@ -88,16 +88,9 @@ impl Partition {
         }
     }
 
-    /// From now on it takes no batch.
+    /// From now on it takes no batch. What waits for it is still to be [told](Self::check_up_to).
     pub(crate) fn delete(&self) {
         self.state.lock().deleted = true;
-    }
-
-    /// See [`Topic::answer_all`](super::topics::Topic::answer_all).
-    pub(crate) fn answer_all(&self) {
-        self.produces
-            .check_and_complete_with(Bound::all().up_to(u64::MAX));
-        self.fetches.check_and_complete_after_lock();
     }
 
     /// Appends a batch, unless it is a repeat: then this tells where the original is.
@@ -141,8 +134,14 @@ impl Partition {
             }
             state.high_watermark = offset;
         }
+        self.check_up_to(offset as u64);
+    }
+
+    /// Checks who waits for the high watermark to reach `offset`, or for more data. To be called with no lock held: this
+    /// completes requests.
+    pub(crate) fn check_up_to(&self, offset: u64) {
         // Produces that need more than that are not even looked at.
-        let needed = Bound::all().up_to(offset as u64);
+        let needed = Bound::all().up_to(offset);
         self.produces.check_and_complete_with(needed);
         // Fetches look at the high watermark under the lock under which it was moved.
         self.fetches.check_and_complete_after_lock();

@@ -8,8 +8,6 @@ use crate::messages::*;
 use crate::storage::batch::Batch;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 /// Whom a producer wants to wait for, if not for the leader alone (1): for no one, not even for an answer.
 pub(crate) const ACKS_NONE: i16 = 0;
@@ -24,8 +22,9 @@ pub(crate) struct Produced {
 type Part = Outcome<(Appended, Arc<Partition>)>;
 
 impl Produced {
-    /// Appends everything that `request` brings, if its acks are known. Each partition succeeds or fails by itself.
-    pub(crate) fn append(request: ProduceRequest, topics: &Topics, follower: &Follower) -> Self {
+    /// Appends everything that `request` brings, if its acks are known. Each partition succeeds or fails by itself. The
+    /// follower, a task of the current runtime, has it `lag` later.
+    pub(crate) fn append(request: ProduceRequest, topics: &Topics, lag: Duration) -> Self {
         let acks = request.acks;
         let topics = request.topic_data.into_iter().map(|topic| {
             let outcome = |data: &PartitionProduceData| {
@@ -36,7 +35,7 @@ impl Produced {
                 let batch = Batch::from_producer(records.ok_or(ResponseError::InvalidRecord)?)?;
                 let appended = partition.append(&batch)?;
                 // The high watermark moves, and requests wake up, once the follower has it.
-                follower.replicate(Arc::clone(&partition), appended.end_offset);
+                tokio::spawn(follow(Arc::clone(&partition), appended.end_offset, lag));
                 Ok((appended, partition))
             };
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
@@ -108,35 +107,13 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
     }
 }
 
-/// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is
-/// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
-pub(crate) struct Follower {
-    lag: Duration,
-    /// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
-    /// order of it. Not bounded, since an entry is smaller than the batch that it stands for.
-    appended: mpsc::UnboundedSender<(Arc<Partition>, i64, Instant)>,
-}
-
-impl Follower {
-    /// Starts a follower on the current tokio runtime.
-    pub(crate) fn start(lag: Duration) -> Self {
-        let (appended, mut queue) = mpsc::unbounded_channel::<(Arc<Partition>, _, _)>();
-        tokio::spawn(async move {
-            while let Some((partition, end_offset, due)) = queue.recv().await {
-                if due > Instant::now() {
-                    tokio::time::sleep_until(due).await;
-                }
-                // No lock is held here: the checks below run other requests' code.
-                partition.replicated_up_to(end_offset);
-            }
-        });
-        Self { lag, appended }
+/// What the other replica of every partition does. It lives in this process, so all there is of it is how far it has come:
+/// it "fetches" whatever the leader appended, `lag` later.
+async fn follow(partition: Arc<Partition>, end_offset: i64, lag: Duration) {
+    // (A sleep of no time takes some.)
+    if !lag.is_zero() {
+        tokio::time::sleep(lag).await;
     }
-
-    /// Lets the follower know that `partition` now reaches to `end_offset`.
-    pub(crate) fn replicate(&self, partition: Arc<Partition>, end_offset: i64) {
-        let due = Instant::now() + self.lag;
-        // Fails only when the runtime is gone, and the follower's task with it.
-        let _ = self.appended.send((partition, end_offset, due));
-    }
+    // No lock is held here: the checks below run other requests' code.
+    partition.replicated_up_to(end_offset);
 }

@@ -42,20 +42,14 @@ impl Coordinator {
     }
 
     fn join(&self, request: &JoinGroupRequest, caller: &Caller) -> Reply {
-        let find = || {
+        let join = || {
             let terms = Terms::of(request, caller, &self.shared)?;
             ensure(caller.may_wait, NO_ROOM)?;
-            Ok((self.group_or_new(&request.group_id)?, terms))
+            let (group, version) = (self.group_or_new(&request.group_id)?, caller.version);
+            let join = |state: &mut State, waiter| state.join(request, version, terms, waiter);
+            Ok(waiting(group, join))
         };
-        match find() {
-            Err(error) => join_failed(&request.member_id, error).into(),
-            Ok((group, terms)) => {
-                let version = caller.version;
-                waiting(group, |state, waiter| {
-                    state.join(request, version, terms, waiter)
-                })
-            }
-        }
+        join().unwrap_or_else(|error| join_failed(&request.member_id, error).into())
     }
 
     fn sync(&self, request: &SyncGroupRequest, caller: &Caller) -> Reply {
