@@ -40,7 +40,7 @@ impl Broker {
         let purgatories = Purgatories::new()?;
         let folder = settings.data.as_deref().map(Folder::open).transpose()?;
         let offsets = folder.as_ref().map(Folder::offsets);
-        let groups = groups::settings::Settings::new(settings.group_delay_ms, offsets)?;
+        let groups = groups::Settings::new(settings.group_delay_ms, offsets)?;
         let topics = Topics::open(purgatories.clone(), folder, settings.partitions)?;
         let is_topic = |name: &str| topics.topic(name).is_ok();
         let groups = Coordinator::open(groups, is_topic)?;

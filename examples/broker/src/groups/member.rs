@@ -1,12 +1,28 @@
 //! One member of a group, and what it is told when something is wrong.
 
-use super::settings::{MAX_CLIENT_ID, MAX_ID, MAX_PROTOCOLS, MAX_REBALANCE, SESSION};
 use super::{Charge, Shared};
 use crate::exchange::{Caller, Outcome, Waiter, ensure, milliseconds};
 use crate::messages::*;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Shortest and longest session that a member may ask for, as Kafka's `group.min.session.timeout.ms` (6 s there, which
+/// is long for trying things out) and `group.max.session.timeout.ms`.
+const SESSION: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(30 * 60);
+
+/// Longest rebalance timeout granted, whatever a member asks for.
+const MAX_REBALANCE: Duration = Duration::from_secs(30 * 60);
+
+/// Longest group id and instance id, in bytes.
+pub(super) const MAX_ID: usize = 255;
+
+/// Most of a client id that goes into a member id, in bytes.
+const MAX_CLIENT_ID: usize = 128;
+
+/// Most protocols that one member may offer.
+const MAX_PROTOCOLS: usize = 64;
 
 /// What a protocol takes in memory beside its texts, roughly.
 const PROTOCOL: usize = 96;
@@ -59,20 +75,16 @@ impl Member {
 
 impl Terms {
     /// What a request to join says, if that can be, whatever the group, and if there is memory for it.
-    pub(super) fn of(
-        request: &JoinGroupRequest,
-        caller: &Caller,
-        shared: &Shared,
-    ) -> Outcome<Self> {
-        let session_timeout = milliseconds(request.session_timeout_ms);
+    pub(super) fn of(asked: &JoinGroupRequest, caller: &Caller, shared: &Shared) -> Outcome<Self> {
+        let session_timeout = milliseconds(asked.session_timeout_ms);
         let is_session = SESSION.contains(&session_timeout);
         ensure(is_session, ResponseError::InvalidSessionTimeout)?;
         let is_name = |name: &StrBytes| (1..=MAX_ID).contains(&name.len());
-        let is_named = request.group_instance_id.as_ref().is_none_or(is_name);
+        let is_named = asked.group_instance_id.as_ref().is_none_or(is_name);
         ensure(is_named, ResponseError::InvalidRequest)?;
         let client_id = &caller.client_id;
         let client_id = &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)];
-        let offered = &request.protocols;
+        let offered = &asked.protocols;
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
         ensure(is_few, ResponseError::InconsistentGroupProtocol)?;
         let bytes = offered.iter();
@@ -85,7 +97,7 @@ impl Terms {
             client_id: Id::from(client_id),
             client_host: Id::from(format!("/{}", caller.client.ip())),
             session_timeout,
-            rebalance_timeout: milliseconds(request.rebalance_timeout_ms).min(MAX_REBALANCE),
+            rebalance_timeout: milliseconds(asked.rebalance_timeout_ms).min(MAX_REBALANCE),
             protocols: offered.iter().map(copy).collect(),
             _charge: charge,
         })

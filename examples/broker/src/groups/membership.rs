@@ -1,9 +1,8 @@
 //! Who comes into a group, comes back, and goes.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, Parked, Terms, join_failed};
+use super::member::{Id, MAX_ID, Member, Parked, Terms, join_failed};
 use super::rebalance::joined;
-use super::settings::MAX_ID;
 use crate::exchange::{Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;

@@ -4,9 +4,11 @@ use super::Coordinator;
 use super::group::{Phase, State};
 use super::journal::{At, Committed, Journal, Offsets};
 use super::member::Id;
-use super::settings::MAX_OFFSET_METADATA;
 use crate::exchange::{Answer, Outcome, code, ensure};
 use crate::messages::*;
+
+/// Longest metadata of a committed offset, as Kafka's `offset.metadata.max.bytes`.
+const MAX_OFFSET_METADATA: usize = 4096;
 
 /// What is told where nothing was committed.
 const NOTHING: Committed = Committed {

@@ -92,30 +92,23 @@ fn a_leader_that_joins_again_assigns_anew() {
     let synced = world.sync(&ids[1], 2, &[]).answer();
     assert_eq!((synced.error_code, synced.assignment.len()), (0, 0));
     // It ends the generation once it has something else to say.
-    let mut other = join_request(&ids[1]);
-    other.protocols[0].metadata = share(&ids[1], 1);
-    for mut join in [world.ask(other, 9), world.rejoin(&ids[0])] {
+    let changed = |generation| {
+        let mut changed = join_request(&ids[1]);
+        changed.protocols[0].metadata = share(&ids[1], generation);
+        world.ask(changed, 9)
+    };
+    for mut join in [changed(2), world.rejoin(&ids[0])] {
         assert_eq!(join.answer().generation_id, 3);
     }
-}
-
-/// Before the leader has assigned: one that has missed its answer gets it, one that has changed makes all join again.
-#[test]
-fn a_member_that_joins_again_before_it_has_its_share_is_heard() {
-    let world = World::new();
-    let mut joins = [world.join().1, world.join().1];
-    world.pass(INITIAL_DELAY);
-    let ids = World::members(&mut joins);
-    assert_eq!(world.rejoin(&ids[1]).answer().generation_id, 1);
+    // Before the leader has assigned, it gets its answer again, and ends the generation as well.
+    assert_eq!(changed(2).answer().generation_id, 3);
     assert_eq!(world.phase(), "CompletingRebalance");
-    let mut changed = join_request(&ids[1]);
-    changed.protocols[0].metadata = share(&ids[1], 1);
-    let mut join = world.ask(changed, 9);
+    let mut join = changed(3);
     assert!(join.waits());
     let joined = world.rejoin(&ids[0]).answer();
     let mut members = joined.members.iter();
-    assert!(members.any(|it| it.metadata == share(&ids[1], 1)));
-    assert_eq!((joined.generation_id, join.answer().generation_id), (2, 2));
+    assert!(members.any(|it| it.metadata == share(&ids[1], 3)));
+    assert_eq!((joined.generation_id, join.answer().generation_id), (4, 4));
 }
 
 /// One that does not join again, although it lives, and one that does not ask for its share.

@@ -1,10 +1,9 @@
 //! A coordinator, its clock, and clients that ask it.
 
 use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
-use crate::groups::Coordinator;
 use crate::groups::group::Phase;
 use crate::groups::member::Parked;
-use crate::groups::settings::Settings;
+use crate::groups::{Coordinator, Settings};
 pub(super) use crate::messages::*;
 pub(super) use crate::requests::*;
 use bytes::{Bytes, BytesMut};
