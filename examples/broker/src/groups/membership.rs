@@ -18,53 +18,50 @@ impl State {
         terms: Terms,
         waiter: Waiter,
     ) {
-        // For a client that has none yet.
-        let fresh_id = self.shared.fresh_id(&terms.client_id);
-        match self.take_in(request, version, &fresh_id, terms) {
-            Ok((id, true)) => {
+        let id = match &*request.member_id {
+            "" => self.shared.fresh_id(&terms.client_id),
+            given => Id::from(given),
+        };
+        match self.take_in(&id, request, version, terms) {
+            Ok(true) => {
                 self.rebalance();
                 self.park(&id, Parked::Join, waiter);
             }
-            Ok((id, false)) => {
+            Ok(false) => {
                 self.touch(&id);
                 waiter.answer(joined(self, &id));
             }
-            Err(error) => {
-                let given = match error {
-                    ResponseError::MemberIdRequired => &fresh_id,
-                    _ => request.member_id.as_str(),
-                };
-                waiter.answer(join_failed(given, error));
-            }
+            Err(error @ ResponseError::MemberIdRequired) => waiter.answer(join_failed(&id, error)),
+            Err(error) => waiter.answer(join_failed(&request.member_id, error)),
         }
     }
 
-    /// Puts the member into the group. Returns its id, and whether all have to join again: not if it is as it was, in the
-    /// generation that there is.
+    /// Puts the member into the group, under this id. Returns whether all have to join again: not if it is as it was, in
+    /// the generation that there is.
     fn take_in(
         &mut self,
+        id: &Id,
         request: &JoinGroupRequest,
         version: i16,
-        fresh_id: &Id,
         terms: Terms,
-    ) -> Outcome<(Id, bool)> {
+    ) -> Outcome<bool> {
         self.check_exists()?;
         self.check_agreeable(&request.protocol_type, &terms)?;
-        match (request.group_instance_id.as_deref(), &*request.member_id) {
-            (Some(instance), "") => match self.named(instance).cloned() {
-                Some(before) => Ok(self.replace(&before, fresh_id, terms)),
-                None => self.add(fresh_id, request, terms),
+        let is_new = request.member_id.is_empty();
+        match request.group_instance_id.as_deref() {
+            Some(instance) if is_new => match self.named(instance).cloned() {
+                Some(before) => Ok(self.replace(&before, id, terms)),
+                None => self.add(id, request, terms),
             },
             // It has to come again with its id: so that a client which joins, gets no answer and joins again does not
             // leave members behind that no client is.
-            (None, "") if version >= 4 => Err(ResponseError::MemberIdRequired),
-            (None, "") => self.add(fresh_id, request, terms),
-            (None, id) if !self.members.contains_key(id) && self.shared.has_given(id) => {
-                self.add(&Id::from(id), request, terms)
+            None if is_new && version >= 4 => Err(ResponseError::MemberIdRequired),
+            None if !self.members.contains_key(id) && self.shared.has_given(id) => {
+                self.add(id, request, terms)
             }
-            (instance, member) => {
-                self.check_identity(member, instance)?;
-                self.take_back(Id::from(member), terms)
+            instance => {
+                self.check_identity(id, instance)?;
+                self.take_back(id, terms)
             }
         }
     }
@@ -81,7 +78,7 @@ impl State {
         ensure(agreeable, ResponseError::InconsistentGroupProtocol)
     }
 
-    fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<(Id, bool)> {
+    fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
         let has_room = self.members.len() < self.shared.settings.max_members;
         ensure(has_room, ResponseError::GroupMaxSizeReached)?;
         let number = self.shared.next_number();
@@ -104,14 +101,14 @@ impl State {
             parked: None,
         };
         self.members.insert(Id::clone(id), member);
-        Ok((Id::clone(id), true))
+        Ok(true)
     }
 
     /// A static member that was here before takes its own place again, under another member id. What its client before
     /// waits for is over.
     ///
     /// One that led is not told so: it would assign anew, and the assignment stands. The next rebalance elects a leader.
-    fn replace(&mut self, before: &Id, id: &Id, terms: Terms) -> (Id, bool) {
+    fn replace(&mut self, before: &Id, id: &Id, terms: Terms) -> bool {
         if let Some(mut member) = self.members.remove(before) {
             member.fail(before, ResponseError::FencedInstanceId);
             member.terms = terms;
@@ -119,15 +116,15 @@ impl State {
         }
         // If nothing changes for the others, they need not hear of it.
         let agree = self.protocol == self.choose_protocol();
-        (Id::clone(id), self.phase != Phase::Stable || !agree)
+        self.phase != Phase::Stable || !agree
     }
 
     /// A member joins again: because it was told to, because it wants a rebalance, or because it missed an answer.
-    fn take_back(&mut self, id: Id, terms: Terms) -> Outcome<(Id, bool)> {
-        let member = self.members.get_mut(&id);
+    fn take_back(&mut self, id: &Id, terms: Terms) -> Outcome<bool> {
+        let member = self.members.get_mut(id);
         let member = member.ok_or(ResponseError::UnknownMemberId)?;
         let changed = member.terms.protocols != terms.protocols;
-        let leads = self.leader.as_ref() == Some(&id);
+        let leads = self.leader.as_ref() == Some(id);
         let rebalances = match self.phase {
             // It has missed the answer to its join.
             Phase::CompletingRebalance => changed,
@@ -138,7 +135,7 @@ impl State {
         if rebalances {
             member.terms = terms;
         }
-        Ok((id, rebalances))
+        Ok(rebalances)
     }
 
     /// A member says that it goes. The members stay as they are if the answer is an error.
