@@ -38,8 +38,7 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
     CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
 }
 
-/// Deletes topics. Each succeeds or fails by itself; what waits for one is answered that there is no such topic, and
-/// groups forget their offsets in it.
+/// Deletes topics, each by itself. What waits for one is told that there is none, and groups forget their offsets in it.
 pub(crate) fn delete_topics(
     request: DeleteTopicsRequest,
     topics: &Topics,

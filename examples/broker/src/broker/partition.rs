@@ -124,8 +124,7 @@ impl Partition {
         ResponseError::KafkaStorageError
     }
 
-    /// Notes that the follower has the log up to `offset`. If that moves the high watermark, checks who waits for it.
-    /// To be called with no lock held.
+    /// The follower has the log up to `offset`: if that moves the high watermark, [checks](Self::check_up_to) who waits.
     pub(crate) fn replicated_up_to(&self, offset: i64) {
         {
             let mut state = self.state.lock();
@@ -137,8 +136,7 @@ impl Partition {
         self.check_up_to(offset as u64);
     }
 
-    /// Checks who waits for the high watermark to reach `offset`, or for more data. To be called with no lock held: this
-    /// completes requests.
+    /// Checks who waits for data, or for no more than `offset`. To be called with no lock held: this completes requests.
     pub(crate) fn check_up_to(&self, offset: u64) {
         // Produces that need more than that are not even looked at.
         let needed = Bound::all().up_to(offset);

@@ -55,8 +55,7 @@ impl Produced {
 
     /// The first error, if any partition has one.
     pub(crate) fn error(&self) -> Option<ResponseError> {
-        self.outcomes()
-            .find_map(|outcome| outcome.as_ref().err().copied())
+        self.outcomes().find_map(|it| it.as_ref().err()).copied()
     }
 
     /// The partitions that were appended to, and the offsets that their high watermarks have to reach.
@@ -107,8 +106,8 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
     }
 }
 
-/// What the other replica of every partition does. It lives in this process, so all there is of it is how far it has come:
-/// it "fetches" whatever the leader appended, `lag` later.
+/// The other replica of every partition lives in this process, so all there is of it is how far it has come: it "fetches"
+/// whatever the leader appended, `lag` later.
 async fn follow(partition: Arc<Partition>, end_offset: i64, lag: Duration) {
     // (A sleep of no time takes some.)
     if !lag.is_zero() {

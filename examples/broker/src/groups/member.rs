@@ -108,10 +108,6 @@ impl Terms {
         self.protocols.iter().map(|(name, _)| name)
     }
 
-    pub(super) fn supports(&self, protocol: &str) -> bool {
-        self.names().any(|name| &**name == protocol)
-    }
-
     /// What the member has to say in `protocol`.
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
         let mut protocols = self.protocols.iter();

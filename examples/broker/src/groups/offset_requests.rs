@@ -91,11 +91,11 @@ impl Coordinator {
                 partitions.collect()
             }
         };
-        let found = asked.into_iter().map(|at| {
+        let find = |at: At| {
             let found = offsets.get(&at).cloned();
             (at, found.unwrap_or(NOTHING))
-        });
-        let found: Vec<_> = found.collect();
+        };
+        let found: Vec<_> = asked.into_iter().map(find).collect();
         let size = found.iter().map(|((topic, _), found)| found.size(topic));
         Answer::unread(size.sum(), move || {
             let topics = found.chunk_by(|((one, _), _), ((other, _), _)| one == other);
@@ -175,11 +175,8 @@ impl Coordinator {
         let group = self.group(id).ok_or(ResponseError::GroupIdNotFound)?;
         let mut journal = self.journal.lock();
         let mut state = group.lock();
-        match state.phase {
-            Phase::Empty => {}
-            Phase::Dead => return Err(ResponseError::GroupIdNotFound),
-            _ => return Err(ResponseError::NonEmptyGroup),
-        }
+        ensure(state.phase != Phase::Dead, ResponseError::GroupIdNotFound)?;
+        ensure(state.phase == Phase::Empty, ResponseError::NonEmptyGroup)?;
         let all = state.offsets.keys().cloned().collect();
         state.forget(&mut journal, all)?;
         state.phase = Phase::Dead;

@@ -116,9 +116,9 @@ impl State {
         winner.map(|(name, _)| Id::clone(name))
     }
 
-    pub(super) fn all_support(&self, protocol: &str) -> bool {
+    pub(super) fn all_support(&self, protocol: &Id) -> bool {
         let mut members = self.members.values();
-        members.all(|member| member.terms.supports(protocol))
+        members.all(|member| member.terms.names().any(|name| name == protocol))
     }
 
     /// The longest that any member asks for.
@@ -137,15 +137,13 @@ impl State {
         if let Some(member) = self.members.get_mut(&id) {
             member.has_asked = true;
         }
-        if self.phase == Phase::Stable {
-            waiter.answer(synced(self, &id));
-            return self.touch(&id);
-        }
         self.park(&id, Parked::Sync, waiter);
-        if self.leader.as_ref() != Some(&id) {
-            return;
-        }
-        match self.assign(&request.assignments) {
+        let assigned = match self.phase {
+            Phase::Stable => Ok(()),
+            _ if self.leader.as_ref() == Some(&id) => self.assign(&request.assignments),
+            _ => return,
+        };
+        match assigned {
             Ok(()) => {
                 self.phase = Phase::Stable;
                 self.answer_each(synced);

@@ -199,16 +199,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |start| folder.path().join(format!("{start:020}.log"));
         let [oldest, second] = [0, 7].map(path);
-        let segments = [(0, &oldest), (7, &second)];
-        let mut segments = Segments {
-            folder: folder.path().to_owned(),
-            segments: segments
-                .map(|(start, path)| Segment::new(start, path))
-                .into(),
-        };
         // A folder is no file that could be removed.
         fs::create_dir(&oldest).expect("a folder in its place");
         fs::write(&second, [0]).expect("the second one");
+        let mut segments = Segments {
+            folder: folder.path().to_owned(),
+            segments: found_in(folder.path()).expect("two"),
+        };
         for _ in 0..2 {
             assert!(segments.remove_oldest().is_err());
             assert_eq!(segments.segments[0].start, 0);
