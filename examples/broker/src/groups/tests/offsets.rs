@@ -1,12 +1,9 @@
 //! Committing and fetching offsets, and the journal that keeps them.
 
-use super::world::*;
-use crate::groups::journal::{Journal, read};
-use std::fs;
-use std::path::PathBuf;
+use super::*;
+use crate::groups::journal::read;
 use std::sync::Barrier;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{fs, thread};
 use tempfile::{TempDir, tempdir};
 
 /// Commits as [`commit_request`] says; returns the error of each partition.

@@ -1,8 +1,7 @@
 //! Rebalances, one step after the other.
 
-use super::world::*;
+use super::*;
 use crate::messages::ResponseError as Code;
-use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -1,10 +1,8 @@
 //! Whatever a few clients do, in whatever order: every request is answered once, there is one leader, and all members
 //! of a generation are told the same.
 
-use super::world::*;
+use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-use std::time::Duration;
 
 const CLIENTS: usize = 5;
 
