@@ -10,7 +10,7 @@ pub(crate) mod topics;
 
 use crate::broker::delayed::{Purgatories, Request as _, park};
 use crate::broker::fetch::Fetch;
-use crate::broker::produce::{ACKS_ALL, ACKS_NONE, Produced};
+use crate::broker::produce::{ACKS_ALL, ACKS_NONE, Produced, follow};
 use crate::broker::topics::Topics;
 use crate::cli::Settings;
 use crate::exchange::{Caller, Reply, answered_later, milliseconds};
@@ -113,14 +113,16 @@ impl Broker {
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
         let timeout = milliseconds(request.timeout_ms);
         let acks = request.acks;
-        let produced = Box::new(Produced::append(request, &self.topics, self.replica_lag));
+        let produced = Box::new(Produced::append(request, &self.topics));
+        let required = produced.required();
+        // High watermarks move, and requests wake up, once the follower has it.
+        tokio::spawn(follow(required.clone(), self.replica_lag));
         match acks {
             ACKS_NONE => match produced.error() {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),
                 None => Reply::Never,
             },
             ACKS_ALL if caller.may_wait => {
-                let required = produced.required();
                 let required = required.iter();
                 let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
                 park(&self.purgatories.produce, watches, produced, timeout)

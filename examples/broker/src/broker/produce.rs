@@ -22,9 +22,8 @@ pub(crate) struct Produced {
 type Part = Outcome<(Appended, Arc<Partition>)>;
 
 impl Produced {
-    /// Appends everything that `request` brings, if its acks are known. Each partition succeeds or fails by itself. The
-    /// follower, a task of the current runtime, has it `lag` later.
-    pub(crate) fn append(request: ProduceRequest, topics: &Topics, lag: Duration) -> Self {
+    /// Appends everything that `request` brings, if its acks are known. Each partition succeeds or fails by itself.
+    pub(crate) fn append(request: ProduceRequest, topics: &Topics) -> Self {
         let acks = request.acks;
         let topics = request.topic_data.into_iter().map(|topic| {
             let outcome = |data: &PartitionProduceData| {
@@ -34,8 +33,6 @@ impl Produced {
                 let records = data.records.as_ref();
                 let batch = Batch::from_producer(records.ok_or(ResponseError::InvalidRecord)?)?;
                 let appended = partition.append(&batch)?;
-                // The high watermark moves, and requests wake up, once the follower has it.
-                tokio::spawn(follow(Arc::clone(&partition), appended.end_offset, lag));
                 Ok((appended, partition))
             };
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
@@ -108,11 +105,13 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
 
 /// The other replica of every partition lives in this process, so all there is of it is how far it has come: it
 /// "fetches" whatever the leader appended, `lag` later.
-async fn follow(partition: Arc<Partition>, end_offset: i64, lag: Duration) {
+pub(crate) async fn follow(appended: Vec<(Arc<Partition>, i64)>, lag: Duration) {
     // (A sleep of no time takes some.)
     if !lag.is_zero() {
         tokio::time::sleep(lag).await;
     }
-    // No lock is held here: the checks below run other requests' code.
-    partition.replicated_up_to(end_offset);
+    for (partition, end_offset) in appended {
+        // No lock is held here: the checks below run other requests' code.
+        partition.replicated_up_to(end_offset);
+    }
 }
