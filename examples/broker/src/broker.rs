@@ -10,7 +10,7 @@ pub(crate) mod topics;
 
 use crate::broker::delayed::{Purgatories, Request as _, park};
 use crate::broker::fetch::Fetch;
-use crate::broker::produce::{ACKS_ALL, ACKS_NONE, Follower, Produced};
+use crate::broker::produce::{ACKS_ALL, ACKS_NONE, Produced, follow};
 use crate::broker::topics::Topics;
 use crate::cli::Settings;
 use crate::exchange::{Caller, Reply, answered_later, milliseconds};
@@ -20,6 +20,7 @@ use crate::storage::folder::Folder;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The broker, without its sockets.
 pub(crate) struct Broker {
@@ -30,21 +31,21 @@ pub(crate) struct Broker {
     topics: Arc<Topics>,
     /// The next id of a producer. (Relaxed: it guards no memory.)
     producer_ids: AtomicU64,
-    follower: Follower,
+    replica_lag: Duration,
 }
 
 impl Broker {
-    /// A broker with the topics that were kept. Starts the follower on the current tokio runtime.
+    /// A broker with the topics that were kept.
     pub(crate) fn open(settings: &Settings) -> anyhow::Result<Self> {
         let purgatories = Purgatories::new()?;
         let folder = settings.data.as_deref().map(Folder::open).transpose()?;
         let offsets = folder.as_ref().map(Folder::offsets);
-        let groups = groups::settings::Settings::new(settings.group_delay_ms, offsets)?;
+        let groups = groups::Settings::new(settings.group_delay_ms, offsets)?;
         let topics = Topics::open(purgatories.clone(), folder, settings.partitions)?;
         let is_topic = |name: &str| topics.topic(name).is_ok();
         let groups = Coordinator::open(groups, is_topic)?;
         Ok(Self {
-            follower: Follower::start(settings.replica_lag_ms),
+            replica_lag: settings.replica_lag_ms,
             connection: Arc::default(),
             topics: Arc::new(topics),
             purgatories,
@@ -112,21 +113,22 @@ impl Broker {
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
         let timeout = milliseconds(request.timeout_ms);
         let acks = request.acks;
-        let produced = Produced::append(request, &self.topics, &self.follower);
+        let produced = Box::new(Produced::append(request, &self.topics));
+        let required = produced.required();
+        // High watermarks move, and requests wake up, once the follower has it.
+        tokio::spawn(follow(required.clone(), self.replica_lag));
         match acks {
             ACKS_NONE => match produced.error() {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),
                 None => Reply::Never,
             },
             ACKS_ALL if caller.may_wait => {
-                let required = produced.required();
                 let required = required.iter();
                 let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
-                let produced = Box::new(produced);
                 park(&self.purgatories.produce, watches, produced, timeout)
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.
-            _ => produced.response().into(),
+            _ => produced.answer().into(),
         }
     }
 

@@ -22,12 +22,11 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | requests | `requests`, `offset_requests`, `describe`: the protocol's requests and answers |
-//! | the coordinator | this file: finds groups, keeps what they share |
+//! | requests | `requests`, `offset_requests`: the protocol's requests and answers |
+//! | the coordinator | this file: finds groups, keeps what they share; what an operator may choose |
 //! | the state of a group | `group`, and what changes it: `membership`, `rebalance`; `journal` keeps its offsets |
-//! | parts | `member`, `settings` |
+//! | parts | `member` |
 
-mod describe;
 mod group;
 mod journal;
 mod member;
@@ -35,7 +34,6 @@ mod membership;
 mod offset_requests;
 mod rebalance;
 mod requests;
-pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -43,15 +41,53 @@ use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
 use group::{DelayedPhase, Group, Phase};
 use journal::{Change, Journal};
-use member::Id;
+use member::{Id, MAX_ID};
 use parking_lot::{Mutex, RwLock};
+use request_purgatory::threads::{Reaper, ReaperThread};
+use request_purgatory::time::Clock;
 use request_purgatory::{Purgatory, Tracker};
-use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How a coordinator behaves.
+pub(crate) struct Settings {
+    /// How long an empty group waits for more members before its first rebalance ends (Kafka's
+    /// `group.initial.rebalance.delay.ms`, 3 s there).
+    pub(crate) initial_delay: Duration,
+    pub(crate) max_groups: usize,
+    pub(crate) max_members: usize,
+    /// Most members of all groups together.
+    pub(crate) max_sessions: usize,
+    /// Most bytes of metadata, assignments and offsets of all groups together.
+    pub(crate) max_bytes: usize,
+    /// The file in which offsets are kept, if not in memory.
+    pub(crate) offsets: Option<PathBuf>,
+    /// Moved by hand, in tests.
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) reaper: Reaper,
+}
+
+impl Settings {
+    /// With threads of their own.
+    pub(crate) fn new(initial_delay: Duration, offsets: Option<PathBuf>) -> std::io::Result<Self> {
+        Ok(Self {
+            initial_delay,
+            max_groups: 10_000,
+            max_members: 1_000,
+            max_sessions: 100_000,
+            max_bytes: 256 * 1024 * 1024,
+            offsets,
+            clock: Arc::new(Instant::now()),
+            // One thread for the deadlines of rebalances and sessions, one for what they lead to.
+            reaper: Reaper::Shared(ReaperThread::spawn("groups")?),
+        })
+    }
+}
 
 /// The coordinator of all groups: there is one broker.
 pub(crate) struct Coordinator {
@@ -76,15 +112,12 @@ struct Shared {
     process: String,
 }
 
-/// Bytes of the coordinator's memory that were taken. Dropping it gives them back.
-type Charge = OwnedSemaphorePermit;
+/// Bytes of the coordinator's memory that were taken. Dropping the last clone gives them back.
+type Charge = Arc<OwnedSemaphorePermit>;
 
 impl Coordinator {
-    /// A coordinator with the offsets that were kept.
-    pub(crate) fn open(
-        settings: Settings,
-        is_topic: impl Fn(&str) -> bool,
-    ) -> anyhow::Result<Self> {
+    /// A coordinator with the offsets that were kept, but for those of topics of which none `exists`.
+    pub(crate) fn open(settings: Settings, exists: impl Fn(&str) -> bool) -> anyhow::Result<Self> {
         let clock = || Arc::clone(&settings.clock);
         let rebalances = Purgatory::builder("rebalances").clock(clock());
         let sessions = Tracker::builder("sessions").clock(clock());
@@ -111,7 +144,7 @@ impl Coordinator {
         if let Some(path) = &coordinator.shared.settings.offsets {
             let mut changes = journal::read(path)?;
             // A crash may have come between the deletion of a topic and that of its offsets.
-            changes.retain(|(_, topic, ..)| is_topic(topic));
+            changes.retain(|(_, topic, ..)| exists(topic));
             for change in changes {
                 if let Err(error) = coordinator.restore(change) {
                     log!("an offset that was kept is left out: {error}");
@@ -148,15 +181,14 @@ impl Coordinator {
     }
 
     /// Does again what was done before the restart.
-    fn restore(&self, (group, topic, partition, committed): Change) -> Outcome {
+    fn restore(&self, (group, topic, partition, mut committed): Change) -> Outcome {
         let group = self.group_or_new(&group)?;
-        let (mut state, at) = (group.lock(), (topic, partition));
-        state.offsets.remove(&at);
-        if let Some(committed) = committed {
-            let charge = self.shared.charge(committed.size(&at.0))?;
-            state.offsets.insert(at, (committed, charge));
+        if let Some(committed) = &mut committed {
+            committed.charge = Some(self.shared.charge(committed.size(&topic))?);
         }
-        Ok(())
+        let changes = vec![((topic, partition), committed)];
+        // It is in the journal already.
+        group.lock().note(&mut Journal::default(), changes)
     }
 
     /// All offsets of all groups.
@@ -164,7 +196,7 @@ impl Coordinator {
         let mut changes = Vec::new();
         for group in self.all() {
             let state = group.lock();
-            for ((topic, partition), (committed, _)) in &state.offsets {
+            for ((topic, partition), committed) in &state.offsets {
                 let (group, topic) = (Id::clone(&state.id), Id::clone(topic));
                 changes.push((group, topic, *partition, Some(committed.clone())));
             }
@@ -213,7 +245,8 @@ impl Shared {
     fn charge(&self, bytes: usize) -> Outcome<Charge> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let charge = Arc::clone(&self.memory).try_acquire_many_owned(bytes);
-        charge.map_err(|_| ResponseError::GroupMaxSizeReached)
+        let charge = charge.map_err(|_| ResponseError::GroupMaxSizeReached)?;
+        Ok(Arc::new(charge))
     }
 
     fn next_number(&self) -> u64 {

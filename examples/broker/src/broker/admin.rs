@@ -38,8 +38,7 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
     CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
 }
 
-/// Deletes topics. Each succeeds or fails by itself; what waits for one is answered that there is no such topic, and
-/// groups forget their offsets in it.
+/// Deletes topics, each by itself. What waits for one is told that there is none, and groups forget their offsets in it.
 pub(crate) fn delete_topics(
     request: DeleteTopicsRequest,
     topics: &Topics,
@@ -47,7 +46,8 @@ pub(crate) fn delete_topics(
 ) -> DeleteTopicsResponse {
     let delete = |name: TopicName| {
         let deleted = groups.forget_topic(&name, || topics.delete(&name));
-        let deleted = deleted.inspect(|topic| topic.answer_all());
+        let partitions = deleted.iter().flat_map(|topic| &topic.partitions);
+        partitions.for_each(|it| it.check_up_to(u64::MAX));
         DeletableTopicResult::default()
             .with_name(Some(name))
             .with_error_code(code(&deleted))

@@ -61,6 +61,34 @@ impl Fetch {
     fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
         self.topics.iter().flat_map(|(_, partitions)| partitions)
     }
+
+    fn read(self) -> FetchResponse {
+        let partition = |asked: PartitionFetch| {
+            // What was found when it was counted, unless it is gone.
+            let found = asked.find(asked.max_bytes, asked.max_bytes > 0);
+            let read = found.and_then(|(batches, told)| {
+                let records = batches.read().map_err(|error| asked.unreadable(&error))?;
+                Ok(told.with_records(Some(records)))
+            });
+            // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
+            let failed = |error: ResponseError| {
+                PartitionData::default()
+                    .with_error_code(error.code())
+                    .with_high_watermark(-1)
+                    .with_records(Some(Bytes::new()))
+            };
+            read.unwrap_or_else(failed)
+                .with_partition_index(asked.index)
+        };
+        let responses = self.topics.into_iter().map(|(name, partitions)| {
+            let partitions = partitions.into_iter().map(partition);
+            FetchableTopicResponse::default()
+                .with_topic(name)
+                .with_partitions(partitions.collect())
+        });
+        let responses = responses.collect();
+        FetchResponse::default().with_responses(responses)
+    }
 }
 
 impl Request for Fetch {
@@ -85,37 +113,6 @@ impl Request for Fetch {
         let topics = self.topics.iter_mut();
         let size = topics.flat_map(|(_, partitions)| partitions).map(size);
         Answer::unread(size.sum(), || self.read())
-    }
-}
-
-impl Fetch {
-    fn read(self) -> FetchResponse {
-        let partition = |asked: PartitionFetch| {
-            // What was found when it was counted, unless it is gone.
-            let found = asked.find(asked.max_bytes, asked.max_bytes > 0);
-            let read = found.and_then(|(batches, told)| {
-                let records = batches.read();
-                let records = records.map_err(|error| asked.unreadable(&error))?;
-                Ok(told.with_records(Some(records)))
-            });
-            // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
-            let failed = |error: ResponseError| {
-                PartitionData::default()
-                    .with_error_code(error.code())
-                    .with_high_watermark(-1)
-                    .with_records(Some(Bytes::new()))
-            };
-            read.unwrap_or_else(failed)
-                .with_partition_index(asked.index)
-        };
-        let responses = self.topics.into_iter().map(|(name, partitions)| {
-            let partitions = partitions.into_iter().map(partition);
-            FetchableTopicResponse::default()
-                .with_topic(name)
-                .with_partitions(partitions.collect())
-        });
-        let responses = responses.collect();
-        FetchResponse::default().with_responses(responses)
     }
 }
 

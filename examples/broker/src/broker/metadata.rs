@@ -1,7 +1,7 @@
 //! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
 
 use crate::broker::topics::{Topic, Topics};
-use crate::exchange::{Answer, Caller, NODE, Outcome, Reply};
+use crate::exchange::{Answer, Caller, NODE, Reply};
 use crate::messages::*;
 use crate::wire::apis::APIS;
 use std::collections::BTreeSet;
@@ -90,7 +90,8 @@ pub(crate) fn list_offsets(request: ListOffsetsRequest, topics: &Topics) -> List
         let find = |asked: &ListOffsetsPartition| {
             let response =
                 ListOffsetsPartitionResponse::default().with_partition_index(asked.partition_index);
-            match find_offset(topics, &topic.name, asked) {
+            let partition = topics.partition(&topic.name, asked.partition_index);
+            match partition.and_then(|partition| partition.find_timestamp(asked.timestamp)) {
                 Ok((timestamp, offset)) => response.with_timestamp(timestamp).with_offset(offset),
                 Err(error) => response.with_error_code(error.code()),
             }
@@ -100,17 +101,4 @@ pub(crate) fn list_offsets(request: ListOffsetsRequest, topics: &Topics) -> List
             .with_name(topic.name)
     });
     ListOffsetsResponse::default().with_topics(responses.collect())
-}
-
-fn find_offset(topics: &Topics, topic: &str, asked: &ListOffsetsPartition) -> Outcome<(i64, i64)> {
-    const LATEST: i64 = -1;
-    const EARLIEST: i64 = -2;
-    const NONE: (i64, i64) = (-1, -1);
-    let partition = topics.partition(topic, asked.partition_index)?;
-    match asked.timestamp {
-        LATEST => Ok((-1, partition.high_watermark())),
-        EARLIEST => Ok((-1, partition.log_start_offset())),
-        0.. => Ok(partition.find_timestamp(asked.timestamp).unwrap_or(NONE)),
-        _ => Err(ResponseError::InvalidRequest),
-    }
 }

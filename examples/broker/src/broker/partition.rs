@@ -79,14 +79,6 @@ impl Partition {
         self.produces.watch().at_rank(offset as u64)
     }
 
-    pub(crate) fn high_watermark(&self) -> i64 {
-        self.state.lock().high_watermark
-    }
-
-    pub(crate) fn log_start_offset(&self) -> i64 {
-        self.state.lock().log.start_offset
-    }
-
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
     pub(crate) fn has_replicated(&self, offset: i64) -> Option<Outcome> {
         let state = self.state.lock();
@@ -96,16 +88,9 @@ impl Partition {
         }
     }
 
-    /// From now on it takes no batch.
+    /// From now on it takes no batch. What waits for it is still to be [told](Self::check_up_to).
     pub(crate) fn delete(&self) {
         self.state.lock().deleted = true;
-    }
-
-    /// See [`Topic::answer_all`](super::topics::Topic::answer_all).
-    pub(crate) fn answer_all(&self) {
-        self.produces
-            .check_and_complete_with(Bound::all().up_to(u64::MAX));
-        self.fetches.check_and_complete_after_lock();
     }
 
     /// Appends a batch, unless it is a repeat: then this tells where the original is.
@@ -139,8 +124,7 @@ impl Partition {
         ResponseError::KafkaStorageError
     }
 
-    /// Notes that the follower has the log up to `offset`. If that moves the high watermark, checks who waits for it.
-    /// To be called with no lock held.
+    /// The follower has the log up to `offset`: if that moves the high watermark, [checks](Self::check_up_to) who waits.
     pub(crate) fn replicated_up_to(&self, offset: i64) {
         {
             let mut state = self.state.lock();
@@ -149,8 +133,13 @@ impl Partition {
             }
             state.high_watermark = offset;
         }
+        self.check_up_to(offset as u64);
+    }
+
+    /// Checks who waits for data, or for no more than `offset`. To be called with no lock held: this completes requests.
+    pub(crate) fn check_up_to(&self, offset: u64) {
         // Produces that need more than that are not even looked at.
-        let needed = Bound::all().up_to(offset as u64);
+        let needed = Bound::all().up_to(offset);
         self.produces.check_and_complete_with(needed);
         // Fetches look at the high watermark under the lock under which it was moved.
         self.fetches.check_and_complete_after_lock();
@@ -176,11 +165,23 @@ impl Partition {
         Ok((batches, told))
     }
 
-    /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset).
-    pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
+    /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset), or the end of the log that
+    /// a negative time stands for.
+    pub(crate) fn find_timestamp(&self, timestamp: i64) -> Outcome<(i64, i64)> {
+        const LATEST: i64 = -1;
+        const EARLIEST: i64 = -2;
+        const NONE: (i64, i64) = (-1, -1);
         let state = self.state.lock();
-        let found = state.log.find_timestamp(timestamp);
-        found.filter(|(_, offset)| *offset < state.high_watermark)
+        match timestamp {
+            LATEST => Ok((-1, state.high_watermark)),
+            EARLIEST => Ok((-1, state.log.start_offset)),
+            0.. => {
+                let found = state.log.find_timestamp(timestamp);
+                let found = found.filter(|(_, offset)| *offset < state.high_watermark);
+                Ok(found.unwrap_or(NONE))
+            }
+            _ => Err(ResponseError::InvalidRequest),
+        }
     }
 }
 

@@ -8,8 +8,6 @@ use crate::messages::*;
 use crate::storage::batch::Batch;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 /// Whom a producer wants to wait for, if not for the leader alone (1): for no one, not even for an answer.
 pub(crate) const ACKS_NONE: i16 = 0;
@@ -25,7 +23,7 @@ type Part = Outcome<(Appended, Arc<Partition>)>;
 
 impl Produced {
     /// Appends everything that `request` brings, if its acks are known. Each partition succeeds or fails by itself.
-    pub(crate) fn append(request: ProduceRequest, topics: &Topics, follower: &Follower) -> Self {
+    pub(crate) fn append(request: ProduceRequest, topics: &Topics) -> Self {
         let acks = request.acks;
         let topics = request.topic_data.into_iter().map(|topic| {
             let outcome = |data: &PartitionProduceData| {
@@ -35,8 +33,6 @@ impl Produced {
                 let records = data.records.as_ref();
                 let batch = Batch::from_producer(records.ok_or(ResponseError::InvalidRecord)?)?;
                 let appended = partition.append(&batch)?;
-                // The high watermark moves, and requests wake up, once the follower has it.
-                follower.replicate(Arc::clone(&partition), appended.end_offset);
                 Ok((appended, partition))
             };
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
@@ -56,8 +52,7 @@ impl Produced {
 
     /// The first error, if any partition has one.
     pub(crate) fn error(&self) -> Option<ResponseError> {
-        self.outcomes()
-            .find_map(|outcome| outcome.as_ref().err().copied())
+        self.outcomes().find_map(|it| it.as_ref().err()).copied()
     }
 
     /// The partitions that were appended to, and the offsets that their high watermarks have to reach.
@@ -65,19 +60,6 @@ impl Produced {
         let required = self.outcomes().flatten();
         let required = required.map(|(to, partition)| (Arc::clone(partition), to.end_offset));
         required.collect()
-    }
-
-    /// The answer as of now.
-    pub(crate) fn response(self) -> ProduceResponse {
-        let acks = self.acks;
-        let topic = |(name, partitions): (TopicName, Vec<_>)| {
-            let partitions = partitions.into_iter();
-            let responses = partitions.map(|(index, outcome)| response(index, outcome, acks));
-            TopicProduceResponse::default()
-                .with_name(name)
-                .with_partition_responses(responses.collect())
-        };
-        ProduceResponse::default().with_responses(self.topics.into_iter().map(topic).collect())
     }
 }
 
@@ -91,7 +73,15 @@ impl Request for Produced {
     /// The offsets. Partitions whose replicas did not make it in time get REQUEST_TIMED_OUT, and their records stay in the
     /// log: the producer cannot know whether they will be replicated, and is told so.
     fn answer(self: Box<Self>) -> Answer {
-        self.response().into()
+        let responses = self.topics.into_iter().map(|(name, partitions)| {
+            let partitions = partitions.into_iter();
+            let responses = partitions.map(|(index, outcome)| response(index, outcome, self.acks));
+            TopicProduceResponse::default()
+                .with_name(name)
+                .with_partition_responses(responses.collect())
+        });
+        let responses = responses.collect();
+        ProduceResponse::default().with_responses(responses).into()
     }
 }
 
@@ -113,35 +103,15 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
     }
 }
 
-/// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is
-/// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
-pub(crate) struct Follower {
-    lag: Duration,
-    /// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
-    /// order of it. Not bounded, since an entry is smaller than the batch that it stands for.
-    appended: mpsc::UnboundedSender<(Arc<Partition>, i64, Instant)>,
-}
-
-impl Follower {
-    /// Starts a follower on the current tokio runtime.
-    pub(crate) fn start(lag: Duration) -> Self {
-        let (appended, mut queue) = mpsc::unbounded_channel::<(Arc<Partition>, _, _)>();
-        tokio::spawn(async move {
-            while let Some((partition, end_offset, due)) = queue.recv().await {
-                if due > Instant::now() {
-                    tokio::time::sleep_until(due).await;
-                }
-                // No lock is held here: the checks below run other requests' code.
-                partition.replicated_up_to(end_offset);
-            }
-        });
-        Self { lag, appended }
+/// The other replica of every partition lives in this process, so all there is of it is how far it has come: it
+/// "fetches" whatever the leader appended, `lag` later.
+pub(crate) async fn follow(appended: Vec<(Arc<Partition>, i64)>, lag: Duration) {
+    // (A sleep of no time takes some.)
+    if !lag.is_zero() {
+        tokio::time::sleep(lag).await;
     }
-
-    /// Lets the follower know that `partition` now reaches to `end_offset`.
-    pub(crate) fn replicate(&self, partition: Arc<Partition>, end_offset: i64) {
-        let due = Instant::now() + self.lag;
-        // Fails only when the runtime is gone, and the follower's task with it.
-        let _ = self.appended.send((partition, end_offset, due));
+    for (partition, end_offset) in appended {
+        // No lock is held here: the checks below run other requests' code.
+        partition.replicated_up_to(end_offset);
     }
 }

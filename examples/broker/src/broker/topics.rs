@@ -22,14 +22,6 @@ pub(crate) struct Topic {
     pub(crate) partitions: Vec<Arc<Partition>>,
 }
 
-impl Topic {
-    /// Has what waits for one of its partitions told that it is deleted. To be called with no lock held: this completes
-    /// requests.
-    pub(crate) fn answer_all(&self) {
-        self.partitions.iter().for_each(|it| it.answer_all());
-    }
-}
-
 pub(crate) struct Topics {
     by_name: RwLock<ByName>,
     /// Where requests wait for partitions.
@@ -115,7 +107,7 @@ impl Topics {
         created
     }
 
-    /// Takes a topic away. What waits for it is still to be [answered](Topic::answer_all).
+    /// Takes a topic away. What waits for its partitions is still to be [told](Partition::check_up_to).
     pub(crate) fn delete(&self, name: &str) -> Outcome<Arc<Topic>> {
         let mut by_name = self.by_name.write();
         let topic = by_name.get(name).cloned();

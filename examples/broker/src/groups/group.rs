@@ -188,13 +188,8 @@ impl State {
     }
 
     /// Checks that a member is who it says it is, in the generation that it says.
-    pub(super) fn check_member(
-        &self,
-        member: &str,
-        instance: Option<&str>,
-        generation: i32,
-    ) -> Outcome {
-        self.check_identity(member, instance)?;
+    pub(super) fn check_member(&self, id: &str, name: Option<&str>, generation: i32) -> Outcome {
+        self.check_identity(id, name)?;
         let is_current = generation == self.generation;
         ensure(is_current, ResponseError::IllegalGeneration)
     }

@@ -20,8 +20,11 @@ const TIMES: u64 = 4;
 /// What an entry takes in memory beside its texts, roughly.
 const ENTRY: usize = 128;
 
-/// The committed offsets of one group, by topic and partition.
-pub(super) type Offsets = BTreeMap<(Id, i32), (Committed, Charge)>;
+/// The committed offsets of one group.
+pub(super) type Offsets = BTreeMap<At, Committed>;
+
+/// Topic and partition.
+pub(super) type At = (Id, i32);
 
 /// What was committed for a partition.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,6 +32,9 @@ pub(super) struct Committed {
     pub(super) offset: i64,
     pub(super) leader_epoch: i32,
     pub(super) metadata: Option<Id>,
+    /// The memory of it.
+    #[serde(skip)]
+    pub(super) charge: Option<Charge>,
 }
 
 impl Committed {
@@ -100,7 +106,7 @@ impl Journal {
     }
 
     /// Appends changes: after an error nothing of them.
-    pub(super) fn append(&mut self, changes: &[Change]) -> io::Result<()> {
+    pub(super) fn append(&mut self, changes: &[impl Serialize]) -> io::Result<()> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
@@ -132,7 +138,7 @@ impl Journal {
     }
 }
 
-fn lines(changes: &[Change]) -> io::Result<String> {
+fn lines(changes: &[impl Serialize]) -> io::Result<String> {
     let lines = changes.iter().map(serde_json::to_string);
     lines.map(|line| Ok(line? + "\n")).collect()
 }

@@ -1,12 +1,28 @@
 //! One member of a group, and what it is told when something is wrong.
 
-use super::settings::{MAX_CLIENT_ID, MAX_ID, MAX_PROTOCOLS, MAX_REBALANCE, SESSION};
 use super::{Charge, Shared};
 use crate::exchange::{Caller, Outcome, Waiter, ensure, milliseconds};
 use crate::messages::*;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Shortest and longest session that a member may ask for, as Kafka's `group.min.session.timeout.ms` (6 s there, which
+/// is long for trying things out) and `group.max.session.timeout.ms`.
+const SESSION: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(30 * 60);
+
+/// Longest rebalance timeout granted, whatever a member asks for.
+const MAX_REBALANCE: Duration = Duration::from_secs(30 * 60);
+
+/// Longest group id and instance id, in bytes.
+pub(super) const MAX_ID: usize = 255;
+
+/// Most of a client id that goes into a member id, in bytes.
+const MAX_CLIENT_ID: usize = 128;
+
+/// Most protocols that one member may offer.
+const MAX_PROTOCOLS: usize = 64;
 
 /// What a protocol takes in memory beside its texts, roughly.
 const PROTOCOL: usize = 96;
@@ -40,12 +56,9 @@ pub(super) struct Terms {
     pub(super) client_host: Id,
     pub(super) session_timeout: Duration,
     pub(super) rebalance_timeout: Duration,
-    pub(super) protocols: Protocols,
-}
-
-/// What a member can do: names of protocols, the best first, with what it has to say to the leader in each.
-pub(super) struct Protocols {
-    pub(super) by_preference: Vec<(Id, Bytes)>,
+    /// Those that it knows, the best first, with what it has to say to the leader in each.
+    pub(super) protocols: Vec<(Id, Bytes)>,
+    /// The memory of these.
     _charge: Charge,
 }
 
@@ -61,64 +74,43 @@ impl Member {
 }
 
 impl Terms {
-    /// What a request to join says, if that can be, whatever the group.
-    pub(super) fn of(
-        request: &JoinGroupRequest,
-        caller: &Caller,
-        shared: &Shared,
-    ) -> Outcome<Self> {
-        let session_timeout = milliseconds(request.session_timeout_ms);
+    /// What a request to join says, if that can be, whatever the group, and if there is memory for it.
+    pub(super) fn of(asked: &JoinGroupRequest, caller: &Caller, shared: &Shared) -> Outcome<Self> {
+        let session_timeout = milliseconds(asked.session_timeout_ms);
         let is_session = SESSION.contains(&session_timeout);
         ensure(is_session, ResponseError::InvalidSessionTimeout)?;
         let is_name = |name: &StrBytes| (1..=MAX_ID).contains(&name.len());
-        let is_named = request.group_instance_id.as_ref().is_none_or(is_name);
+        let is_named = asked.group_instance_id.as_ref().is_none_or(is_name);
         ensure(is_named, ResponseError::InvalidRequest)?;
         let client_id = &caller.client_id;
         let client_id = &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)];
-        Ok(Self {
-            client_id: Id::from(client_id),
-            client_host: Id::from(format!("/{}", caller.client.ip())),
-            session_timeout,
-            rebalance_timeout: milliseconds(request.rebalance_timeout_ms).min(MAX_REBALANCE),
-            protocols: Protocols::copy(&request.protocols, shared)?,
-        })
-    }
-}
-
-impl Protocols {
-    /// Copies what a client offers.
-    ///
-    /// # Errors
-    /// INCONSISTENT_GROUP_PROTOCOL if it offers nothing, or more than a member may; GROUP_MAX_SIZE_REACHED if there is
-    /// no memory left for it.
-    pub(super) fn copy(offered: &[JoinGroupRequestProtocol], shared: &Shared) -> Outcome<Self> {
+        let offered = &asked.protocols;
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
         ensure(is_few, ResponseError::InconsistentGroupProtocol)?;
         let bytes = offered.iter();
         let bytes = bytes.map(|it| PROTOCOL + it.name.len() + it.metadata.len());
         let charge = shared.charge(bytes.sum())?;
-        let copy = |protocol: &JoinGroupRequestProtocol| {
-            let metadata = Bytes::copy_from_slice(&protocol.metadata);
-            (Id::from(protocol.name.as_str()), metadata)
+        let copy = |it: &JoinGroupRequestProtocol| {
+            (Id::from(&*it.name), Bytes::copy_from_slice(&it.metadata))
         };
         Ok(Self {
+            client_id: Id::from(client_id),
+            client_host: Id::from(format!("/{}", caller.client.ip())),
+            session_timeout,
+            rebalance_timeout: milliseconds(asked.rebalance_timeout_ms).min(MAX_REBALANCE),
+            protocols: offered.iter().map(copy).collect(),
             _charge: charge,
-            by_preference: offered.iter().map(copy).collect(),
         })
     }
 
-    /// The best first.
+    /// The names of its protocols.
     pub(super) fn names(&self) -> impl Iterator<Item = &Id> {
-        self.by_preference.iter().map(|(name, _)| name)
-    }
-
-    pub(super) fn supports(&self, protocol: &str) -> bool {
-        self.names().any(|name| &**name == protocol)
+        self.protocols.iter().map(|(name, _)| name)
     }
 
     /// What the member has to say in `protocol`.
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
-        let mut protocols = self.by_preference.iter();
+        let mut protocols = self.protocols.iter();
         let found = protocols.find(|(name, _)| &**name == protocol);
         found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
     }

@@ -1,71 +1,67 @@
 //! Who comes into a group, comes back, and goes.
 
 use super::group::{Phase, State};
-use super::member::{Id, Member, Parked, Terms, join_failed};
+use super::member::{Id, MAX_ID, Member, Parked, Terms, join_failed};
 use super::rebalance::joined;
-use super::settings::MAX_ID;
 use crate::exchange::{Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
 use request_purgatory::purgatory::RejectReason;
 use std::sync::Weak;
 
-pub(super) struct Join {
-    pub(super) request: JoinGroupRequest,
-    pub(super) version: i16,
-    /// The member id of a client that has none yet.
-    pub(super) fresh_id: Id,
-}
-
-impl Join {
-    fn instance(&self) -> Option<&str> {
-        self.request.group_instance_id.as_deref()
-    }
-}
-
 impl State {
     /// Takes in a member, or refuses it.
-    pub(super) fn join(&mut self, join: &Join, terms: Terms, waiter: Waiter) {
-        match self.take_in(join, terms) {
-            Ok((id, true)) => {
+    pub(super) fn join(
+        &mut self,
+        request: &JoinGroupRequest,
+        version: i16,
+        terms: Terms,
+        waiter: Waiter,
+    ) {
+        let id = match &*request.member_id {
+            "" => self.shared.fresh_id(&terms.client_id),
+            given => Id::from(given),
+        };
+        match self.take_in(&id, request, version, terms) {
+            Ok(true) => {
                 self.rebalance();
                 self.park(&id, Parked::Join, waiter);
             }
-            Ok((id, false)) => {
+            Ok(false) => {
                 self.touch(&id);
                 waiter.answer(joined(self, &id));
             }
-            Err(error) => {
-                let given = match error {
-                    ResponseError::MemberIdRequired => &join.fresh_id,
-                    _ => join.request.member_id.as_str(),
-                };
-                waiter.answer(join_failed(given, error));
-            }
+            Err(error @ ResponseError::MemberIdRequired) => waiter.answer(join_failed(&id, error)),
+            Err(error) => waiter.answer(join_failed(&request.member_id, error)),
         }
     }
 
-    /// Puts the member into the group. Returns its id, and whether all have to join again: not if it is as it was, in the
-    /// generation that there is.
-    fn take_in(&mut self, join: &Join, terms: Terms) -> Outcome<(Id, bool)> {
+    /// Puts the member into the group, under this id. Returns whether all have to join again: not if it is as it was, in
+    /// the generation that there is.
+    fn take_in(
+        &mut self,
+        id: &Id,
+        request: &JoinGroupRequest,
+        version: i16,
+        terms: Terms,
+    ) -> Outcome<bool> {
         self.check_exists()?;
-        self.check_agreeable(&join.request.protocol_type, &terms)?;
-        let member = &*join.request.member_id;
-        match (join.instance(), member) {
-            (Some(instance), "") => match self.named(instance).cloned() {
-                Some(before) => Ok(self.replace(&before, join, terms)),
-                None => self.add(&join.fresh_id, join, terms),
+        self.check_agreeable(&request.protocol_type, &terms)?;
+        let is_new = request.member_id.is_empty();
+        match request.group_instance_id.as_deref() {
+            Some(instance) if is_new => match self.named(instance).cloned() {
+                Some(before) => Ok(self.replace(&before, id, terms)),
+                None => self.add(id, request, terms),
             },
             // It has to come again with its id: so that a client which joins, gets no answer and joins again does not
             // leave members behind that no client is.
-            (None, "") if join.version >= 4 => Err(ResponseError::MemberIdRequired),
-            (None, "") => self.add(&join.fresh_id, join, terms),
-            (None, _) if !self.members.contains_key(member) && self.shared.has_given(member) => {
-                self.add(&Id::from(member), join, terms)
+            None if is_new && version >= 4 => Err(ResponseError::MemberIdRequired),
+            None if !self.members.contains_key(id) && self.shared.has_given(id) => {
+                self.add(id, request, terms)
             }
-            (instance, _) => {
-                self.check_identity(member, instance)?;
-                self.take_back(Id::from(member), terms)
+            instance => {
+                self.check_identity(id, instance)?;
+                self.take_back(id, terms)
             }
         }
     }
@@ -76,13 +72,13 @@ impl State {
             true => !kind.is_empty() && kind.len() <= MAX_ID,
             false => {
                 self.protocol_type.as_deref() == Some(kind)
-                    && terms.protocols.names().any(|name| self.all_support(name))
+                    && terms.names().any(|name| self.all_support(name))
             }
         };
         ensure(agreeable, ResponseError::InconsistentGroupProtocol)
     }
 
-    fn add(&mut self, id: &Id, join: &Join, terms: Terms) -> Outcome<(Id, bool)> {
+    fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
         let has_room = self.members.len() < self.shared.settings.max_members;
         ensure(has_room, ResponseError::GroupMaxSizeReached)?;
         let number = self.shared.next_number();
@@ -94,26 +90,25 @@ impl State {
             _ => ResponseError::GroupMaxSizeReached,
         })?;
         if self.members.is_empty() {
-            self.protocol_type = Some(Id::from(&*join.request.protocol_type));
+            self.protocol_type = Some(Id::from(&*request.protocol_type));
         }
         let member = Member {
             number,
-            instance: join.instance().map(Id::from),
+            instance: request.group_instance_id.as_deref().map(Id::from),
             terms,
             has_asked: false,
             assignment: Bytes::new(),
             parked: None,
         };
         self.members.insert(Id::clone(id), member);
-        Ok((Id::clone(id), true))
+        Ok(true)
     }
 
     /// A static member that was here before takes its own place again, under another member id. What its client before
     /// waits for is over.
     ///
     /// One that led is not told so: it would assign anew, and the assignment stands. The next rebalance elects a leader.
-    fn replace(&mut self, before: &Id, join: &Join, terms: Terms) -> (Id, bool) {
-        let id = &join.fresh_id;
+    fn replace(&mut self, before: &Id, id: &Id, terms: Terms) -> bool {
         if let Some(mut member) = self.members.remove(before) {
             member.fail(before, ResponseError::FencedInstanceId);
             member.terms = terms;
@@ -121,15 +116,15 @@ impl State {
         }
         // If nothing changes for the others, they need not hear of it.
         let agree = self.protocol == self.choose_protocol();
-        (Id::clone(id), self.phase != Phase::Stable || !agree)
+        self.phase != Phase::Stable || !agree
     }
 
     /// A member joins again: because it was told to, because it wants a rebalance, or because it missed an answer.
-    fn take_back(&mut self, id: Id, terms: Terms) -> Outcome<(Id, bool)> {
-        let member = self.members.get_mut(&id);
+    fn take_back(&mut self, id: &Id, terms: Terms) -> Outcome<bool> {
+        let member = self.members.get_mut(id);
         let member = member.ok_or(ResponseError::UnknownMemberId)?;
-        let changed = member.terms.protocols.by_preference != terms.protocols.by_preference;
-        let leads = self.leader.as_ref() == Some(&id);
+        let changed = member.terms.protocols != terms.protocols;
+        let leads = self.leader.as_ref() == Some(id);
         let rebalances = match self.phase {
             // It has missed the answer to its join.
             Phase::CompletingRebalance => changed,
@@ -140,7 +135,7 @@ impl State {
         if rebalances {
             member.terms = terms;
         }
-        Ok((id, rebalances))
+        Ok(rebalances)
     }
 
     /// A member says that it goes. The members stay as they are if the answer is an error.

@@ -1,101 +1,77 @@
 //! Requests about offsets: of consumers, which commit and fetch them, and of administrators, which delete them.
 
+use super::Coordinator;
 use super::group::{Phase, State};
-use super::journal::{Change, Committed, Journal, Offsets};
+use super::journal::{At, Committed, Journal, Offsets};
 use super::member::Id;
-use super::settings::MAX_OFFSET_METADATA;
-use super::{Charge, Coordinator};
 use crate::exchange::{Answer, Outcome, code, ensure};
 use crate::messages::*;
+
+/// Longest metadata of a committed offset, as Kafka's `offset.metadata.max.bytes`.
+const MAX_OFFSET_METADATA: usize = 4096;
 
 /// What is told where nothing was committed.
 const NOTHING: Committed = Committed {
     offset: -1,
     leader_epoch: -1,
     metadata: None,
+    charge: None,
 };
 
 impl Coordinator {
+    /// Commits offsets. Each succeeds or fails by itself.
     pub(super) fn commit(
         &self,
         asked: &OffsetCommitRequest,
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> OffsetCommitResponse {
-        let group = Id::from(&**asked.group_id);
-        let (mut changes, mut charges) = (Vec::new(), Vec::new());
         // Held from the look for the topics until the changes are both in the journal and in memory: they have the same
         // order in both, and what is committed for a topic that is deleted meanwhile is forgotten afterwards.
-        let journal = self.journal.lock();
-        let mut check = |topic: &str, asked_for: &OffsetCommitRequestPartition| {
-            let (index, metadata) = (asked_for.partition_index, &asked_for.committed_metadata);
+        let mut journal = self.journal.lock();
+        let mut commit = |topic: &str, offset: &OffsetCommitRequestPartition| {
+            let (index, metadata) = (offset.partition_index, &offset.committed_metadata);
             let is_there = is_partition(topic, index);
             ensure(is_there, ResponseError::UnknownTopicOrPartition)?;
             let length = metadata.as_ref().map_or(0, |text| text.len());
             let is_short = length <= MAX_OFFSET_METADATA;
             ensure(is_short, ResponseError::OffsetMetadataTooLarge)?;
-            let committed = Committed {
-                offset: asked_for.committed_offset,
-                leader_epoch: asked_for.committed_leader_epoch,
+            let mut committed = Committed {
+                offset: offset.committed_offset,
+                leader_epoch: offset.committed_leader_epoch,
                 metadata: metadata.as_deref().map(Id::from),
+                charge: None,
             };
             let charge = self.shared.charge(committed.size(topic));
-            charges.push(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
-            changes.push((Id::clone(&group), Id::from(topic), index, Some(committed)));
-            Ok(())
+            committed.charge = Some(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
+            // No member joins a group of a negative generation: it is there to keep offsets.
+            let group = match asked.generation_id_or_member_epoch {
+                0.. => self.group(&asked.group_id),
+                _ => Some(self.group_or_new(&asked.group_id)?),
+            };
+            let group = group.ok_or(ResponseError::IllegalGeneration)?;
+            let mut state = group.lock();
+            state.check_commit(asked)?;
+            let at = (Id::from(topic), index);
+            state.note(&mut journal, vec![(at, Some(committed))])
         };
         let topics = asked.topics.iter().map(|topic| {
             let partitions = topic.partitions.iter().map(|partition| {
                 OffsetCommitResponsePartition::default()
                     .with_partition_index(partition.partition_index)
-                    .with_error_code(code(&check(&topic.name, partition)))
+                    .with_error_code(code(&commit(&topic.name, partition)))
             });
             OffsetCommitResponseTopic::default()
                 .with_name(topic.name.clone())
                 .with_partitions(partitions.collect())
         });
-        let mut answer = OffsetCommitResponse::default().with_topics(topics.collect());
-        if let Err(error) = self.commit_all(journal, asked, changes, charges) {
-            let topics = answer.topics.iter_mut();
-            for partition in topics.flat_map(|topic| &mut topic.partitions) {
-                partition.error_code = error.code();
-            }
-        }
-        answer
-    }
-
-    /// Commits `changes`, if the group lets their sender.
-    fn commit_all(
-        &self,
-        mut journal: parking_lot::MutexGuard<'_, Journal>,
-        asked: &OffsetCommitRequest,
-        changes: Vec<Change>,
-        charges: Vec<Charge>,
-    ) -> Outcome {
-        // No member joins a group of a negative generation: it is there to keep offsets.
-        let group = match self.group(&asked.group_id) {
-            Some(group) => group,
-            None if asked.generation_id_or_member_epoch >= 0 => {
-                return Err(ResponseError::IllegalGeneration);
-            }
-            None if changes.is_empty() => return Ok(()),
-            None => self.group_or_new(&asked.group_id)?,
-        };
-        let mut state = group.lock();
-        state.check_commit(asked)?;
-        note(&mut journal, &changes)?;
-        for ((_, topic, index, committed), charge) in changes.into_iter().zip(charges) {
-            if let Some(committed) = committed {
-                state.offsets.insert((topic, index), (committed, charge));
-            }
-        }
-        drop(state);
+        let topics = topics.collect();
         if journal.is_long()
             && let Err(error) = journal.rewrite(&self.committed())
         {
             // What it has is whole, so it can go on.
             log!("cannot shorten the journal of offsets: {error}");
         }
-        Ok(())
+        OffsetCommitResponse::default().with_topics(topics)
     }
 
     /// What a group has committed: for the partitions asked for, or for all.
@@ -115,11 +91,11 @@ impl Coordinator {
                 partitions.collect()
             }
         };
-        let found = asked.into_iter().map(|at| {
-            let found = offsets.get(&at).map(|(committed, _)| committed.clone());
+        let find = |at: At| {
+            let found = offsets.get(&at).cloned();
             (at, found.unwrap_or(NOTHING))
-        });
-        let found: Vec<_> = found.collect();
+        };
+        let found: Vec<_> = asked.into_iter().map(find).collect();
         let size = found.iter().map(|((topic, _), found)| found.size(topic));
         Answer::unread(size.sum(), move || {
             let topics = found.chunk_by(|((one, _), _), ((other, _), _)| one == other);
@@ -150,14 +126,7 @@ impl Coordinator {
         let mut delete = |topic: &str, index| {
             let is_unused = state.phase == Phase::Empty;
             ensure(is_unused, ResponseError::GroupSubscribedToTopic)?;
-            let at = (Id::from(topic), index);
-            if !state.offsets.contains_key(&at) {
-                return Ok(());
-            }
-            let change = (Id::clone(&state.id), Id::clone(&at.0), index, None);
-            note(&mut journal, &[change])?;
-            state.offsets.remove(&at);
-            Ok(())
+            state.forget(&mut journal, vec![(Id::from(topic), index)])
         };
         let topics = asked.topics.into_iter().map(|topic| {
             let partitions = topic.partitions.iter().map(|partition| {
@@ -184,8 +153,11 @@ impl Coordinator {
         let mut journal = self.journal.lock();
         let deleted = delete()?;
         for group in self.all() {
+            let mut state = group.lock();
+            let meant = state.offsets.keys().filter(|(name, _)| **name == *topic);
+            let meant = meant.cloned().collect();
             // (Logged where it is noted.)
-            let _ = group.lock().forget(&mut journal, |name| *name == *topic);
+            let _ = state.forget(&mut journal, meant);
         }
         Ok(deleted)
     }
@@ -203,12 +175,10 @@ impl Coordinator {
         let group = self.group(id).ok_or(ResponseError::GroupIdNotFound)?;
         let mut journal = self.journal.lock();
         let mut state = group.lock();
-        match state.phase {
-            Phase::Empty => {}
-            Phase::Dead => return Err(ResponseError::GroupIdNotFound),
-            _ => return Err(ResponseError::NonEmptyGroup),
-        }
-        state.forget(&mut journal, |_| true)?;
+        ensure(state.phase != Phase::Dead, ResponseError::GroupIdNotFound)?;
+        ensure(state.phase == Phase::Empty, ResponseError::NonEmptyGroup)?;
+        let all = state.offsets.keys().cloned().collect();
+        state.forget(&mut journal, all)?;
         state.phase = Phase::Dead;
         drop(state);
         self.groups.write().remove(id);
@@ -217,21 +187,32 @@ impl Coordinator {
 }
 
 impl State {
-    /// Deletes what was committed for the topics that `is_meant` names.
-    fn forget(&mut self, journal: &mut Journal, is_meant: impl Fn(&str) -> bool) -> Outcome {
-        let meant = self.offsets.keys().filter(|(name, _)| is_meant(name));
-        let delete =
-            |(name, index): &(Id, i32)| (Id::clone(&self.id), Id::clone(name), *index, None);
-        note(journal, &meant.map(delete).collect::<Vec<_>>())?;
-        self.offsets.retain(|(name, _), _| !is_meant(name));
+    /// Forgets what was committed, if anything was.
+    fn forget(&mut self, journal: &mut Journal, meant: Vec<At>) -> Outcome {
+        let known = meant.into_iter().filter(|at| self.offsets.contains_key(at));
+        let changes = known.map(|at| (at, None)).collect();
+        self.note(journal, changes)
+    }
+
+    /// Notes changes in the journal, and makes them. After an error there is nothing of them.
+    pub(super) fn note(
+        &mut self,
+        journal: &mut Journal,
+        changes: Vec<(At, Option<Committed>)>,
+    ) -> Outcome {
+        let lines = changes.iter();
+        let lines = lines.map(|((topic, index), committed)| (&self.id, topic, index, committed));
+        let lines: Vec<_> = lines.collect();
+        journal.append(&lines).map_err(|error| {
+            log!("cannot keep offsets: {error}");
+            ResponseError::KafkaStorageError
+        })?;
+        for (at, committed) in changes {
+            match committed {
+                Some(committed) => self.offsets.insert(at, committed),
+                None => self.offsets.remove(&at),
+            };
+        }
         Ok(())
     }
-}
-
-/// Writes changes to the journal. After an error there is nothing of them.
-fn note(journal: &mut Journal, changes: &[Change]) -> Outcome {
-    journal.append(changes).map_err(|error| {
-        log!("cannot keep offsets: {error}");
-        ResponseError::KafkaStorageError
-    })
 }

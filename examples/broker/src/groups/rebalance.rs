@@ -107,7 +107,7 @@ impl State {
     pub(super) fn choose_protocol(&self) -> Option<Id> {
         let mut votes = BTreeMap::<&Id, usize>::new();
         for member in self.members.values() {
-            let mut candidates = member.terms.protocols.names();
+            let mut candidates = member.terms.names();
             if let Some(vote) = candidates.find(|name| self.all_support(name)) {
                 *votes.entry(vote).or_default() += 1;
             }
@@ -116,9 +116,9 @@ impl State {
         winner.map(|(name, _)| Id::clone(name))
     }
 
-    pub(super) fn all_support(&self, protocol: &str) -> bool {
+    pub(super) fn all_support(&self, protocol: &Id) -> bool {
         let mut members = self.members.values();
-        members.all(|member| member.terms.protocols.supports(protocol))
+        members.all(|member| member.terms.names().any(|name| name == protocol))
     }
 
     /// The longest that any member asks for.
@@ -137,15 +137,13 @@ impl State {
         if let Some(member) = self.members.get_mut(&id) {
             member.has_asked = true;
         }
-        if self.phase == Phase::Stable {
-            waiter.answer(synced(self, &id));
-            return self.touch(&id);
-        }
         self.park(&id, Parked::Sync, waiter);
-        if self.leader.as_ref() != Some(&id) {
-            return;
-        }
-        match self.assign(&request.assignments) {
+        let assigned = match self.phase {
+            Phase::Stable => Ok(()),
+            _ if self.leader.as_ref() == Some(&id) => self.assign(&request.assignments),
+            _ => return,
+        };
+        match assigned {
             Ok(()) => {
                 self.phase = Phase::Stable;
                 self.answer_each(synced);
@@ -191,7 +189,7 @@ pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
         JoinGroupResponseMember::default()
             .with_member_id(text(id))
             .with_group_instance_id(member.instance.as_deref().map(text))
-            .with_metadata(member.terms.protocols.metadata(protocol))
+            .with_metadata(member.terms.metadata(protocol))
     };
     let leads = state.leader.as_ref() == Some(member);
     let members = state.members.iter().filter(|_| leads).map(listed);

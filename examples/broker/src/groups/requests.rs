@@ -1,11 +1,11 @@
-//! The requests of members.
+//! The requests of members, and of administrators: which groups there are, and who is in them.
 
-use super::group::{Group, State};
-use super::member::{Terms, join_failed, sync_failed};
-use super::membership::Join;
-use super::{Coordinator, describe};
-use crate::exchange::{Caller, NODE, Reply, Waiter, answered_later, code, ensure};
+use super::Coordinator;
+use super::group::{Group, Phase, State};
+use super::member::{Id, Member, Terms, join_failed, sync_failed};
+use crate::exchange::{Answer, Caller, NODE, Reply, Waiter, answered_later, code, ensure};
 use crate::messages::*;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a client is told whose request would wait, if there is no memory for that: it tries again.
@@ -20,7 +20,7 @@ impl Coordinator {
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> Reply {
         match request {
-            RequestKind::JoinGroup(asked) => self.join(asked, caller),
+            RequestKind::JoinGroup(asked) => self.join(&asked, caller),
             RequestKind::SyncGroup(asked) => self.sync(&asked, caller),
             RequestKind::Heartbeat(asked) => self.heartbeat(&asked).into(),
             RequestKind::LeaveGroup(asked) => self.leave(&asked, caller.version).into(),
@@ -34,32 +34,23 @@ impl Coordinator {
                 .with_host(StrBytes::from_string(caller.address.ip().to_string()))
                 .with_port(i32::from(caller.address.port()))
                 .into(),
-            RequestKind::ListGroups(asked) => describe::list(self.all(), asked).into(),
-            RequestKind::DescribeGroups(asked) => describe::describe(self, asked).into(),
+            RequestKind::ListGroups(asked) => self.list(asked).into(),
+            RequestKind::DescribeGroups(asked) => self.describe(asked).into(),
             RequestKind::DeleteGroups(asked) => self.delete_groups(asked).into(),
             RequestKind::ConsumerGroupHeartbeat(asked) => refuse_kip_848(&asked, caller),
             _ => Reply::Disconnect("a request that is advertised and not handled".to_owned()),
         }
     }
 
-    fn join(&self, request: JoinGroupRequest, caller: &Caller) -> Reply {
-        let find = || {
-            let terms = Terms::of(&request, caller, &self.shared)?;
+    fn join(&self, request: &JoinGroupRequest, caller: &Caller) -> Reply {
+        let join = || {
+            let terms = Terms::of(request, caller, &self.shared)?;
             ensure(caller.may_wait, NO_ROOM)?;
-            Ok((self.group_or_new(&request.group_id)?, terms))
+            let (group, version) = (self.group_or_new(&request.group_id)?, caller.version);
+            let join = |state: &mut State, waiter| state.join(request, version, terms, waiter);
+            Ok(waiting(group, join))
         };
-        match find() {
-            Err(error) => join_failed(&request.member_id, error).into(),
-            Ok((group, terms)) => {
-                let (version, fresh_id) = (caller.version, self.shared.fresh_id(&terms.client_id));
-                let join = Join {
-                    request,
-                    version,
-                    fresh_id,
-                };
-                waiting(group, |state, waiter| state.join(&join, terms, waiter))
-            }
-        }
+        join().unwrap_or_else(|error| join_failed(&request.member_id, error).into())
     }
 
     fn sync(&self, request: &SyncGroupRequest, caller: &Caller) -> Reply {
@@ -98,6 +89,42 @@ impl Coordinator {
         });
         answer.with_members(members.collect())
     }
+
+    fn list(&self, asked: ListGroupsRequest) -> Answer {
+        // Half of what is told of each takes in memory, as read and as encoded: two names have up to 255 bytes.
+        const LISTED: usize = 640;
+        let groups = self.all();
+        Answer::unread(LISTED * groups.len(), move || {
+            let filter = &asked.states_filter;
+            let wanted = |state: &str| {
+                filter.is_empty() || filter.iter().any(|it| it.eq_ignore_ascii_case(state))
+            };
+            let listed = groups.iter().filter_map(|group| {
+                let state = group.lock();
+                let (name, kind) = (name(state.phase), state.protocol_type.as_deref());
+                (state.phase != Phase::Dead && wanted(&name)).then(|| {
+                    ListedGroup::default()
+                        .with_group_id(GroupId(text(&state.id)))
+                        .with_protocol_type(text(kind.unwrap_or_default()))
+                        .with_group_state(name)
+                })
+            });
+            ListGroupsResponse::default().with_groups(listed.collect())
+        })
+    }
+
+    fn describe(&self, asked: DescribeGroupsRequest) -> DescribeGroupsResponse {
+        let describe = |id: GroupId| {
+            let described = match self.group(&id) {
+                Some(group) => described(&group.lock()),
+                None => DescribedGroup::default().with_group_state(name(Phase::Dead)),
+            };
+            described.with_group_id(id)
+        };
+        // An answer is as long as the groups in it, so each is in it once.
+        let asked = asked.groups.into_iter().collect::<BTreeSet<_>>();
+        DescribeGroupsResponse::default().with_groups(asked.into_iter().map(describe).collect())
+    }
 }
 
 /// The answer to a request that `ask` hands to the group, where it may have to wait.
@@ -120,4 +147,29 @@ fn refuse_kip_848(asked: &ConsumerGroupHeartbeatRequest, caller: &Caller) -> Rep
         .with_error_code(ResponseError::UnsupportedVersion.code())
         .with_error_message(Some(text(REASON)))
         .into()
+}
+
+fn described(state: &State) -> DescribedGroup {
+    // While they do not agree, there is nothing to tell of it.
+    let agreed = (state.phase == Phase::Stable).then_some(state.protocol.as_deref());
+    let protocol = agreed.flatten().unwrap_or_default();
+    let member = |(id, member): (&Id, &Member)| {
+        let assignment = agreed.map(|_| member.assignment.clone());
+        DescribedGroupMember::default()
+            .with_member_id(text(id))
+            .with_group_instance_id(member.instance.as_deref().map(text))
+            .with_client_id(text(&member.terms.client_id))
+            .with_client_host(text(&member.terms.client_host))
+            .with_member_metadata(member.terms.metadata(protocol))
+            .with_member_assignment(assignment.unwrap_or_default())
+    };
+    DescribedGroup::default()
+        .with_group_state(name(state.phase))
+        .with_protocol_type(text(state.protocol_type.as_deref().unwrap_or_default()))
+        .with_protocol_data(text(protocol))
+        .with_members(state.members.iter().map(member).collect())
+}
+
+fn name(phase: Phase) -> StrBytes {
+    StrBytes::from_string(format!("{phase:?}"))
 }

@@ -146,20 +146,20 @@ impl Log {
     /// log in memory, else whole segments.
     pub(crate) fn retain(&mut self, keep_from: i64) -> io::Result<()> {
         loop {
-            let count = self.segments.as_ref().map_or(1, Segments::oldest_batches);
-            let (oldest, next) = (self.batches.front(), self.batches.get(count));
-            let Some((oldest, next)) = oldest.zip(next) else {
+            let next = match &self.segments {
+                Some(segments) => segments.second_start(),
+                None => self.batches.get(1).map(|batch| batch.offsets.start),
+            };
+            let Some((oldest, offset)) = self.batches.front().zip(next) else {
                 return Ok(());
             };
-            debug_assert!(count > 0, "it would not end");
-            let offset = next.offsets.start;
             if self.end_position - oldest.positions.start <= RETENTION || offset > keep_from {
                 return Ok(());
             }
             if let Some(segments) = &mut self.segments {
                 segments.remove_oldest()?;
             }
-            self.batches.drain(..count);
+            self.batches.drain(..self.index_of(offset));
             self.start_offset = offset;
         }
     }

@@ -21,7 +21,6 @@ pub(crate) struct Segments {
 
 struct Segment {
     start: i64,
-    batches: usize,
     length: u64,
     path: Arc<Path>,
 }
@@ -37,7 +36,6 @@ impl Segment {
     fn new(start: i64, path: &Path) -> Self {
         Self {
             start,
-            batches: 0,
             length: 0,
             path: path.into(),
         }
@@ -82,7 +80,6 @@ impl Segments {
             {
                 each(offset, Some(&batch));
                 next += i64::from(batch.records);
-                segment.batches += 1;
                 segment.length += batch.size() as u64;
                 rest = rest.slice(batch.size()..);
             }
@@ -122,7 +119,6 @@ impl Segments {
             file.set_len(last.length)?;
         }
         file.write_all(bytes)?;
-        last.batches += 1;
         last.length += bytes.len() as u64;
         Ok(())
     }
@@ -143,9 +139,9 @@ impl Segments {
         pieces.filter(|piece| piece.length > 0).collect()
     }
 
-    /// How many batches are in the oldest segment.
-    pub(crate) fn oldest_batches(&self) -> usize {
-        self.segments.front().map_or(0, |oldest| oldest.batches)
+    /// The offset that follows the oldest segment, if another does.
+    pub(crate) fn second_start(&self) -> Option<i64> {
+        self.segments.get(1).map(|second| second.start)
     }
 
     /// Removes the oldest segment. A read that has it open goes on; one that has not will find nothing.
@@ -199,16 +195,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |start| folder.path().join(format!("{start:020}.log"));
         let [oldest, second] = [0, 7].map(path);
-        let segments = [(0, &oldest), (7, &second)];
-        let mut segments = Segments {
-            folder: folder.path().to_owned(),
-            segments: segments
-                .map(|(start, path)| Segment::new(start, path))
-                .into(),
-        };
         // A folder is no file that could be removed.
         fs::create_dir(&oldest).expect("a folder in its place");
         fs::write(&second, [0]).expect("the second one");
+        let mut segments = Segments {
+            folder: folder.path().to_owned(),
+            segments: found_in(folder.path()).expect("two"),
+        };
         for _ in 0..2 {
             assert!(segments.remove_oldest().is_err());
             assert_eq!(segments.segments[0].start, 0);

@@ -1,13 +1,9 @@
 //! Committing and fetching offsets, and the journal that keeps them.
 
-use super::world::*;
-use crate::groups::journal::{Journal, read};
-use crate::groups::member::Id;
-use std::fs;
-use std::path::PathBuf;
+use super::*;
+use crate::groups::journal::read;
 use std::sync::Barrier;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{fs, thread};
 use tempfile::{TempDir, tempdir};
 
 /// Commits as [`commit_request`] says; returns the error of each partition.
@@ -32,6 +28,18 @@ fn committed(world: &World) -> Vec<(i32, i64)> {
 #[test]
 fn members_commit_in_their_generation_and_no_other_client_does() {
     let world = World::new();
+    // Where nothing was committed there is no offset: a client begins as its settings say.
+    let found = || {
+        let topic = OffsetFetchRequestTopic::default()
+            .with_name(topic_name("t"))
+            .with_partition_indexes(vec![2, 0]);
+        let request = offsets_request(GROUP).with_topics(Some(vec![topic]));
+        let answer = world.ask(request, 7).answer();
+        let partitions = answer.topics[0].partitions.iter();
+        let found = partitions.map(|it| (it.partition_index, it.error_code, it.committed_offset));
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(found(), [(2, 0, -1), (0, 0, -1)], "no group");
     assert_eq!(committed(&world), []);
     let ids = world.stable(2);
     for (member, generation, at, error) in [
@@ -45,6 +53,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
         let answer = commit(&world, member, generation, at.0, at.1);
         assert_eq!(answer, error, "{member} {at:?}");
     }
+    assert_eq!(found(), [(2, 0, -1), (0, 0, 10)]);
     // What was read until it joins again, may still be committed; then it has to wait for its assignment.
     let (_, mut newcomer) = world.join();
     assert_eq!(commit(&world, &ids[0], 1, 0, 11), 0);
@@ -83,25 +92,6 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     assert_eq!(committed(&world), [(0, 13)]);
 }
 
-/// There a client begins as its settings say.
-#[test]
-fn where_nothing_was_committed_there_is_no_offset() {
-    let world = World::new();
-    let found = || {
-        let topic = OffsetFetchRequestTopic::default()
-            .with_name(topic_name("t"))
-            .with_partition_indexes(vec![1, 0]);
-        let request = offsets_request(GROUP).with_topics(Some(vec![topic]));
-        let answer = world.ask(request, 7).answer();
-        let partitions = answer.topics[0].partitions.iter();
-        let found = partitions.map(|it| (it.partition_index, it.error_code, it.committed_offset));
-        found.collect::<Vec<_>>()
-    };
-    assert_eq!(found(), [(1, 0, -1), (0, 0, -1)], "no group");
-    assert_eq!(commit(&world, "", -1, 0, 7), 0);
-    assert_eq!(found(), [(1, 0, -1), (0, 0, 7)]);
-}
-
 #[test]
 fn metadata_and_memory_are_bounded() {
     let world = World::with(|settings| settings.max_bytes = 10_000);
@@ -125,11 +115,8 @@ fn metadata_and_memory_are_bounded() {
     assert!(world.memory_in_use() > 249);
     let world = World::with(|settings| settings.max_bytes = 2_000);
     let join = join_request("").with_protocols(protocols(&["a"; 64]));
-    assert_eq!(
-        world.ask(join, 3).answer().error_code,
-        81,
-        "GROUP_MAX_SIZE_REACHED"
-    );
+    let refused = world.ask(join, 3).answer().error_code;
+    assert_eq!(refused, 81, "GROUP_MAX_SIZE_REACHED");
 }
 
 fn journal(kept: &TempDir) -> PathBuf {
@@ -218,15 +205,22 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
 
 /// Each commit outlives a crash, that which makes the journal long as well.
 #[test]
-fn f9_a_journal_that_is_written_anew_has_the_last_commit() {
+fn f9_a_long_journal_is_written_anew_and_has_the_last_commit() {
     let [kept, copy] = [(); 2].map(|()| tempdir().expect("a folder"));
     let world = start(&kept);
-    for partition in 0..20 {
-        let by = ("g", "", -1);
+    for offset in 0..4_000 {
+        assert_eq!(commit(&world, "", -1, offset as i32 % 10, offset), 0);
+    }
+    let length = fs::metadata(journal(&kept)).expect("the journal").len();
+    assert!(length < 70_000, "{length} bytes for 10 offsets");
+    let before = committed(&world);
+    let world = start(&kept);
+    assert_eq!(committed(&world), before);
+    for partition in 10..30 {
+        let by = (GROUP, "", -1);
         assert_eq!(commit_all(&world, by, &[(partition, 7)], 4_000), [0]);
         fs::copy(journal(&kept), journal(&copy)).expect("it is there");
-        let found = committed_by(&start(&copy), "g");
-        assert_eq!(found.len(), partition as usize + 1);
+        assert_eq!(committed(&start(&copy)).len(), partition as usize + 1);
     }
 }
 
@@ -288,27 +282,18 @@ fn f9_the_journal_has_commits_in_their_order() {
     print_row("commits that race, then a crash", 10_000, worst);
 }
 
-#[test]
-fn a_long_journal_is_written_anew() {
-    let kept = tempdir().expect("a folder");
-    let world = start(&kept);
-    for offset in 0..4_000 {
-        assert_eq!(commit(&world, "", -1, offset as i32 % 10, offset), 0);
-    }
-    let length = fs::metadata(journal(&kept)).expect("the journal").len();
-    assert!(length < 70_000, "{length} bytes for 10 offsets");
-    assert_eq!(committed(&start(&kept)), committed(&world));
-}
-
 /// There is no room for another file.
 #[test]
 fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_long() {
     let kept = tempdir().expect("a folder");
     let (path, mut journal) = (journal(&kept), Journal::default());
+    // One that cannot be read is not taken for one that is not there.
+    assert!(read(&path).expect("none yet").is_empty());
+    read(kept.path()).expect_err("a folder has no lines");
     journal.begin(&path, &[]).expect("there is room");
     let grow = |journal: &mut Journal| {
         while !journal.is_long() {
-            let change = (Id::from("g"), Id::from("t"), 0, None);
+            let change = ("g", "t", 0, ());
             journal.append(&[change]).expect("there is room");
         }
         fs::metadata(&path).expect("the journal").len()
@@ -360,15 +345,6 @@ fn f9_a_torn_line_is_cut_off() {
         assert_eq!(committed(&start(&kept)), both, "{torn:?}");
     }
     print_row("torn line in the journal", 8, worst);
-}
-
-/// It is not taken for one that is not there: then it would be written anew, with nothing in it.
-#[test]
-fn a_journal_that_cannot_be_read_is_not_empty() {
-    let kept = tempdir().expect("a folder");
-    let none = read(&journal(&kept)).expect("none yet");
-    assert!(none.is_empty());
-    read(kept.path()).expect_err("a folder has no lines");
 }
 
 /// A row of the table that `.ci/cluster-faults` prints: no commit was lost, and the journal was read within this time.

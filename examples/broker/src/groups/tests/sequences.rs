@@ -1,10 +1,8 @@
 //! Whatever a few clients do, in whatever order: every request is answered once, there is one leader, and all members
 //! of a generation are told the same.
 
-use super::world::*;
+use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-use std::time::Duration;
 
 const CLIENTS: usize = 5;
 
@@ -54,94 +52,50 @@ struct Client {
     syncs: Vec<(i32, Syncing)>,
 }
 
-struct Run {
-    world: World,
-    clients: [Client; CLIENTS],
-    /// Protocol and leader of a generation, as they were told first. A group that is made anew counts from the start.
-    generations: Generations,
-}
-
+/// Protocol and leader of a generation, as they were told first. A group that is made anew counts from the start.
 type Generations = BTreeMap<i32, (String, String)>;
 
-impl Run {
-    fn new() -> Self {
-        let client = |name| Client {
-            name,
-            ..Client::default()
-        };
-        Self {
-            world: World::new(),
-            clients: [Some("x"), Some("y"), None, None, None].map(client),
-            generations: BTreeMap::new(),
+fn take(world: &World, client: &mut Client, generations: &mut Generations, step: &Step) {
+    match *step {
+        Step::Join(version, offer) => {
+            let request = join_request(&client.member)
+                .with_group_instance_id(client.name.map(text))
+                .with_protocols(protocols(OFFERS[offer]));
+            client.joins.push(world.ask(request, version));
         }
+        Step::Sync => {
+            let members: Vec<_> = client.leads.iter().map(String::as_str).collect();
+            let request = sync_request(&client.member, client.generation, &members)
+                .with_group_instance_id(client.name.map(text));
+            let sync = (client.generation, world.ask(request, 5));
+            client.syncs.push(sync);
+        }
+        Step::Heartbeat => _ = world.heartbeat(&client.member, client.generation),
+        Step::Leave => _ = world.leave(&client.member, None),
+        Step::Abandon => (client.joins, client.syncs) = Default::default(),
+        Step::Restart => client.name = std::mem::take(client).name,
+        Step::Pass(milliseconds) => world.pass(Duration::from_millis(milliseconds)),
+        Step::Delete if world.delete() == 0 => generations.clear(),
+        Step::Delete => {}
     }
+}
 
-    fn step(&mut self, client: usize, step: &Step) {
-        let (world, client) = (&self.world, &mut self.clients[client]);
-        match *step {
-            Step::Join(version, offer) => {
-                let request = join_request(&client.member)
-                    .with_group_instance_id(client.name.map(text))
-                    .with_protocols(protocols(OFFERS[offer]));
-                client.joins.push(world.ask(request, version));
-            }
-            Step::Sync => {
-                let members: Vec<_> = client.leads.iter().map(String::as_str).collect();
-                let request = sync_request(&client.member, client.generation, &members)
-                    .with_group_instance_id(client.name.map(text));
-                client
-                    .syncs
-                    .push((client.generation, world.ask(request, 5)));
-            }
-            Step::Heartbeat => _ = world.heartbeat(&client.member, client.generation),
-            Step::Leave => _ = world.leave(&client.member, None),
-            Step::Abandon => (client.joins, client.syncs) = Default::default(),
-            Step::Restart => client.name = std::mem::take(client).name,
-            Step::Pass(milliseconds) => world.pass(Duration::from_millis(milliseconds)),
-            Step::Delete if world.delete() == 0 => self.generations.clear(),
-            Step::Delete => {}
+/// Takes the answers that have come. (`poll` panics if a request ended without one.)
+fn collect(client: &mut Client, generations: &mut Generations) {
+    client.syncs.retain_mut(|(generation, asked)| {
+        let answer = asked.poll();
+        // (A static member may still have the assignment of its member id before.)
+        let answered = answer.iter().filter(|_| client.name.is_none());
+        for answer in answered.filter(|answer| !answer.assignment.is_empty()) {
+            assert_eq!(answer.assignment, share(&client.member, *generation));
         }
-        self.collect();
-        self.world.check();
-    }
-
-    /// Takes the answers that have come. (`poll` panics if a request ended without one.)
-    fn collect(&mut self) {
-        for client in &mut self.clients {
-            for (generation, mut asked) in std::mem::take(&mut client.syncs) {
-                let Some(answer) = asked.poll() else {
-                    client.syncs.push((generation, asked));
-                    continue;
-                };
-                // (A static member may still have the assignment of its member id before.)
-                if !answer.assignment.is_empty() && client.name.is_none() {
-                    assert_eq!(answer.assignment, share(&client.member, generation));
-                }
-            }
-            for mut asked in std::mem::take(&mut client.joins) {
-                match asked.poll() {
-                    Some(answer) => note(client, &mut self.generations, &answer),
-                    None => client.joins.push(asked),
-                }
-            }
+        answer.is_none()
+    });
+    for mut asked in std::mem::take(&mut client.joins) {
+        match asked.poll() {
+            Some(answer) => note(client, generations, &answer),
+            None => client.joins.push(asked),
         }
-    }
-
-    /// Time enough for everything to end.
-    fn finish(mut self) {
-        self.world.pass(2 * (INITIAL_DELAY + REBALANCE + SESSION));
-        self.collect();
-        for client in &self.clients {
-            assert!(client.joins.is_empty(), "a join waits for ever");
-            assert!(client.syncs.is_empty(), "a sync waits for ever");
-        }
-        // Sessions end one after the other, each with a rebalance.
-        self.world.pass(Duration::from_secs(3_600));
-        let coordinator = &self.world.coordinator;
-        assert_eq!((coordinator.members(), self.world.memory_in_use()), (0, 0));
-        let stats = coordinator.shared.rebalances.stats();
-        assert_eq!((stats.parked, stats.panicked), (0, 0));
-        self.world.check();
     }
 }
 
@@ -180,10 +134,27 @@ proptest! {
 
     #[test]
     fn every_request_is_answered_once_and_generations_agree(steps in steps()) {
-        let mut run = Run::new();
+        let (world, mut generations) = (World::new(), Generations::new());
+        let mut clients: [Client; CLIENTS] = Default::default();
+        [clients[0].name, clients[1].name] = [Some("x"), Some("y")];
         for (client, step) in &steps {
-            run.step(*client, step);
+            take(&world, &mut clients[*client], &mut generations, step);
+            clients.iter_mut().for_each(|it| collect(it, &mut generations));
+            world.check();
         }
-        run.finish();
+        // Time enough for everything to end.
+        world.pass(2 * (INITIAL_DELAY + REBALANCE + SESSION));
+        for client in &mut clients {
+            collect(client, &mut generations);
+            assert!(client.joins.is_empty(), "a join waits for ever");
+            assert!(client.syncs.is_empty(), "a sync waits for ever");
+        }
+        // Sessions end one after the other, each with a rebalance.
+        world.pass(Duration::from_secs(3_600));
+        let coordinator = &world.coordinator;
+        assert_eq!((coordinator.members(), world.memory_in_use()), (0, 0));
+        let stats = coordinator.shared.rebalances.stats();
+        assert_eq!((stats.parked, stats.panicked), (0, 0));
+        world.check();
     }
 }
