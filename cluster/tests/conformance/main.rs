@@ -11,6 +11,7 @@ use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{
     Changes, Cluster, ClusterWaits, Config, Feed, FeedError, Interests, Source, WaitError,
 };
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use support::engine::{Key, NatsRig, RedisPublished, RedisTracking, Rig};
 use support::{LONG, eventually, hear};
@@ -75,6 +76,34 @@ async fn watch_is_exact_beyond_max_subscriptions<R: Rig>() {
                 .expect("it is heard");
         }
     }
+}
+
+/// A session with many keys may come to hear them in another way. Events that wait at that moment are more than the runtime
+/// lets a task receive at once.
+async fn what_waits_is_heard_though_more_keys_come<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let config = Config {
+        max_subscriptions: 10,
+        ..config()
+    };
+    let (mut interests, mut changes) = rig.engine().open(&config).await.expect("it opens");
+    let keys = (0..10).map(key).collect::<Vec<_>>();
+    interests.watch(&keys).await.expect("it watches");
+    let mut unheard = HashMap::new();
+    for key in (0..30).flat_map(|_| &keys) {
+        let version = rig.commit(key).await.expect("it commits");
+        unheard.insert(key.clone(), version);
+    }
+    interests.watch(&[key(10)]).await.expect("it watches");
+    let hear_all = async {
+        while !unheard.is_empty() {
+            for change in changes.next().await.expect("the session goes on") {
+                unheard.retain(|key, version| *key != change.key || *version > change.version);
+            }
+        }
+    };
+    let heard = timeout(LONG, hear_all).await;
+    assert!(heard.is_ok(), "nothing was heard of {unheard:?}");
 }
 
 async fn watches_can_be_repeated_and_ended<R: Rig>() {
@@ -375,6 +404,7 @@ macro_rules! conformance {
             conformance!(@ $rig:
                 watch_is_exact
                 watch_is_exact_beyond_max_subscriptions
+                what_waits_is_heard_though_more_keys_come
                 watches_can_be_repeated_and_ended
                 a_key_is_not_heard_of_after_its_watch
                 keys_of_any_bytes_round_trip
