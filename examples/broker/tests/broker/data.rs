@@ -115,11 +115,13 @@ fn a_torn_tail_is_cut_off() {
     let [one, two] = [1, 2].map(|count| stored(&values[..count]).len());
     {
         let (_broker, mut client) = folder.open();
-        client.create_topic("t", 2);
+        client.create_topic("t", 3);
         for value in values {
             client.produce("t", value);
         }
-        client.produce_to(-1, "t", 1, &batch(&[b"other"]));
+        for partition in 1..3 {
+            client.produce_to(-1, "t", partition, &batch(&[b"other"]));
+        }
     }
     let segment = folder.entries("t/0").remove(0);
     assert!(fs::read(&segment).expect("the segment") == whole);
@@ -149,7 +151,7 @@ fn a_torn_tail_is_cut_off() {
     assert_eq!(error(), KAFKA_STORAGE_ERROR);
     fs::remove_file(&segment).expect("it is there");
     assert_eq!(error(), OFFSET_OUT_OF_RANGE);
-    // Nor can a stop write it to the disk, also if it is not the first, and it says so.
+    // Nor can a stop write it to the disk, also if others of the topic can be, and it says so.
     fs::write(&segment, &whole).expect("write the segment");
     fs::remove_file(&folder.entries("t/1")[0]).expect("it is there");
     assert_eq!(broker.end("TERM").code(), Some(1));
