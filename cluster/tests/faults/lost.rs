@@ -114,6 +114,9 @@ async fn f2_nats_a_deleted_stream_is_made_again() {
     assert_eq!(found, Ok(again));
     live(&waits).await;
     print_row("F2 stream deleted", "NATS", 1, 0, worst, since(gone));
+    let next = rig.engine().commit(&key("a"), b"next").await;
+    let next = next.expect("it commits");
+    assert_eq!((next.epoch, next.version), (again.epoch, again.version + 1));
 }
 
 /// Nothing but reads asks for the stream: they make it again as well.
