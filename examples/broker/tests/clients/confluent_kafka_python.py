@@ -102,7 +102,8 @@ def any_partition(address):
 
 
 def expiry(address):
-    """The longest round trip, in microseconds, is in the client's own statistics."""
+    """The longest round trip, in microseconds, is in the client's own statistics. It begins when the client has noticed
+    that the request was sent, so on a busy machine it is shorter than the wait."""
     create(address)
     longest = [0]
 
@@ -112,7 +113,7 @@ def expiry(address):
 
     idle = consumer(address, **{"statistics.interval.ms": 500, "stats_cb": note})
     checks.equal(idle.poll(7), None)
-    checks.within(longest[0], 5.0, 5.1)
+    checks.within(longest[0], 4.99, 5.1)
     idle.close()
 
 
