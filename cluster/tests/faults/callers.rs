@@ -272,3 +272,17 @@ async fn f6_nats_the_connection_is_made_again_after_any_number_of_attempts() {
     let worst = back.elapsed();
     print_row("F6 one attempt allowed", "NATS", 0, 0, worst, since(back));
 }
+
+/// A firewall or a host between them restarts, and the server is well: neither end hears of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_nats_a_connection_that_falls_silent_for_good_is_given_up() {
+    let rig = NatsRig::start(10_000).await;
+    let engine = rig.engine();
+    let commit = async || engine.commit(&key("a"), b"x").await.ok();
+    assert!(commit().await.is_some());
+    rig.proxy.lose();
+    let lost = Instant::now();
+    eventually("it commits again", commit).await;
+    let worst = lost.elapsed();
+    print_row("F5 silent for good", "NATS", 1, 0, worst, since(lost));
+}

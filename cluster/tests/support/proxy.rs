@@ -1,5 +1,6 @@
 //! A proxy before a server: its connections can be cut and frozen.
 
+use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -17,6 +18,8 @@ pub enum Upstream {
 struct State {
     /// Connections of earlier cuts end.
     cuts: u64,
+    /// Connections of earlier losses stay open, and nothing gets through them any more.
+    losses: u64,
     is_frozen: bool,
 }
 
@@ -34,6 +37,7 @@ impl Proxy {
         let port = listener.local_addr().expect("it is bound").port();
         let state = Arc::new(watch::Sender::new(State {
             cuts: 0,
+            losses: 0,
             is_frozen: false,
         }));
         let states = state.clone();
@@ -54,6 +58,11 @@ impl Proxy {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
+    /// As a firewall that restarts: all connections fall silent for good; new ones are served.
+    pub fn lose(&self) {
+        self.state.send_modify(|state| state.losses += 1);
+    }
+
     /// From now on nothing gets through, and connections stay open; or it does again.
     pub fn freeze(&self, is_frozen: bool) {
         self.state.send_modify(|state| state.is_frozen = is_frozen);
@@ -68,7 +77,7 @@ impl Drop for Proxy {
 }
 
 async fn serve(client: TcpStream, upstream: Upstream, state: watch::Receiver<State>) {
-    let cuts = state.borrow().cuts;
+    let begun = *state.borrow();
     let _ = client.set_nodelay(true);
     let (client_reads, client_writes) = client.into_split();
     let carried = async {
@@ -78,15 +87,15 @@ async fn serve(client: TcpStream, upstream: Upstream, state: watch::Receiver<Sta
                 server.set_nodelay(true)?;
                 let (reads, writes) = server.into_split();
                 tokio::select! {
-                    carried = carry(client_reads, writes, state.clone(), cuts) => carried,
-                    carried = carry(reads, client_writes, state.clone(), cuts) => carried,
+                    carried = carry(client_reads, writes, state.clone(), begun) => carried,
+                    carried = carry(reads, client_writes, state.clone(), begun) => carried,
                 }
             }
             Upstream::Unix(path) => {
                 let (reads, writes) = UnixStream::connect(path).await?.into_split();
                 tokio::select! {
-                    carried = carry(client_reads, writes, state.clone(), cuts) => carried,
-                    carried = carry(reads, client_writes, state.clone(), cuts) => carried,
+                    carried = carry(client_reads, writes, state.clone(), begun) => carried,
+                    carried = carry(reads, client_writes, state.clone(), begun) => carried,
                 }
             }
         }
@@ -95,7 +104,7 @@ async fn serve(client: TcpStream, upstream: Upstream, state: watch::Receiver<Sta
     // Either end may close, or be killed, at any time.
     tokio::select! {
         _ = carried => {}
-        _ = cut.wait_for(|state| state.cuts != cuts) => {}
+        _ = cut.wait_for(|state| state.cuts != begun.cuts) => {}
     }
 }
 
@@ -103,7 +112,7 @@ async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut state: watch::Receiver<State>,
-    cuts: u64,
+    begun: State,
 ) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -112,10 +121,14 @@ async fn carry(
             return Ok(());
         }
         // In one look: of a connection that is cut while frozen, nothing gets through when the others do again.
-        let may_go_on = state.wait_for(|state| !state.is_frozen || state.cuts != cuts);
+        let may_go_on = state.wait_for(|state| !state.is_frozen || state.cuts != begun.cuts);
         // An error: the proxy is gone.
-        if may_go_on.await.is_ok_and(|state| state.cuts != cuts) {
+        let now = may_go_on.await.map_or(begun, |state| *state);
+        if now.cuts != begun.cuts {
             return Ok(());
+        }
+        if now.losses != begun.losses {
+            return pending().await;
         }
         to.write_all(&buffer[..count]).await?;
     }
