@@ -32,6 +32,15 @@ impl Coordinator {
             let (index, metadata) = (offset.partition_index, &offset.committed_metadata);
             let is_there = is_partition(topic, index);
             ensure(is_there, ResponseError::UnknownTopicOrPartition)?;
+            // No member joins a group of a negative generation: it is there to keep offsets.
+            let group = match asked.generation_id_or_member_epoch {
+                0.. => self.group(&asked.group_id),
+                _ => Some(self.group_or_new(&asked.group_id)?),
+            };
+            let group = group.ok_or(ResponseError::IllegalGeneration)?;
+            let mut state = group.lock();
+            // First: who is a member no longer has to hear of that, whatever it commits.
+            state.check_commit(asked)?;
             let length = metadata.as_ref().map_or(0, |text| text.len());
             let is_short = length <= MAX_OFFSET_METADATA;
             ensure(is_short, ResponseError::OffsetMetadataTooLarge)?;
@@ -43,14 +52,6 @@ impl Coordinator {
             };
             let charge = self.shared.charge(committed.size(topic));
             committed.charge = Some(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
-            // No member joins a group of a negative generation: it is there to keep offsets.
-            let group = match asked.generation_id_or_member_epoch {
-                0.. => self.group(&asked.group_id),
-                _ => Some(self.group_or_new(&asked.group_id)?),
-            };
-            let group = group.ok_or(ResponseError::IllegalGeneration)?;
-            let mut state = group.lock();
-            state.check_commit(asked)?;
             let at = (Id::from(topic), index);
             state.note(&mut journal, vec![(at, Some(committed))])
         };

@@ -93,3 +93,18 @@ fn units(bytes: usize) -> u32 {
 pub(crate) fn time_for(bytes: usize) -> Duration {
     Duration::from_secs(10) + Duration::from_secs((bytes / MIB) as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So a client that sends many short requests at once gets no more than its turn, even if it awaits no answers.
+    #[tokio::test]
+    async fn a_task_that_takes_memory_again_and_again_lets_others_go_on() {
+        let (limits, other) = (Limits::new(), tokio::spawn(async {}));
+        for _ in 0..200 {
+            limits.memory(100).await.expect("it is short");
+        }
+        assert!(other.is_finished());
+    }
+}
