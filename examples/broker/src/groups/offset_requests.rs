@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use super::group::{Phase, State};
-use super::journal::{At, Committed, Journal, Offsets};
+use super::journal::{At, Committed, Journal, Noted, Offsets};
 use super::member::Id;
 use crate::exchange::{Answer, Outcome, code, ensure};
 use crate::messages::*;
@@ -143,9 +143,8 @@ impl Coordinator {
         answer.with_topics(topics.collect())
     }
 
-    /// `delete` deletes a topic: then what was committed for it is forgotten, since it means nothing to another one of
-    /// that name. What is committed for that one comes afterwards, so the journal is locked meanwhile. If it cannot be
-    /// written, that is logged, and the offsets stay.
+    /// `delete` deletes a topic; what was committed for it is then forgotten: it means nothing to another of that name. The
+    /// commits for that one come later: the journal is locked. If it cannot be written, that is logged, and offsets stay.
     pub(crate) fn forget_topic<T>(
         &self,
         topic: &str,
@@ -196,11 +195,7 @@ impl State {
     }
 
     /// Notes changes in the journal, and makes them. After an error there is nothing of them.
-    pub(super) fn note(
-        &mut self,
-        journal: &mut Journal,
-        changes: Vec<(At, Option<Committed>)>,
-    ) -> Outcome {
+    pub(super) fn note(&mut self, journal: &mut Journal, changes: Vec<Noted>) -> Outcome {
         let lines = changes.iter();
         let lines = lines.map(|((topic, index), committed)| (&self.id, topic, index, committed));
         let lines: Vec<_> = lines.collect();

@@ -138,8 +138,7 @@ impl Broker {
         assert!(has(&report, "missed_checks=0"), "{report}");
     }
 
-    /// Where a wait may run out in the very moment that would have ended it, that cannot be told from a check that was
-    /// forgotten: so this checks all but that.
+    /// All but the last: a wait that runs out when it would have ended cannot be told from a check that was forgotten.
     pub(crate) fn assert_tidy<C>(&self, clients: C) -> String {
         drop(clients);
         let report = self.wait_for_figure("connections", 0);
