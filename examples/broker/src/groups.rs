@@ -1,7 +1,7 @@
 //! Consumer groups: Kafka's group coordinator, in the classic protocol.
 //!
 //! Kafka keeps delayed joins, delayed syncs and heartbeats in purgatories. Here the two phases of a rebalance are
-//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id; sessions are in a `Tracker`: heartbeats touch it.
+//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id; sessions in a `Tracker`: heartbeats touch it.
 //!
 //! # Locks
 //!
@@ -16,7 +16,7 @@
 //! comes after its event. A tracker's `track`, `touch` and `complete` run no callback, so they are called under the
 //! lock: no member is without a session, and no session without its member.
 //!
-//! Offsets are written to the journal before they count, under its lock, which is taken before a group's: in their order.
+//! Offsets are written to the journal before they count, under its lock (taken before a group's): so in their order.
 //!
 //! | layer | modules |
 //! |---|---|

@@ -125,8 +125,8 @@ impl Group {
     }
 }
 
-/// Kafka's `DelayedJoin` and `DelayedSync`: a phase of a rebalance. It waits until all members have joined, or then, until
-/// all have asked for their assignments, but no longer than the rebalance timeout: the group goes on without the others.
+/// Kafka's `DelayedJoin` and `DelayedSync`: a phase of a rebalance. It waits until all members have joined, and the next
+/// until all have asked for their assignments, at most for the rebalance timeout: then the others are left behind.
 ///
 /// It is parked under the group's id, and every [change](Group::change) of the group checks that key. The answers to the
 /// members lie with the members: this is the one operation that ends all their waits.

@@ -104,7 +104,7 @@ fn topics_records_and_producers_outlive_the_broker() {
     }
 }
 
-/// A crash in an append leaves a part of a batch, bytes that are none, or a batch of another offset: no checksum covers it.
+/// A crash in an append leaves a part of a batch, bytes that are none, or a batch of another offset (under no checksum).
 #[test]
 fn a_torn_tail_is_cut_off() {
     let folder = Folder::new();
