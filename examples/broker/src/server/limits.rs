@@ -56,7 +56,7 @@ impl Limits {
         }
     }
 
-    /// Waits for room for `bytes`, of which the connection may then fill memory: if there is not as much, for all of it.
+    /// Waits until there is room for `bytes`. What is longer than all that there is waits for all.
     pub(crate) async fn memory(&self, bytes: usize) -> Result<Share, String> {
         let share = units(bytes).min((IN_FLIGHT / UNIT) as u32);
         let share = Arc::clone(&self.memory).acquire_many_owned(share);

@@ -140,7 +140,7 @@ impl Log {
         found.map(|batch| (batch.base_timestamp.max(timestamp), batch.offsets.start))
     }
 
-    /// Lets go of the oldest batches, or whole segments, while there is more than [`RETENTION`], but none past `keep_from`.
+    /// Lets go of the oldest batches, or segments, while there is more than [`RETENTION`], but none from `keep_from` on.
     pub(crate) fn retain(&mut self, keep_from: i64) -> io::Result<()> {
         loop {
             let next = match &self.segments {

@@ -42,7 +42,7 @@ impl<'a> Walk<'a> {
         Some(walk)
     }
 
-    /// How many elements the request has, if its body is laid out as its outline says. More bytes may follow.
+    /// How many elements the request has, if its body is as its outline says, with not too many. More bytes may follow.
     pub(crate) fn body(&mut self, outline: &str) -> Option<usize> {
         self.fields(&mut outline.split_whitespace(), true)?;
         self.tagged_fields()?;
