@@ -14,8 +14,8 @@ pub(crate) fn channel_capacity(given: usize) -> usize {
     given.clamp(1, Semaphore::MAX_PERMITS)
 }
 
-/// The address of a server as it may be printed: `redis://user:password@host`, `redis+unix:///path?pass=password` and the
-/// like without what stands before the host or behind the path.
+/// The address of a server as it may be printed: `redis://user:password@host`, `redis+unix:///path?pass=password` and
+/// the like without what stands before the host or behind the path.
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) fn without_secrets(address: &str) -> &str {
     let host = address.rsplit('@').next().unwrap_or(address);

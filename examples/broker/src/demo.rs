@@ -127,8 +127,7 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
         });
         say!("{name:24} {p50:>10} {p99:>10} {max:>10}")?;
     }
-    let counts = [tally.answered, tally.consumed, tally.expected];
-    let [answered, consumed, expected] = counts;
+    let [answered, consumed, expected] = [tally.answered, tally.consumed, tally.expected];
     say!("\nanswered {answered}, consumed {consumed} of {expected}")
 }
 

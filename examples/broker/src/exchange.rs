@@ -91,21 +91,16 @@ pub(crate) fn answered_later() -> (Waiter, Waiting) {
     (Waiter(sender), Waiting { answer, leave })
 }
 
-/// Where the answer to a request goes.
+/// Where the answer to a request goes. One that is dropped without belonged to a client that has gone.
 ///
-/// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
-/// client that has gone.
-pub(crate) struct Waiter(oneshot::Sender<Answer>);
+/// INVARIANT: it is answered once: [`answer`](Self::answer) consumes it.
+pub(crate) struct Waiter(pub(crate) oneshot::Sender<Answer>);
 
 impl Waiter {
     /// Only wakes the task of the connection, so it may be called under a lock.
     pub(crate) fn answer(self, answer: impl Into<Answer>) {
         // The receiver is dropped if the client has left.
         let _ = self.0.send(answer.into());
-    }
-
-    pub(crate) fn has_gone(&self) -> bool {
-        self.0.is_closed()
     }
 }
 

@@ -1,8 +1,7 @@
 //! Consumer groups: Kafka's group coordinator, in the classic protocol.
 //!
 //! Kafka keeps delayed joins, delayed syncs and heartbeats in purgatories. Here the two phases of a rebalance are
-//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id, and the sessions of the members are in a
-//! `Tracker`: a heartbeat touches them.
+//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id; sessions in a `Tracker`: heartbeats touch it.
 //!
 //! # Locks
 //!
@@ -17,8 +16,7 @@
 //! comes after its event. A tracker's `track`, `touch` and `complete` run no callback, so they are called under the
 //! lock: no member is without a session, and no session without its member.
 //!
-//! Offsets are written to the journal before they count, under its lock, which is taken before that of a group: so the
-//! journal has them in their order.
+//! Offsets are written to the journal before they count, under its lock (taken before a group's): so in their order.
 //!
 //! | layer | modules |
 //! |---|---|
@@ -56,8 +54,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How a coordinator behaves.
 pub(crate) struct Settings {
-    /// How long an empty group waits for more members before its first rebalance ends (Kafka's
-    /// `group.initial.rebalance.delay.ms`, 3 s there).
+    /// How long an empty group waits for more members: Kafka's `group.initial.rebalance.delay.ms`, 3 s there.
     pub(crate) initial_delay: Duration,
     pub(crate) max_groups: usize,
     pub(crate) max_members: usize,
@@ -212,9 +209,7 @@ impl Coordinator {
         self.groups.read().values().cloned().collect()
     }
 
-    /// # Errors
-    /// INVALID_GROUP_ID for an empty id and for one that is too long, POLICY_VIOLATION if there are as many groups as
-    /// there may be.
+    /// The group of this id, which is made if it is missing.
     fn group_or_new(&self, id: &str) -> Outcome<Arc<Group>> {
         let is_id = (1..=MAX_ID).contains(&id.len());
         ensure(is_id, ResponseError::InvalidGroupId)?;

@@ -55,8 +55,7 @@ pub(crate) fn record() -> anyhow::Result<PrometheusHandle> {
     Ok(recorder.install_recorder()?)
 }
 
-/// Serves the page on the current tokio runtime, for as long as that runs, and returns where. `load` says what the
-/// broker has to do.
+/// Serves the page for as long as the current tokio runtime runs, and returns where. `load`: what the broker has to do.
 pub(crate) async fn show(
     endpoint: &str,
     recorded: PrometheusHandle,

@@ -13,8 +13,7 @@ pub(crate) struct TopicPartition {
     pub(crate) partition: i32,
 }
 
-/// A request that may have to wait: a [`Fetch`](super::fetch::Fetch) for data, a [`Produced`](super::produce::Produced)
-/// for its replicas.
+/// May have to wait: a [`Fetch`](super::fetch::Fetch) for data, a [`Produced`](super::produce::Produced) for replicas.
 pub(crate) trait Request: Send {
     fn is_satisfied(&self) -> bool;
 

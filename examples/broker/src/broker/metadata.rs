@@ -27,8 +27,7 @@ pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse 
         .with_api_keys(api_keys.collect())
 }
 
-/// Describes topics, creating missing ones if the client lets it, and says where clients connect to: the address by
-/// which this one came.
+/// Describes topics, creating missing ones if the client lets it, and says where clients connect to: where this one did.
 pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Caller) -> Reply {
     let find = |name: TopicName| {
         let found = match request.allow_auto_topic_creation {

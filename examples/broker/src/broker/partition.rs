@@ -165,8 +165,7 @@ impl Partition {
         Ok((batches, told))
     }
 
-    /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset), or the end of the log that
-    /// a negative time stands for.
+    /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset). Negative times are names.
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Outcome<(i64, i64)> {
         const LATEST: i64 = -1;
         const EARLIEST: i64 = -2;

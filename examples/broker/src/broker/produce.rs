@@ -103,8 +103,7 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
     }
 }
 
-/// The other replica of every partition lives in this process, so all there is of it is how far it has come: it
-/// "fetches" whatever the leader appended, `lag` later.
+/// The other replica of every partition: it lives in this process, and "fetches" what was appended, `lag` later.
 pub(crate) async fn follow(appended: Vec<(Arc<Partition>, i64)>, lag: Duration) {
     // (A sleep of no time takes some.)
     if !lag.is_zero() {

@@ -128,13 +128,12 @@ impl Topics {
 
     /// The topic of this name, created if it is missing.
     pub(crate) fn find_or_create(&self, name: &str) -> Outcome<Arc<Topic>> {
-        self.topic(name).or_else(|_| {
-            match self.create(name, self.default_partitions) {
+        self.topic(name)
+            .or_else(|_| match self.create(name, self.default_partitions) {
                 // Another client came first.
                 Err(ResponseError::TopicAlreadyExists) => self.topic(name),
                 created => created,
-            }
-        })
+            })
     }
 }
 

@@ -125,9 +125,8 @@ impl Group {
     }
 }
 
-/// Kafka's `DelayedJoin` and `DelayedSync`: a phase of a rebalance. It waits until all members have joined, or, in the
-/// second phase, until all have asked for their assignments; or for the rebalance timeout: then the group goes on
-/// without those that have not.
+/// Kafka's `DelayedJoin` and `DelayedSync`: a phase of a rebalance. It waits until all members have joined, and the next
+/// until all have asked for their assignments, at most for the rebalance timeout: then the others are left behind.
 ///
 /// It is parked under the group's id, and every [change](Group::change) of the group checks that key. The answers to the
 /// members lie with the members: this is the one operation that ends all their waits.
@@ -272,7 +271,7 @@ impl State {
     /// A client has gone that waited. Its member stays for as long as a session lasts: it may come back.
     pub(super) fn client_gone(&mut self) {
         let has_gone = |(id, member): (&Id, &mut Member)| {
-            let gone = member.parked.take_if(|(_, waiter)| waiter.has_gone());
+            let gone = member.parked.take_if(|(_, waiter)| waiter.0.is_closed());
             gone.map(|_| Id::clone(id))
         };
         let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();

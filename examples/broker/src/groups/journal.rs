@@ -26,6 +26,9 @@ pub(super) type Offsets = BTreeMap<At, Committed>;
 /// Topic and partition.
 pub(super) type At = (Id, i32);
 
+/// What is committed at a place from then on, if anything.
+pub(super) type Noted = (At, Option<Committed>);
+
 /// What was committed for a partition.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Committed {
@@ -87,8 +90,7 @@ impl Journal {
         self.rewrite(offsets)
     }
 
-    /// Replaces the file by one with these lines: after an error the old one is still there, and is not long again before
-    /// it has twice the length.
+    /// Replaces the file by one with these lines. After an error the old one is there, and may grow to twice its length.
     pub(super) fn rewrite(&mut self, changes: &[Change]) -> io::Result<()> {
         self.limit = self.limit.max(2 * self.length);
         let unfinished = self.path.with_extension("new");

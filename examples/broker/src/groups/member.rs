@@ -52,6 +52,8 @@ pub(super) enum Parked {
 
 /// What a member says of itself, and asks for, each time that it joins.
 pub(super) struct Terms {
+    /// Of its request.
+    pub(super) version: i16,
     pub(super) client_id: Id,
     pub(super) client_host: Id,
     pub(super) session_timeout: Duration,
@@ -94,6 +96,7 @@ impl Terms {
             (Id::from(&*it.name), Bytes::copy_from_slice(&it.metadata))
         };
         Ok(Self {
+            version: caller.version,
             client_id: Id::from(client_id),
             client_host: Id::from(format!("/{}", caller.client.ip())),
             session_timeout,

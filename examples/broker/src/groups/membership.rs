@@ -11,18 +11,12 @@ use std::sync::Weak;
 
 impl State {
     /// Takes in a member, or refuses it.
-    pub(super) fn join(
-        &mut self,
-        request: &JoinGroupRequest,
-        version: i16,
-        terms: Terms,
-        waiter: Waiter,
-    ) {
+    pub(super) fn join(&mut self, request: &JoinGroupRequest, terms: Terms, waiter: Waiter) {
         let id = match &*request.member_id {
             "" => self.shared.fresh_id(&terms.client_id),
             given => Id::from(given),
         };
-        match self.take_in(&id, request, version, terms) {
+        match self.take_in(&id, request, terms) {
             Ok(true) => {
                 self.rebalance();
                 self.park(&id, Parked::Join, waiter);
@@ -36,15 +30,8 @@ impl State {
         }
     }
 
-    /// Puts the member into the group, under this id. Returns whether all have to join again: not if it is as it was, in
-    /// the generation that there is.
-    fn take_in(
-        &mut self,
-        id: &Id,
-        request: &JoinGroupRequest,
-        version: i16,
-        terms: Terms,
-    ) -> Outcome<bool> {
+    /// Puts the member into the group, under this id. Returns whether all have to join again: not if nothing has changed.
+    fn take_in(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
         self.check_exists()?;
         self.check_agreeable(&request.protocol_type, &terms)?;
         let is_new = request.member_id.is_empty();
@@ -53,9 +40,8 @@ impl State {
                 Some(before) => Ok(self.replace(&before, id, terms)),
                 None => self.add(id, request, terms),
             },
-            // It has to come again with its id: so that a client which joins, gets no answer and joins again does not
-            // leave members behind that no client is.
-            None if is_new && version >= 4 => Err(ResponseError::MemberIdRequired),
+            // It has to come again with its id: or one that gets no answer and joins anew would leave a member behind.
+            None if is_new && terms.version >= 4 => Err(ResponseError::MemberIdRequired),
             None if !self.members.contains_key(id) && self.shared.has_given(id) => {
                 self.add(id, request, terms)
             }
@@ -104,10 +90,8 @@ impl State {
         Ok(true)
     }
 
-    /// A static member that was here before takes its own place again, under another member id. What its client before
-    /// waits for is over.
-    ///
-    /// One that led is not told so: it would assign anew, and the assignment stands. The next rebalance elects a leader.
+    /// A static member takes its own place again, under another member id. What its client before waits for is over. If it
+    /// led, it is not told so: it would assign anew, and the assignment stands. The next rebalance elects a leader.
     fn replace(&mut self, before: &Id, id: &Id, terms: Terms) -> bool {
         if let Some(mut member) = self.members.remove(before) {
             member.fail(before, ResponseError::FencedInstanceId);

@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use super::group::{Phase, State};
-use super::journal::{At, Committed, Journal, Offsets};
+use super::journal::{At, Committed, Journal, Noted, Offsets};
 use super::member::Id;
 use crate::exchange::{Answer, Outcome, code, ensure};
 use crate::messages::*;
@@ -32,6 +32,15 @@ impl Coordinator {
             let (index, metadata) = (offset.partition_index, &offset.committed_metadata);
             let is_there = is_partition(topic, index);
             ensure(is_there, ResponseError::UnknownTopicOrPartition)?;
+            // No member joins a group of a negative generation: it is there to keep offsets.
+            let group = match asked.generation_id_or_member_epoch {
+                0.. => self.group(&asked.group_id),
+                _ => Some(self.group_or_new(&asked.group_id)?),
+            };
+            let group = group.ok_or(ResponseError::IllegalGeneration)?;
+            let mut state = group.lock();
+            // First: who is a member no longer has to hear of that, whatever it commits.
+            state.check_commit(asked)?;
             let length = metadata.as_ref().map_or(0, |text| text.len());
             let is_short = length <= MAX_OFFSET_METADATA;
             ensure(is_short, ResponseError::OffsetMetadataTooLarge)?;
@@ -43,14 +52,6 @@ impl Coordinator {
             };
             let charge = self.shared.charge(committed.size(topic));
             committed.charge = Some(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
-            // No member joins a group of a negative generation: it is there to keep offsets.
-            let group = match asked.generation_id_or_member_epoch {
-                0.. => self.group(&asked.group_id),
-                _ => Some(self.group_or_new(&asked.group_id)?),
-            };
-            let group = group.ok_or(ResponseError::IllegalGeneration)?;
-            let mut state = group.lock();
-            state.check_commit(asked)?;
             let at = (Id::from(topic), index);
             state.note(&mut journal, vec![(at, Some(committed))])
         };
@@ -142,9 +143,8 @@ impl Coordinator {
         answer.with_topics(topics.collect())
     }
 
-    /// `delete` deletes a topic: then what was committed for it is forgotten, since it means nothing to another one of
-    /// that name. What is committed for that one comes afterwards, so the journal is locked meanwhile. If it cannot be
-    /// written, that is logged, and the offsets stay.
+    /// `delete` deletes a topic; what was committed for it is then forgotten: it means nothing to another of that name. The
+    /// commits for that one come later: the journal is locked. If it cannot be written, that is logged, and offsets stay.
     pub(crate) fn forget_topic<T>(
         &self,
         topic: &str,
@@ -195,11 +195,7 @@ impl State {
     }
 
     /// Notes changes in the journal, and makes them. After an error there is nothing of them.
-    pub(super) fn note(
-        &mut self,
-        journal: &mut Journal,
-        changes: Vec<(At, Option<Committed>)>,
-    ) -> Outcome {
+    pub(super) fn note(&mut self, journal: &mut Journal, changes: Vec<Noted>) -> Outcome {
         let lines = changes.iter();
         let lines = lines.map(|((topic, index), committed)| (&self.id, topic, index, committed));
         let lines: Vec<_> = lines.collect();

@@ -102,7 +102,6 @@ impl State {
     }
 
     /// Each member votes for the protocol that it likes best among those that all support.
-    ///
     /// INVARIANT: if there are members, there is one: a member is not let in without it.
     pub(super) fn choose_protocol(&self) -> Option<Id> {
         let mut votes = BTreeMap::<&Id, usize>::new();

@@ -46,8 +46,8 @@ impl Coordinator {
         let join = || {
             let terms = Terms::of(request, caller, &self.shared)?;
             ensure(caller.may_wait, NO_ROOM)?;
-            let (group, version) = (self.group_or_new(&request.group_id)?, caller.version);
-            let join = |state: &mut State, waiter| state.join(request, version, terms, waiter);
+            let group = self.group_or_new(&request.group_id)?;
+            let join = |state: &mut State, waiter| state.join(request, terms, waiter);
             Ok(waiting(group, join))
         };
         join().unwrap_or_else(|error| join_failed(&request.member_id, error).into())

@@ -24,9 +24,8 @@ pub(crate) struct Context {
 
 /// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
 ///
-/// Whatever ends this drops the request that is being served: that is what takes a vanished client's request out of
-/// its purgatory. (A client that sends many requests at once gets no more than its turn: tokio ends that when it has
-/// taken memory for some dozens.)
+/// Whatever ends this drops the request that is served: that takes a vanished client's request out of its purgatory. (A
+/// client that sends many at once gets no more than its turn: tokio ends that when it has taken memory for some dozens.)
 pub(crate) async fn serve(
     mut socket: TcpStream,
     client: SocketAddr,
@@ -96,8 +95,7 @@ impl Connection<'_> {
         self.caller.may_wait = parked.is_some();
         let handle = || self.broker.handle(request, &self.caller);
         let reply = self.limits.work(weight, handle).await;
-        // What waits, and be it for memory, keeps no more than its share of what is parked: if all held what the others
-        // wait for, none would go on.
+        // What waits, if only for memory, keeps none but its share of what is parked: or all might wait for each other.
         let is_enough = match &reply {
             Reply::Now(answer) => 2 * answer.size <= elements,
             _ => false,

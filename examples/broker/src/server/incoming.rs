@@ -132,8 +132,7 @@ impl<'a> Incoming<'a> {
         Ok(Sent::TooLong(refusal, length))
     }
 
-    /// Fails when the client goes away, or sends what is no request. Reads ahead a little for that, but begins
-    /// nothing.
+    /// Fails when the client goes away, or sends what is no request. Reads ahead a little for that, but begins nothing.
     pub(crate) async fn gone(&mut self) -> Result<Infallible, End> {
         loop {
             while self.buffer.len() < ALLOWANCE {
@@ -170,8 +169,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::yield_now;
 
-    /// What comes of a request that begins after 9 seconds and arrives at this pace, and when. If it is all there, the time
-    /// stands still until it is read.
+    /// What comes of a request that begins after 9 s at this pace, and when. If it is whole, time stands still behind it.
     async fn receive(request: &[u8], is_all: bool, millis: u32, known: bool) -> (String, u64) {
         const PIECE: usize = 64 * 1024;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -207,18 +205,15 @@ mod tests {
         (outcome, begun.elapsed().as_secs())
     }
 
-    /// A long request has more time than a short one, also where it is too long to be kept. Of an idle client, the machine
-    /// may have gone without a word.
+    /// A long request has more time than a short one, also if it is too long. An idle client may have gone without a word.
     #[tokio::test(start_paused = true)]
     async fn what_does_not_arrive_in_its_time_is_given_up() {
         let [long, longer] = [15, 40].map(|mib: usize| {
             let records = vec![0; mib << 20];
             frame(8, 0, &produce_request(1, 0, "t", &[(0, Some(&records))]))
         });
-        let (slow, none) = (
-            "a request took too long to arrive",
-            "no request within 10 s",
-        );
+        let none = "no request within 10 s";
+        let slow = "a request took too long to arrive";
         for (request, is_all, millis_per_mib, known, outcome, seconds) in [
             (&[][..], false, 0, false, none, 10),
             (&[], false, 0, true, "closed", 600),

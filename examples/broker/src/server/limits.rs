@@ -56,8 +56,7 @@ impl Limits {
         }
     }
 
-    /// Waits until there is room for `bytes`, of which the connection may then fill memory. What is longer than all that
-    /// there is waits for all.
+    /// Waits until there is room for `bytes`. What is longer than all that there is waits for all.
     pub(crate) async fn memory(&self, bytes: usize) -> Result<Share, String> {
         let share = units(bytes).min((IN_FLIGHT / UNIT) as u32);
         let share = Arc::clone(&self.memory).acquire_many_owned(share);
@@ -67,8 +66,7 @@ impl Limits {
         }
     }
 
-    /// Does `work` on about `bytes` bytes. If that is much, it waits for its turn, and the other tasks of this thread go on
-    /// elsewhere.
+    /// Does `work` on about `bytes` bytes. If that is much, it waits for its turn, and other tasks leave this thread.
     pub(crate) async fn work<T>(&self, bytes: usize, work: impl FnOnce() -> T) -> T {
         if bytes < HEAVY {
             return work();
@@ -92,4 +90,19 @@ fn units(bytes: usize) -> u32 {
 /// How long `bytes` may take on their way, in or out: ten seconds, and one more for each MiB.
 pub(crate) fn time_for(bytes: usize) -> Duration {
     Duration::from_secs(10) + Duration::from_secs((bytes / MIB) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So a client that sends many short requests at once gets no more than its turn, even if it awaits no answers.
+    #[tokio::test]
+    async fn a_task_that_takes_memory_again_and_again_lets_others_go_on() {
+        let (limits, other) = (Limits::new(), tokio::spawn(async {}));
+        for _ in 0..200 {
+            drop(limits.memory(100).await.expect("it is short"));
+        }
+        assert!(other.is_finished());
+    }
 }

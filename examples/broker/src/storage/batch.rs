@@ -42,8 +42,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Checks what a producer sent for one partition: exactly one batch, as Kafka demands since Produce v3, with the
-    /// records that it says it has.
+    /// Checks what a producer sent for one partition: one batch, as Kafka demands since Produce v3, with all its records.
     pub fn from_producer(bytes: &Bytes) -> Outcome<Self> {
         let batch = Self::read(bytes)?;
         records::check(batch.records, batch.codec, &bytes[HEADER..])?;
@@ -99,7 +98,6 @@ impl Batch {
     }
 
     /// The bytes to store: those that came, at their place in the log. Neither field is under the checksum.
-    ///
     /// Copies, so that the log does not keep whole request frames alive.
     pub fn placed_at(&self, base_offset: i64) -> Bytes {
         const NO_LEADER_EPOCH: i32 = -1;

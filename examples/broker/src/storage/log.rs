@@ -132,18 +132,15 @@ impl Log {
         }
     }
 
-    /// The first batch with a record at or after `timestamp`, as (timestamp, offset) of its first record.
-    ///
-    /// Batches may be compressed, so this does not look inside: a consumer that starts here misses nothing, but
-    /// may see a few records of the same batch that are older.
+    /// The first batch with a record at or after `timestamp`: time and offset of its first record. It may be compressed, so
+    /// this does not look inside: a consumer that starts here misses nothing, but may see a few older records of it.
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
         let mut batches = self.batches.iter();
         let found = batches.find(|batch| batch.max_timestamp >= timestamp);
         found.map(|batch| (batch.base_timestamp.max(timestamp), batch.offsets.start))
     }
 
-    /// Lets go of the oldest while there is more than [`RETENTION`], but of none at or past `keep_from`: batches of a
-    /// log in memory, else whole segments.
+    /// Lets go of the oldest batches, or segments, while there is more than [`RETENTION`], but none from `keep_from` on.
     pub(crate) fn retain(&mut self, keep_from: i64) -> io::Result<()> {
         loop {
             let next = match &self.segments {

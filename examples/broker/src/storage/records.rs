@@ -1,5 +1,4 @@
-//! The records inside a batch, which are counted and not kept: offsets are given out by their number, so a batch must
-//! not promise more of them than its bytes hold.
+//! The records inside a batch. They are only counted: each gets an offset, so a batch must have as many as it says.
 
 use crate::exchange::Outcome;
 use crate::messages::*;
@@ -16,9 +15,6 @@ const SNAPPY_HEADER: usize = 16;
 const MIN_RECORD: u64 = 6;
 
 /// Checks that `bytes`, packed with the codec of this number, hold as many records as `count` says.
-///
-/// # Errors
-/// UNSUPPORTED_COMPRESSION_TYPE, CORRUPT_MESSAGE if they cannot be unpacked, INVALID_RECORD if the count is wrong.
 pub(super) fn check(count: i32, codec: i16, bytes: &[u8]) -> Outcome {
     let counted = match codec {
         0 => holds(count, bytes),

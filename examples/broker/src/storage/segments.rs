@@ -1,5 +1,4 @@
-//! Segment files: the batches of a log one after the other, as they go over the wire. Each file is named after the
-//! offset that it begins with, as Kafka's are.
+//! Segment files: the batches of a log as they go over the wire. As in Kafka, each is named after its first offset.
 
 use crate::storage::batch::Batch;
 use bytes::{Bytes, BytesMut};
@@ -54,17 +53,14 @@ impl Piece {
 }
 
 impl Segments {
-    /// Opens the segments in `folder`. Tells `each` the offset that the first begins with, and then each batch.
+    /// Opens the segments in the folder `path`. Tells `each` the offset that the first begins with, and then each batch.
     ///
     /// What follows the last whole batch of the last segment is cut off: a crash came in between. Damage anywhere else
     /// is an error, since cutting there would lose what was kept.
-    pub(crate) fn open(
-        folder: &Path,
-        mut each: impl FnMut(i64, Option<&Batch>),
-    ) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, mut each: impl FnMut(i64, Option<&Batch>)) -> io::Result<Self> {
         let mut segments = Self {
-            folder: folder.to_owned(),
-            segments: found_in(folder)?,
+            folder: path.to_owned(),
+            segments: found_in(path)?,
         };
         let count = segments.segments.len();
         let mut next = segments.segments.front().map_or(0, |first| first.start);
@@ -72,7 +68,8 @@ impl Segments {
         for (number, segment) in segments.segments.iter_mut().enumerate() {
             let path = segment.path.display();
             if segment.start != next {
-                return Err(damaged(format!("{path} should begin with offset {next}")));
+                let what = format!("{path} should begin with offset {next}");
+                return Err(io::Error::other(what));
             }
             let mut rest = Bytes::from(fs::read(&segment.path)?);
             while let Ok((offset, batch)) = Batch::from_storage(&rest)
@@ -89,7 +86,7 @@ impl Segments {
             let (length, lost) = (segment.length, rest.len());
             if number + 1 < count {
                 let what = format!("{path}: damage at byte {length}, but later segments follow");
-                return Err(damaged(what));
+                return Err(io::Error::other(what));
             }
             let file = OpenOptions::new().write(true).open(&segment.path)?;
             file.set_len(length)?;
@@ -99,8 +96,7 @@ impl Segments {
         Ok(segments)
     }
 
-    /// Appends a batch that begins with offset `start`. After an error there may be a part of it, which is cut off by the
-    /// next append or at the next start.
+    /// Appends a batch that begins with offset `start`. What an error leaves of it is cut off by the next append or start.
     pub(crate) fn append(&mut self, start: i64, bytes: &[u8]) -> io::Result<()> {
         let last = self.segments.back();
         if last.is_none_or(|last| last.length >= SEGMENT) {
@@ -153,8 +149,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Has the system write the last segment to its disk, and that the folder has it; the earlier ones were when they
-    /// became full.
+    /// Has the system write the last segment and the folder to its disk; the earlier ones were when they became full.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match self.segments.back() {
             Some(last) if last.length > 0 => {
@@ -173,23 +168,19 @@ fn found_in(folder: &Path) -> io::Result<VecDeque<Segment>> {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         let start = name.and_then(|name| name.strip_suffix(".log")?.parse().ok());
-        let start = start.ok_or_else(|| damaged(format!("{} is no segment", path.display())))?;
+        let no_segment = || io::Error::other(format!("{} is no segment", path.display()));
+        let start = start.ok_or_else(no_segment)?;
         found.push(Segment::new(start, &path));
     }
     found.sort_by_key(|segment| segment.start);
     Ok(found.into())
 }
 
-fn damaged(what: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What cannot be removed stays the oldest, and is removed when it can be: without it, what follows would be taken
-    /// for damage at the next start.
+    /// What cannot be removed stays the oldest until it can be: else the next start would take what follows for damage.
     #[test]
     fn what_cannot_be_removed_stays_and_what_is_torn_goes() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,4 @@
-//! The requests this broker takes: one table, read by the version negotiation and by the decoder alike, so that nothing
-//! can be advertised which is not handled.
+//! The requests this broker takes: one table for negotiation and decoder, so that all that is advertised is handled.
 
 use crate::messages::*;
 use std::ops::RangeInclusive;
@@ -7,8 +6,7 @@ use std::ops::RangeInclusive;
 /// One kind of request, the versions of it that are handled here, and how the bytes of its body are laid out.
 pub(crate) type Api = (ApiKey, RangeInclusive<i16>, &'static str);
 
-/// Everything that is advertised to clients, with the fields in the order of Kafka's message schemas. How they are
-/// written: see `Walk::fields`.
+/// All that is advertised to clients, with the fields in the order of Kafka's schemas, written as `Walk::fields` says.
 ///
 /// From version 13 on, Fetch names topics by id only; OffsetFetch and FindCoordinator ask for several at once from
 /// versions 8 and 4 on. ConsumerGroupHeartbeat (KIP-848) is here to be refused in words.

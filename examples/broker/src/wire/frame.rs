@@ -8,10 +8,9 @@ use kafka_protocol::protocol::Encodable;
 pub const MAX_FRAME: usize = 20 * 1024 * 1024;
 
 /// How many bytes its length takes, which stands before the frame.
-pub(crate) const PREFIX: usize = size_of::<i32>();
+pub const PREFIX: usize = size_of::<i32>();
 
-/// The length of the frame at the start of `buffer`, which has at least a prefix. What follows a length that no request
-/// has cannot be made sense of.
+/// The length of the frame at the start of `buffer`, which has at least a prefix. What follows a negative one is lost.
 pub fn length(buffer: &[u8]) -> Result<usize, String> {
     let prefix = buffer.first_chunk();
     let prefix = prefix.map_or(-1, |prefix| i32::from_be_bytes(*prefix));

@@ -9,10 +9,8 @@ use crate::messages::*;
 use bytes::Buf;
 use std::str::SplitWhitespace;
 
-/// Most array elements and tagged fields that one request may hold, all its arrays together.
-///
-/// An element takes up to thirty times as much memory decoded as on the wire. This is room for each partition that a
-/// broker may have, named alone in its topic.
+/// Most array elements and tagged fields of one request: each partition that there may be, named alone in its topic. (An
+/// element takes up to thirty times as much memory decoded as on the wire.)
 const MAX_ELEMENTS: usize = 20_000;
 
 /// A place in the bytes of a request.
@@ -44,8 +42,7 @@ impl<'a> Walk<'a> {
         Some(walk)
     }
 
-    /// Walks along a body, which has to be laid out as its outline says, with no more elements than there may be: how many
-    /// the request has. More bytes may follow.
+    /// How many elements the request has, if its body is as its outline says, with not too many. More bytes may follow.
     pub(crate) fn body(&mut self, outline: &str) -> Option<usize> {
         self.fields(&mut outline.split_whitespace(), true)?;
         self.tagged_fields()?;

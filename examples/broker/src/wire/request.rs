@@ -28,12 +28,10 @@ impl Envelope {
     ///
     /// Bytes after the last field are let pass, as other brokers do: librdkafka's Metadata request has three.
     ///
-    /// # Errors
-    /// Why it was not understood. There is no version to answer it in, so its connection is to be closed.
+    /// An error says why it was not understood. There is no version to answer it in, so its connection is to be closed.
     pub fn open(frame: &Bytes) -> Result<Self, String> {
-        let Some(mut start) = frame.get(..8) else {
-            return Err("frame too short for a request header".to_owned());
-        };
+        let start = frame.get(..8);
+        let mut start = start.ok_or("frame too short for a request header")?;
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
         let known = apis::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
         let (api, versions, outline) = known;
@@ -64,9 +62,6 @@ impl Envelope {
     }
 
     /// Decodes what is asked. `None` for an ApiVersions request in a version that is not known here.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
     pub fn decode(&mut self) -> Result<Option<RequestKind>, String> {
         let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);

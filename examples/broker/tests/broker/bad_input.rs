@@ -1,8 +1,7 @@
 //! Input that no client library would send. Whatever comes, the broker answers with an error of the protocol or closes
 //! that connection with one line on stderr; it does not panic, its memory stays bounded, and it serves all others.
 //!
-//! `ATTACK_TIMES` makes the attacks that many times as long: `.ci/attack` runs them at full length. Their figures go to
-//! stdout (`--nocapture`).
+//! `ATTACK_TIMES` makes the attacks that many times as long, for `.ci/attack`. Figures go to stdout (`--nocapture`).
 
 use super::*;
 use std::io::{ErrorKind, Write};
@@ -235,8 +234,7 @@ fn an_answer_has_memory_or_is_not_made() {
     broker.assert_clean((first, second, waiting));
 }
 
-/// Answers that are longer than their requests wait for memory, and hold none meanwhile that others wait for. The
-/// longest of all waits for all there is.
+/// Answers longer than their requests wait for memory, the longest for all there is, and hold none that others wait for.
 #[test]
 fn long_answers_that_are_asked_for_together_are_all_made() {
     let (broker, mut client) = Broker::with_topic(6_500, &["--group-delay-ms", "0"]);

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use tempfile::{TempDir, tempdir};
 
 const KAFKA_STORAGE_ERROR: i16 = 56;
-const OFFSET_OUT_OF_RANGE: i16 = 1;
 
 /// A folder that is not there yet, in one that is removed at the end of the test.
 pub(crate) struct Folder(TempDir);
@@ -105,8 +104,7 @@ fn topics_records_and_producers_outlive_the_broker() {
     }
 }
 
-/// A crash in the middle of an append leaves a part of a batch, or bytes that are none. (Or a batch that belongs
-/// elsewhere: its checksum does not cover the offset.)
+/// A crash in an append leaves a part of a batch, bytes that are none, or a batch of another offset (under no checksum).
 #[test]
 fn a_torn_tail_is_cut_off() {
     let folder = Folder::new();
@@ -150,7 +148,7 @@ fn a_torn_tail_is_cut_off() {
     fs::write(&segment, &whole[..two]).expect("cut the segment");
     assert_eq!(error(), KAFKA_STORAGE_ERROR);
     fs::remove_file(&segment).expect("it is there");
-    assert_eq!(error(), OFFSET_OUT_OF_RANGE);
+    assert_eq!(error(), Code::OffsetOutOfRange.code());
     // Nor can a stop write it to the disk, also if others of the topic can be, and it says so.
     fs::write(&segment, &whole).expect("write the segment");
     fs::remove_file(&folder.entries("t/1")[0]).expect("it is there");
@@ -158,8 +156,7 @@ fn a_torn_tail_is_cut_off() {
     broker.wait_for_log("cannot write the last records to disk");
 }
 
-/// 8 batches of 15 MB are more than a partition keeps: the oldest segments, of two each, are dropped, also for later
-/// consumers.
+/// 8 batches of 15 MB are more than a partition keeps: the oldest segments, of two each, go, also for later consumers.
 #[test]
 fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let folder = Folder::new();

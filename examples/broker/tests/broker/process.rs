@@ -86,16 +86,12 @@ impl Broker {
     /// Waits for a report, printed after this call, with this figure in it: `parked: fetch=1 produce=0 watched=1 ...`.
     pub(crate) fn wait_for_figure(&self, name: &str, value: u64) -> String {
         let figure = format!("{name}={value}");
-        let reports = || {
-            let lines = self.stdout.lock().unwrap();
-            let mut reports = lines.iter().filter(|line| line.starts_with("parked:"));
-            (reports.clone().count(), reports.next_back().cloned())
-        };
-        let (seen, _) = reports();
+        // The next one may have been in the pipe already.
+        let seen = self.stdout.lock().unwrap().len() + 1;
         eventually(&figure, || {
-            let (count, last) = reports();
-            // The next one may have been in the pipe already.
-            last.filter(|report| count > seen + 1 && has(report, &figure))
+            let lines = self.stdout.lock().unwrap();
+            let mut reports = lines.iter().skip(seen);
+            reports.find(|report| has(report, &figure)).cloned()
         })
     }
 
@@ -138,8 +134,7 @@ impl Broker {
         assert!(has(&report, "missed_checks=0"), "{report}");
     }
 
-    /// Where a wait may run out in the very moment that would have ended it, that cannot be told from a check that was
-    /// forgotten: so this checks all but that.
+    /// All of that but the last: a wait that runs out when it would have ended looks like a check that was forgotten.
     pub(crate) fn assert_tidy<C>(&self, clients: C) -> String {
         drop(clients);
         let report = self.wait_for_figure("connections", 0);

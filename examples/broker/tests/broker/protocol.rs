@@ -419,11 +419,12 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     // But one behind partitions with nothing to read may, if there is none before.
     let fetch = fetch_from("t", &[3, 0], 0).with_max_bytes(1);
     assert_eq!(client.lengths(&fetch), [0, one.len()]);
-    // Whole batches, from the one that holds the offset.
+    // Whole batches, from the one that holds the offset, also if that one is too long.
     let three = batch(&[b"a", b"b", b"c"]);
     assert_eq!(client.produce_to(-1, "u", 0, &three), (0, 1));
-    for offset in [1, 2] {
-        let fetched = client.fetch(&fetch_from("u", &[offset], 0));
+    for (offset, max_bytes) in [(1, 1 << 20), (2, 1 << 20), (2, 1)] {
+        let fetch = fetch_from("u", &[offset], 0).with_max_bytes(max_bytes);
+        let fetched = client.fetch(&fetch);
         assert_eq!(records(&fetched[0])[..8], 1_i64.to_be_bytes());
         assert_eq!(records(&fetched[0])[16..], three[16..]);
     }

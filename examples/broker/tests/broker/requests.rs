@@ -129,8 +129,7 @@ pub(crate) fn protocols(names: &[&str]) -> Vec<JoinGroupRequestProtocol> {
     names.iter().map(protocol).collect()
 }
 
-/// A commit by a member of a group, or by none, for partitions of the topic "t", each with its offset as epoch and as
-/// metadata, the first in this many bytes.
+/// A commit by a member, or by none, for partitions of "t", with offsets as epoch and metadata, the first this long.
 pub(crate) fn commit_request(
     (group, member, generation): (&str, &str, i32),
     offsets: &[(i32, i64)],

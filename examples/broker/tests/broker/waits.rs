@@ -136,8 +136,8 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
 #[test]
 fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     let one = batch(&[b"value"]);
-    let send = |producer: &mut Client, acks, timeout, partitions: &[i32]| {
-        let data = partitions.iter().map(|index| (*index, Some(&one[..])));
+    let send = |producer: &mut Client, acks, timeout, batch: &[u8], partitions: &[i32]| {
+        let data = partitions.iter().map(|index| (*index, Some(batch)));
         let request = produce_request(acks, timeout, "t", &data.collect::<Vec<_>>());
         let started = Instant::now();
         let answer = produced(producer.request(PRODUCE, &request));
@@ -150,15 +150,14 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         (-1, 0, REQUEST_TIMED_OUT, 0),
         (-1, -5, REQUEST_TIMED_OUT, 0),
     ] {
-        let (answer, waited) = send(&mut producer, acks, timeout, &[0]);
+        let (answer, waited) = send(&mut producer, acks, timeout, &one, &[0]);
         assert_eq!(answer[0].0, error, "{acks} {timeout}");
         assert!(waited >= least, "{acks} {timeout}: {waited}");
     }
     // A batch that is sent again waits for what was appended the first time.
     let again = batch_from(7, 0, 0, &[b"value"]);
     for (acks, error) in [(1, 0), (-1, REQUEST_TIMED_OUT)] {
-        let request = produce_request(acks, 100, "t", &[(0, Some(&again))]);
-        let answer = produced(producer.request(PRODUCE, &request));
+        let (answer, _) = send(&mut producer, acks, 100, &again, &[0]);
         assert_eq!(answer[0].0, error, "{acks}");
     }
     // There is memory for two long ones to wait in, and the next is answered at once.
@@ -170,17 +169,17 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         broker.wait_for_figure("produce", parked);
         client
     });
-    let answer = produced(producer.request(PRODUCE, &long));
+    let (answer, _) = send(&mut producer, -1, 600_000, &fifteen, &[0]);
     assert_eq!(answer[0].0, REQUEST_TIMED_OUT);
     broker.assert_clean((producer, waiting));
     let (broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "1000"]);
     // What times out is there all the same, once the follower has it. (A slow machine may find it at once.)
-    send(&mut producer, -1, 0, &[0]);
-    let (answer, waited) = send(&mut producer, -1, 60_000, &[0]);
+    send(&mut producer, -1, 0, &one, &[0]);
+    let (answer, waited) = send(&mut producer, -1, 60_000, &one, &[0]);
     assert!(answer == [(0, 1)] && waited >= 1_000, "{waited}");
     assert_eq!(producer.fetch(&fetch("t", 1, 0))[0].high_watermark, 2);
     // The follower gets two partitions one after the other, and the answer waits for the last, whatever a third says.
-    let (answer, _) = send(&mut producer, -1, 60_000, &[1, 0, 2]);
+    let (answer, _) = send(&mut producer, -1, 60_000, &one, &[1, 0, 2]);
     let unknown = (UNKNOWN_TOPIC_OR_PARTITION, -1);
     assert_eq!(answer, [(0, 0), (0, 2), unknown]);
     broker.assert_clean(producer);

@@ -2,22 +2,18 @@
 
 use broker::messages::RequestKind;
 use broker::storage::batch::Batch;
-use broker::wire::frame::{self, MAX_FRAME};
+use broker::wire::frame::{self, MAX_FRAME, PREFIX};
 use broker::wire::request::Envelope;
 use bytes::{Bytes, BytesMut};
 
 /// Takes frame after frame from a connection on which `bytes` arrive, and decodes each. Nothing may panic, or hold more
 /// memory than the bytes justify; what is understood must agree with the bytes.
 pub(crate) fn receive(bytes: &[u8]) {
-    const PREFIX: usize = size_of::<i32>();
     let mut buffer = BytesMut::from(bytes);
-    while buffer.len() >= PREFIX {
-        let Ok(length) = frame::length(&buffer) else {
-            return;
-        };
-        if length > MAX_FRAME || buffer.len() < PREFIX + length {
-            return;
-        }
+    while buffer.len() >= PREFIX
+        && let Ok(length) = frame::length(&buffer)
+        && length <= MAX_FRAME.min(buffer.len() - PREFIX)
+    {
         let before = buffer.len();
         let frame = frame::take(&mut buffer, length);
         assert_eq!(frame.len(), length);

@@ -98,6 +98,8 @@ fn metadata_and_memory_are_bounded() {
     let commit = |offsets: &_, metadata| commit_all(&world, (GROUP, "", -1), offsets, metadata);
     assert_eq!(commit(&[(0, 1)], 4_097), [12], "OFFSET_METADATA_TOO_LARGE");
     assert_eq!([0, 1].map(|index| commit(&[(index, 1)], 4_096)), [[0]; 2]);
+    let zombie = commit_all(&world, (GROUP, "zombie", 1), &[(2, 1)], 4_097);
+    assert_eq!(zombie, [25], "UNKNOWN_MEMBER_ID, so that it joins again");
     // What there is room for beside it is committed.
     let refused = commit(&[(2, 1), (1, 2)], 4_096);
     assert_eq!(refused, [28, 0], "INVALID_COMMIT_OFFSET_SIZE");

@@ -1,5 +1,4 @@
-//! Whatever a few clients do, in whatever order: every request is answered once, there is one leader, and all members
-//! of a generation are told the same.
+//! Whatever a few clients do: each request is answered once, one leads, and all of a generation are told the same.
 
 use super::*;
 use proptest::prelude::*;
