@@ -78,8 +78,8 @@ async fn watch_is_exact_beyond_max_subscriptions<R: Rig>() {
     }
 }
 
-/// A session with many keys may come to hear them in another way. Events that wait at that moment are more than the runtime
-/// lets a task receive at once.
+/// A session with many keys may come to hear them in another way. More events wait at that moment than the runtime lets
+/// a task receive at once.
 async fn what_waits_is_heard_though_more_keys_come<R: Rig>() {
     let rig = R::start(CAPACITY).await;
     let config = Config {

@@ -9,8 +9,7 @@ use crate::wire::request::Envelope;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::WriteHalf;
+use tokio::net::{TcpStream, tcp::WriteHalf};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
