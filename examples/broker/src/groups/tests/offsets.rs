@@ -108,30 +108,26 @@ fn a_request_may_be_about_several_topics() {
     /// The topics of an answer, each with this of its partitions.
     macro_rules! told {
         ($answer:expr, $what:ident) => {{
-            let topics = $answer.topics.into_iter().map(|topic| {
+            let topics = $answer.topics.iter().map(|topic| {
                 let partitions = topic.partitions.iter().map(|it| it.$what);
-                format!("{:?} {:?}", &**topic.name, partitions.collect::<Vec<_>>())
+                format!("{} {:?}", *topic.name, partitions.collect::<Vec<_>>())
             });
             topics.collect::<Vec<_>>()
         }};
     }
     let (world, u) = (World::new(), topic_name("u"));
     let mut both = commit_request((GROUP, "", -1), &[(0, 7), (1, 8)], 0);
-    let other = commit_request((GROUP, "", -1), &[(0, 9)], 0)
-        .topics
-        .remove(0);
-    both.topics.push(other.with_name(u.clone()));
+    let mut other = commit_request((GROUP, "", -1), &[(0, 9)], 0).topics;
+    both.topics.push(other.remove(0).with_name(u.clone()));
     let done = world.coordinator.commit(&both, &|_, _| true);
-    assert_eq!(told!(done, error_code), [r#""t" [0, 0]"#, r#""u" [0]"#]);
+    assert_eq!(told!(done, error_code), ["t [0, 0]", "u [0]"]);
     let found = world.ask(offsets_request(GROUP), 7).answer();
-    let found = told!(found, committed_offset);
-    assert_eq!(found, [r#""t" [7, 8]"#, r#""u" [9]"#]);
+    assert_eq!(told!(found, committed_offset), ["t [7, 8]", "u [9]"]);
     let mut forget = forget_request(GROUP, 1);
-    let other = forget_request(GROUP, 0).topics.remove(0).with_name(u);
-    forget.topics.push(other);
+    let mut other = forget_request(GROUP, 0).topics;
+    forget.topics.push(other.remove(0).with_name(u));
     let forgotten = world.ask(forget, 0).answer();
-    let forgotten = told!(forgotten, partition_index);
-    assert_eq!(forgotten, [r#""t" [1]"#, r#""u" [0]"#]);
+    assert_eq!(told!(forgotten, partition_index), ["t [1]", "u [0]"]);
     assert_eq!(committed(&world), [(0, 7)]);
 }
 
