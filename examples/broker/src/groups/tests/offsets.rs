@@ -89,7 +89,8 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // One that has found it before begins anew, with the next one.
     let late = group.lock().check_commit(&Default::default());
     assert_eq!(late.unwrap_err().code(), 15, "COORDINATOR_NOT_AVAILABLE");
-    world.coordinator.groups.write().insert(GROUP.into(), group);
+    let found = world.coordinator.groups.write().insert(GROUP.into(), group);
+    assert!(found.is_none(), "it is gone");
     let late = world.ask(join_request(""), 3).answer().error_code;
     assert_eq!(late, 15, "a join as well");
     let late = world.ask(forget_request(GROUP, 0), 0).answer().error_code;
