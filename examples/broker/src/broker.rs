@@ -116,7 +116,7 @@ impl Broker {
         let produced = Box::new(Produced::append(request, &self.topics));
         let required = produced.required();
         // High watermarks move, and requests wake up, once the follower has it.
-        tokio::spawn(follow(required.clone(), self.replica_lag));
+        follow(required.clone(), self.replica_lag);
         match acks {
             ACKS_NONE => match produced.error() {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),

@@ -104,13 +104,33 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
 }
 
 /// The other replica of every partition: it lives in this process, and "fetches" what was appended, `lag` later.
-pub(crate) async fn follow(appended: Vec<(Arc<Partition>, i64)>, lag: Duration) {
-    // (A sleep of no time takes some.)
-    if !lag.is_zero() {
-        tokio::time::sleep(lag).await;
+pub(crate) fn follow(appended: Vec<(Arc<Partition>, i64)>, lag: Duration) {
+    // For what was refused, no task is needed.
+    if appended.is_empty() {
+        return;
     }
-    for (partition, end_offset) in appended {
-        // No lock is held here: the checks below run other requests' code.
-        partition.replicated_up_to(end_offset);
+    tokio::spawn(async move {
+        // (A sleep of no time takes some.)
+        if !lag.is_zero() {
+            tokio::time::sleep(lag).await;
+        }
+        for (partition, end_offset) in appended {
+            // No lock is held here: the checks below run other requests' code.
+            partition.replicated_up_to(end_offset);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requests::produce_request;
+
+    /// There is no runtime here that could run one.
+    #[test]
+    fn a_refused_produce_takes_no_task() {
+        let request = produce_request(ACKS_ALL, 0, "missing", &[(0, None)]);
+        let produced = Produced::append(request, &Topics::in_memory());
+        follow(produced.required(), Duration::ZERO);
     }
 }

@@ -119,11 +119,12 @@ impl Coordinator {
     /// Forgets offsets of a group without members: members would only commit them again.
     pub(super) fn delete_offsets(&self, asked: OffsetDeleteRequest) -> OffsetDeleteResponse {
         let answer = OffsetDeleteResponse::default();
-        let Some(group) = self.group(&asked.group_id) else {
+        let group = self.group(&asked.group_id);
+        let mut journal = self.journal.lock();
+        let state = group.as_ref().map(|group| group.lock());
+        let Some(mut state) = state.filter(|state| state.phase != Phase::Dead) else {
             return answer.with_error_code(ResponseError::GroupIdNotFound.code());
         };
-        let mut journal = self.journal.lock();
-        let mut state = group.lock();
         let mut delete = |topic: &str, index| {
             let is_unused = state.phase == Phase::Empty;
             ensure(is_unused, ResponseError::GroupSubscribedToTopic)?;

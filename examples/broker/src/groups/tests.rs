@@ -110,7 +110,7 @@ impl World {
         Self {
             coordinator: Coordinator::open(settings, |_| true).expect("no threads are needed"),
             clock,
-            client_id: "client".to_owned(),
+            client_id: "a-client".to_owned(),
             may_wait: true,
         }
     }
@@ -166,10 +166,11 @@ impl World {
         self.ask(request, 4).answer().error_code
     }
 
-    /// Deletes the group; the error.
+    /// Deletes the group; the error, behind that of another that is not there.
     fn delete(&self) -> i16 {
-        let request = DeleteGroupsRequest::default().with_groups_names(vec![group(GROUP)]);
-        self.ask(request, 2).answer().results[0].error_code
+        let both = ["missing", GROUP].map(group).to_vec();
+        let request = DeleteGroupsRequest::default().with_groups_names(both);
+        self.ask(request, 2).answer().results[1].error_code
     }
 
     /// The error of one that leaves, behind another that no group knows.
@@ -232,11 +233,15 @@ impl World {
         self.stabilised((0..members).map(|_| self.join().1).collect(), members)
     }
 
-    /// How far the group has come, as administrators are told.
-    fn phase(&self) -> String {
+    /// What administrators are told of the group.
+    fn described(&self) -> DescribedGroup {
         let request = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
-        let described = self.ask(request, 5).answer().groups.remove(0);
-        described.group_state.to_string()
+        self.ask(request, 5).answer().groups.remove(0)
+    }
+
+    /// How far it has come.
+    fn phase(&self) -> String {
+        self.described().group_state.to_string()
     }
 
     /// Bytes that groups take.

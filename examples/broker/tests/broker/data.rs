@@ -181,6 +181,10 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         fs::write(&oldest, "").expect("a file again");
         assert_eq!(append(6..8), 4);
         assert_eq!(client.produce("t", b"value"), 8);
+        // What is left is found where it is now.
+        let oldest = client.fetch(&fetch_from("t", &[4], 0));
+        let found = records(&oldest[0]);
+        assert!(found[..8] == 4_i64.to_be_bytes() && found[61..] == fifteen[61..]);
         assert!(folder.refusal().contains("another broker uses it"));
     }
     {

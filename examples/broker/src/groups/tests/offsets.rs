@@ -41,6 +41,9 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     };
     assert_eq!(found(), [(2, 0, -1), (0, 0, -1)], "no group");
     assert_eq!(committed(&world), []);
+    // A member of before a restart makes none.
+    assert_eq!(commit(&world, "zombie", 1, 0, 99), 22, "ILLEGAL_GENERATION");
+    assert_eq!(world.phase(), "Dead");
     let ids = world.stable(2);
     for (member, generation, at, error) in [
         (&*ids[0], 1, (0, 10), 0),
@@ -86,10 +89,47 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // One that has found it before begins anew, with the next one.
     let late = group.lock().check_commit(&Default::default());
     assert_eq!(late.unwrap_err().code(), 15, "COORDINATOR_NOT_AVAILABLE");
+    let found = world.coordinator.groups.write().insert(GROUP.into(), group);
+    assert!(found.is_none(), "it is gone");
+    let late = world.ask(join_request(""), 3).answer().error_code;
+    assert_eq!(late, 15, "a join as well");
+    let late = world.ask(forget_request(GROUP, 0), 0).answer().error_code;
+    assert_eq!(late, 69, "GROUP_ID_NOT_FOUND");
+    let listed = world.ask(ListGroupsRequest::default(), 4).answer().groups;
+    assert!(listed.is_empty());
+    world.coordinator.groups.write().clear();
     assert_eq!(committed(&world), []);
     assert_eq!(world.memory_in_use(), 0);
     assert_eq!(commit(&world, "", -1, 0, 13), 0);
     assert_eq!(committed(&world), [(0, 13)]);
+}
+
+#[test]
+fn a_request_may_be_about_several_topics() {
+    /// The topics of an answer, each with this of its partitions.
+    macro_rules! told {
+        ($answer:expr, $what:ident) => {{
+            let topics = $answer.topics.iter().map(|topic| {
+                let partitions = topic.partitions.iter().map(|it| it.$what);
+                format!("{} {:?}", *topic.name, partitions.collect::<Vec<_>>())
+            });
+            topics.collect::<Vec<_>>()
+        }};
+    }
+    let (world, u) = (World::new(), topic_name("u"));
+    let mut both = commit_request((GROUP, "", -1), &[(0, 7), (1, 8)], 0);
+    let mut other = commit_request((GROUP, "", -1), &[(0, 9)], 0).topics;
+    both.topics.push(other.remove(0).with_name(u.clone()));
+    let done = world.coordinator.commit(&both, &|_, _| true);
+    assert_eq!(told!(done, error_code), ["t [0, 0]", "u [0]"]);
+    let found = world.ask(offsets_request(GROUP), 7).answer();
+    assert_eq!(told!(found, committed_offset), ["t [7, 8]", "u [9]"]);
+    let mut forget = forget_request(GROUP, 1);
+    let mut other = forget_request(GROUP, 0).topics;
+    forget.topics.push(other.remove(0).with_name(u));
+    let forgotten = world.ask(forget, 0).answer();
+    assert_eq!(told!(forgotten, partition_index), ["t [1]", "u [0]"]);
+    assert_eq!(committed(&world), [(0, 7)]);
 }
 
 #[test]
@@ -146,7 +186,9 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     // Nor does the journal have what was refused.
     let zombie = commit_all(&world, ("g", "zombie", 1), &[(0, 99), (1, 99)], 0);
     assert_eq!(zombie, [25, 25], "UNKNOWN_MEMBER_ID");
+    let taken = world.memory_in_use();
     let world = start(&kept);
+    assert_eq!(world.memory_in_use(), taken);
     assert_eq!(found(&world), [both.clone(), both.clone()]);
     assert_eq!(world.delete(), 0);
     let world = start(&kept);

@@ -43,6 +43,12 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     let request = ListGroupsRequest::default().with_states_filter(states);
     let groups = world.ask(request, 4).answer().groups;
     assert_eq!((groups.len(), &*groups[0].protocol_type), (1, "consumer"));
+    // In the versions in which one leaves alone.
+    let leave = LeaveGroupRequest::default().with_group_id(group(GROUP));
+    let leave = leave.with_member_id(text(&second));
+    let left = [(); 2].map(|()| world.ask(leave.clone(), 2).answer().error_code);
+    assert_eq!(left, [0, Code::UnknownMemberId.code()]);
+    assert_eq!(world.coordinator.members(), 1);
 }
 
 #[test]
@@ -80,6 +86,12 @@ fn a_leader_that_joins_again_assigns_anew() {
     assert_eq!(world.phase(), "Stable");
     let mut leader = world.rejoin(&ids[0]);
     assert!(leader.waits());
+    // An administrator is told no shares: these would be those of the generation before.
+    let told = world.described();
+    let agreed = (&*told.protocol_type, &*told.protocol_data);
+    assert_eq!(agreed, ("consumer", ""));
+    let mut members = told.members.iter();
+    assert!(members.all(|it| it.member_assignment.is_empty()));
     let beat = world.heartbeat(&ids[1], 1);
     assert_eq!(beat, Code::RebalanceInProgress.code());
     let mut other = world.rejoin(&ids[1]);
@@ -211,34 +223,58 @@ fn what_makes_no_sense_is_refused() {
     let session = |milliseconds| join().with_session_timeout_ms(milliseconds);
     let offers = |names: &[&str]| join().with_protocols(protocols(names));
     let (unknown, inconsistent) = (Code::UnknownMemberId, Code::InconsistentGroupProtocol);
-    let long = "x".repeat(2_000);
+    let says = |name: &str, length| {
+        let mut join = offers(&["range", name]);
+        join.protocols[1].metadata = vec![0; length].into();
+        join
+    };
     for (request, error) in [
         (other(""), Code::InvalidGroupId),
         (other(&"g".repeat(256)), Code::InvalidGroupId),
         (session(-1), Code::InvalidSessionTimeout),
         (session(499), Code::InvalidSessionTimeout),
+        (session(500), Code::MemberIdRequired),
+        (session(30 * 60_000 + 1), Code::InvalidSessionTimeout),
         (session(i32::MAX), Code::InvalidSessionTimeout),
         (offers(&[]), inconsistent),
         (offers(&["unknown"]), inconsistent),
         (offers(&["range"; 65]), inconsistent),
         (join().with_protocol_type(text("connect")), inconsistent),
-        (offers(&["range", &long]), Code::GroupMaxSizeReached),
+        (says("x", 2_000), Code::GroupMaxSizeReached),
+        (says(&"x".repeat(2_000), 0), Code::GroupMaxSizeReached),
         (named(""), Code::InvalidRequest),
         (named(&"x".repeat(256)), Code::InvalidRequest),
         (join_request("stranger"), unknown),
         (named("x").with_member_id(text("stranger")), unknown),
+        // Of two groups there may be, that without a member makes room for the next.
+        (other("h"), Code::MemberIdRequired),
+        (other("i"), Code::MemberIdRequired),
+        (other("i").with_protocol_type(text("")), inconsistent),
+        (
+            other("i").with_protocol_type(text(&"k".repeat(256))),
+            inconsistent,
+        ),
     ] {
         let answer = world.ask(request.clone(), 9).answer();
         assert_eq!(answer.error_code, error.code(), "{request:?}");
     }
-    let stranger = sync_request("stranger", 1, &[]);
-    let other = sync_request(&ids[0], 1, &[]).with_protocol_name(Some(text("roundrobin")));
-    for (request, error) in [(stranger, unknown), (other, inconsistent)] {
+    let agreed = |kind: &str, name: &str| {
+        let sync = sync_request(&ids[0], 1, &[]).with_protocol_type(Some(text(kind)));
+        sync.with_protocol_name(Some(text(name)))
+    };
+    for (request, error) in [
+        (sync_request("stranger", 1, &[]), unknown),
+        (agreed("consumer", "roundrobin"), inconsistent),
+        (agreed("connect", "range"), inconsistent),
+    ] {
         assert_eq!(world.ask(request, 5).answer().error_code, error.code());
     }
-    for (member, instance) in [("stranger", None), ("", Some("stranger"))] {
-        assert_eq!(world.leave(member, instance), Code::UnknownMemberId.code());
-    }
+    let synced = world.ask(agreed("consumer", "range"), 5).answer();
+    let told = [synced.protocol_type, synced.protocol_name];
+    assert_eq!(told, ["consumer", "range"].map(|it| Some(text(it))));
+    let left = [("stranger", None), ("", Some("stranger"))];
+    let left = left.map(|(member, instance)| world.leave(member, instance));
+    assert_eq!(left, [unknown.code(); 2]);
     // None of it did the group any harm.
     assert_eq!(world.phase(), "Stable");
     assert_eq!(world.heartbeat(&ids[0], 1), 0);
@@ -326,9 +362,12 @@ fn a_static_member_that_is_replaced_while_it_waits_is_told() {
     assert_eq!(first.answer().error_code, fenced);
     world.pass(INITIAL_DELAY);
     // The leader knows them by their names.
+    let names = ["a", "b"].map(|name| Some(text(name)));
     let members = leader.answer().members.into_iter();
-    let names = members.filter_map(|it| it.group_instance_id);
-    assert_eq!(names.collect::<Vec<_>>(), ["a", "b"].map(text));
+    assert!(members.map(|it| it.group_instance_id).eq(names.clone()));
+    // So does an administrator.
+    let members = world.described().members.into_iter();
+    assert!(members.map(|it| it.group_instance_id).eq(names));
     let id = second.answer().member_id.to_string();
     let mut sync = world.sync(&id, 1, &[]);
     assert!(sync.waits());
@@ -342,6 +381,20 @@ fn a_static_member_that_is_replaced_while_it_waits_is_told() {
     assert_eq!(world.phase(), "PreparingRebalance");
     let again = world.ask(named("a"), 9).answer();
     assert_eq!((again.error_code, again.generation_id), (0, 1));
+}
+
+#[test]
+fn a_leader_stays_it_when_an_elder_member_comes_back() {
+    let world = World::new();
+    drop(world.ask(named("a"), 9));
+    let mut leader = world.ask(named("b"), 9);
+    world.pass(INITIAL_DELAY);
+    let id = leader.answer().member_id;
+    let mut elder = world.ask(named("a"), 9);
+    assert!(elder.waits());
+    let again = named("b").with_member_id(id.clone());
+    let leaders = [world.ask(again, 9).answer(), elder.answer()].map(|it| it.leader);
+    assert_eq!(leaders, [id.clone(), id]);
 }
 
 /// It does not know any more what the members have agreed on.
@@ -373,7 +426,11 @@ fn the_shutdown_answers_everything_that_waits() {
     let mut sync = world.sync(&ids[1], 1, &[]);
     world.coordinator.shutdown();
     let late = world.ask(join_request(""), 3).answer().error_code;
-    assert_eq!([sync.answer().error_code, late], [refused; 2]);
+    // Nor does another rebalance begin.
+    let changed = join_request(&ids[0]).with_protocols(protocols(&["range"]));
+    let changed = world.ask(changed, 9).answer().error_code;
+    let errors = [sync.answer().error_code, late, changed];
+    assert_eq!(errors, [refused; 3]);
     let group = world.coordinator.group(GROUP).expect("it stays");
     assert_eq!(group.lock().members.len(), 2);
 }
