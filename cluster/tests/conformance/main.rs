@@ -277,8 +277,11 @@ async fn silence_ends_the_session<R: Rig>() {
         return;
     }
     let start = Instant::now();
-    let error = end(&mut changes).await;
-    assert!(matches!(error, FeedError::Silent(_)), "{error}");
+    let keys = [key(1)];
+    let (ended, watched) = tokio::join!(end(&mut changes), interests.watch(&keys));
+    for error in [ended, watched.expect_err("nothing answers")] {
+        assert!(matches!(error, FeedError::Silent(_)), "{error}");
+    }
     // (A busy machine is late.)
     assert!(start.elapsed() < LONG / 2, "after {:?}", start.elapsed());
 }
