@@ -28,6 +28,7 @@ macro_rules! events {
                 (first, 10, &[(second, 2), (third, 4)]),
                 (first, 1, &[(second, 2)]),
                 (third, 10, &[]),
+                (u64::MAX, 10, &[]),
                 (0, 0, &[]),
             ] {
                 let events = engine.events(&key(0), seen, limit).await.expect("it reads");

@@ -138,6 +138,13 @@ async fn f3_nats_a_stream_that_is_empty_again_is_no_new_one() {
     let next = rig.commit(&key("a")).await.expect("it commits");
     assert_eq!(wait.await, Ok(next));
     assert_eq!(waits.cluster().stats().resets, 0);
+    // The operator takes the limit away: the session that follows finds that so.
+    assert!(waits.cluster().stats().advice.is_some());
+    limit(&rig, -1).await;
+    eventually("it is told no more", async || {
+        waits.cluster().stats().advice.is_none().then_some(())
+    })
+    .await;
 }
 
 /// Each event discards the one before, also while it is read. Of a key that is not found, a reading says from where on

@@ -185,6 +185,10 @@ async fn f2_nats_who_may_not_make_the_stream_is_told_what_to_run() {
     let begun = Instant::now();
     let refused = engine.commit(&key("a"), b"x").await.expect_err("no stream");
     assert!(refused.to_string().contains("nats stream add"), "{refused}");
+    let words = "nats stream add PURGATORY --subjects 'purgatory.in.>' --republish-source 'purgatory.in.>' \
+                 --republish-destination 'purgatory.out.>' --republish-headers --max-msgs-per-subject 1000 --replicas 1 \
+                 --allow-direct --defaults";
+    assert!(refused.to_string().ends_with(words), "{refused}");
     let told = begun.elapsed();
     let trouble = eventually("the node says so", async || {
         let trouble = waits.cluster().stats().store_trouble?;
