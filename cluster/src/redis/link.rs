@@ -184,6 +184,11 @@ fn version(value: &Value) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "rules")]
+    use {
+        crate::redis::connect::Socket, ::redis::Arg, futures_util::FutureExt,
+        futures_util::future::BoxFuture,
+    };
 
     /// The store was flushed between two commands of one read.
     #[test]
@@ -206,5 +211,41 @@ mod tests {
         }
         assert_eq!(version(&Value::Nil), Some(0));
         assert_eq!(version(&Value::Okay), None);
+    }
+
+    /// A store without an epoch. Right after it has said so, another node gives it one.
+    #[cfg(feature = "rules")]
+    #[derive(Default)]
+    struct Contested(Mutex<Option<Vec<u8>>>);
+
+    #[cfg(feature = "rules")]
+    impl Socket for Contested {
+        fn run(&self, command: &Cmd) -> BoxFuture<'static, Result<Value, RedisError>> {
+            let words = command.args_iter().map(|it| match it {
+                Arg::Simple(word) => word.to_vec(),
+                other => panic!("{other:?}"),
+            });
+            let words = words.collect::<Vec<_>>();
+            let mut epoch = self.0.lock();
+            let answer = if words[0] == b"MGET" {
+                let found = epoch.clone().map_or(Value::Nil, Value::BulkString);
+                epoch.get_or_insert(b"7".to_vec());
+                Value::Array(vec![found])
+            } else {
+                if epoch.is_none() || !words.contains(&b"NX".to_vec()) {
+                    *epoch = Some(words[2].clone());
+                }
+                Value::Okay
+            };
+            std::future::ready(Ok(answer)).boxed()
+        }
+    }
+
+    #[cfg(feature = "rules")]
+    #[tokio::test]
+    async fn g24_nodes_that_find_no_epoch_agree_on_one() {
+        let connection = Connection::Simulated(Arc::new(Contested::default()));
+        let read = read_piece(&connection, &Names::new("p:"), &[]).await;
+        assert_eq!(read.expect("it reads"), (Epoch(7), Vec::new()));
     }
 }

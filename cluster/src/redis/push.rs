@@ -78,6 +78,8 @@ impl Pushes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::redis::Value;
+    use futures_util::FutureExt;
 
     /// A session that can keep nothing would end with the first message.
     #[tokio::test]
@@ -93,5 +95,25 @@ mod tests {
         pushes.push(push());
         pushes.push(push());
         assert!(matches!(pushes.next(9).await, Arrived::Lagged));
+    }
+
+    #[test]
+    fn g24_what_is_not_taken_at_once_is_taken_next() {
+        let pushes = Pushes::new(9);
+        for number in 0..5 {
+            pushes.push(PushInfo {
+                kind: PushKind::Invalidate,
+                data: vec![Value::Int(number)],
+            });
+        }
+        let mut taken = Vec::new();
+        while taken.len() < 5 {
+            let Some(Arrived::Pushes(some)) = pushes.next(2).now_or_never() else {
+                panic!("the rest is gone after {taken:?}");
+            };
+            assert!(some.len() <= 2);
+            taken.extend(some.into_iter().flat_map(|it| it.data));
+        }
+        assert_eq!(taken, [0, 1, 2, 3, 4].map(Value::Int));
     }
 }

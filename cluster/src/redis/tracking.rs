@@ -224,6 +224,17 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "rules")]
+    use {
+        crate::config::Config,
+        crate::feed::{Changes, Feed, Interests},
+        crate::redis::connect::{Socket, Wire},
+        crate::redis::{RedisConfig, RedisEngine},
+        ::redis::{Arg, Cmd, RedisError},
+        futures_util::FutureExt,
+        futures_util::future::BoxFuture,
+        std::sync::atomic::AtomicU64,
+    };
 
     /// A writer has spoiled a counter that was read before: neither that nor its repair ends the session of the others.
     #[test]
@@ -239,5 +250,74 @@ mod tests {
         // That another one went back is seen.
         assert!(note(&[(&other, Some(5))]).is_err());
         assert_eq!(watched.lock()[&other], Some(6));
+    }
+
+    #[cfg(feature = "rules")]
+    type Pushed = Box<dyn Fn(PushInfo) + Send + Sync>;
+
+    /// A store whose counters all stand at 5, in whatever history.
+    #[cfg(feature = "rules")]
+    #[derive(Clone, Default)]
+    struct Store {
+        epoch: Arc<AtomicU64>,
+        pushes: Arc<Mutex<Option<Pushed>>>,
+    }
+
+    #[cfg(feature = "rules")]
+    impl Wire for Store {
+        fn connect(
+            &self,
+            pushes: Pushed,
+        ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+            *self.pushes.lock() = Some(pushes);
+            std::future::ready(Ok(Arc::new(self.clone()) as Arc<dyn Socket>)).boxed()
+        }
+    }
+
+    #[cfg(feature = "rules")]
+    impl Socket for Store {
+        fn run(&self, command: &Cmd) -> BoxFuture<'static, Result<Value, RedisError>> {
+            let bulk = |text: String| Value::BulkString(text.into());
+            let answer = match command.args_iter().next() {
+                Some(Arg::Simple(b"ROLE")) => Value::Array(vec![bulk("master".into())]),
+                Some(Arg::Simple(b"MGET")) => {
+                    let mut values = vec![bulk("5".into()); command.args_iter().count() - 1];
+                    values[0] = bulk(format!("{:x}", self.epoch.load(Ordering::Relaxed)));
+                    Value::Array(values)
+                }
+                _ => Value::Okay,
+            };
+            std::future::ready(Ok(answer)).boxed()
+        }
+    }
+
+    /// A counter that was restored is what it was, and the history is another one. Both are announced, and read together.
+    #[cfg(feature = "rules")]
+    #[tokio::test]
+    async fn g24_what_is_heard_is_of_the_history_that_it_was_read_in() {
+        let store = Store::default();
+        let wire = Arc::new(store.clone());
+        let engine = RedisEngine::simulated(wire, RedisConfig::default());
+        let opened = engine.open(&Config::default()).await;
+        let (mut interests, mut changes) = opened.expect("it opens");
+        let key = b"a".to_vec();
+        let watched = interests.watch(std::slice::from_ref(&key)).await;
+        watched.expect("it watches");
+        store.epoch.store(2, Ordering::Relaxed);
+        for name in ["purgatory:epoch", "purgatory:v:a"] {
+            let names = Value::Array(vec![Value::BulkString(name.into())]);
+            let pushes = store.pushes.lock();
+            pushes.as_ref().expect("it is connected")(PushInfo {
+                kind: PushKind::Invalidate,
+                data: vec![names],
+            });
+        }
+        let expected = Change {
+            key,
+            version: 5,
+            epoch: Some(Epoch(2)),
+        };
+        let heard = changes.next().await;
+        assert_eq!(heard.expect("it hears"), [expected]);
     }
 }

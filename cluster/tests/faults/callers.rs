@@ -274,15 +274,70 @@ async fn f6_nats_the_connection_is_made_again_after_any_number_of_attempts() {
 }
 
 /// A firewall or a host between them restarts, and the server is well: neither end hears of it.
+async fn is_given_up(proxy: &Proxy, commit: impl AsyncFn() -> Option<Position>, engine: &str) {
+    assert!(commit().await.is_some());
+    proxy.lose();
+    let lost = Instant::now();
+    eventually("it commits again", commit).await;
+    let worst = lost.elapsed();
+    print_row("F5 silent for good", engine, 1, 0, worst, since(lost));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f5_nats_a_connection_that_falls_silent_for_good_is_given_up() {
     let rig = NatsRig::start(10_000).await;
     let engine = rig.engine();
     let commit = async || engine.commit(&key("a"), b"x").await.ok();
-    assert!(commit().await.is_some());
-    rig.proxy.lose();
-    let lost = Instant::now();
-    eventually("it commits again", commit).await;
-    let worst = lost.elapsed();
-    print_row("F5 silent for good", "NATS", 1, 0, worst, since(lost));
+    is_given_up(&rig.proxy, commit, "NATS").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_redis_a_connection_that_falls_silent_for_good_is_given_up() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    let commit = async || engine.commit(&key("a"), b"x").await.ok();
+    is_given_up(&rig.proxy, commit, "Redis").await;
+}
+
+/// For as long as the setting says, which is longer than the client crate waits by itself: for a connection at first,
+/// and then for answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_redis_a_short_silence_is_waited_for() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = RedisEngine::new(RedisConfig {
+        timeout: LONG,
+        ..RedisRig::<false>::config(format!("redis://127.0.0.1:{}", rig.proxy.port), 10_000)
+    });
+    let engine = engine.expect("the address is sound");
+    let keys = [key("a")];
+    for version in [1, 2] {
+        rig.freeze(true);
+        let thaw = async {
+            sleep(ms(1_500)).await;
+            rig.freeze(false);
+        };
+        let commit = engine.commit(&keys[0], b"x");
+        let (committed, read, ()) = tokio::join!(commit, engine.versions(&keys), thaw);
+        assert_eq!(committed.expect("it commits").version, version);
+        read.expect("it reads");
+    }
+}
+
+/// Each of them, and before it is used.
+#[test]
+fn redis_addresses_that_make_no_sense_are_refused() {
+    let sound = "redis://127.0.0.1:6379";
+    for (addresses, are_taken) in [
+        (&[sound, sound][..], true),
+        (&[], false),
+        (&["nowhere", sound], false),
+        (&[sound, "nowhere"], false),
+    ] {
+        let config = RedisConfig {
+            addresses: addresses.iter().map(|it| it.to_string()).collect(),
+            ..RedisConfig::default()
+        };
+        let taken = RedisEngine::new(config).is_ok();
+        assert_eq!(taken, are_taken, "{addresses:?}");
+    }
 }

@@ -7,6 +7,7 @@
 mod support;
 
 mod callers;
+mod discarded;
 mod herd;
 mod histories;
 mod load;

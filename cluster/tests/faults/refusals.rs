@@ -57,6 +57,24 @@ async fn f4_redis_a_counter_that_is_restored_is_published() {
     print_row(row, "Redis, published", 1, 0, worst, "it is published");
 }
 
+/// Somebody has written to a log by another way: that is said, and nothing is left out in silence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_a_log_that_is_not_of_commits_is_an_error() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    engine.commit(&key("a"), b"x").await.expect("it commits");
+    for entry in [
+        "XADD purgatory:l:a 1-7 body x",
+        "XADD purgatory:l:b 1-1 body x",
+    ] {
+        rig.server.query(entry).await;
+    }
+    for name in ["a", "b"] {
+        let told = engine.events(&key(name), 0, 10).await;
+        assert!(matches!(told, Err(EngineError::Store(_))), "{told:?}");
+    }
+}
+
 async fn connections(rig: &RedisRig<false>) -> u64 {
     let client::Value::BulkString(info) = rig.server.query("INFO stats").await else {
         panic!("no text");
@@ -170,6 +188,8 @@ async fn f4_the_permissions_that_are_documented_are_enough() {
         has_what_it_needs(engine, RedisRig::<PUBLISHED>::NAME).await;
     }
     redis::<false>("+client +ping").await;
+    // One server, and nobody to be warned.
+    redis::<false>("+client +ping -role -info").await;
     redis::<true>("+subscribe +unsubscribe +publish").await;
     let server = NatsServer::start_with(OF_NATS).await;
     let mut config = NatsRig::config(vec![server.url()], 10_000);

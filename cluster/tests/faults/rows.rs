@@ -7,9 +7,12 @@ use crate::support::nats_server::NatsServer;
 use crate::support::{LONG, eventually};
 use request_purgatory_cluster::model::{Rule, Rules};
 use request_purgatory_cluster::nats::NatsEngine;
-use request_purgatory_cluster::{BoxError, Cluster, ClusterWaits, Config, Feed, Source, Stats};
+use request_purgatory_cluster::{
+    BoxError, Changes, Cluster, ClusterWaits, Config, Feed, Interests, Source, Stats,
+};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 const AUDIT: Duration = Duration::from_millis(1_000);
 /// An audit that comes 20 % late and spreads its slices over half a period, a read, and a busy machine.
@@ -274,6 +277,38 @@ async fn f1_redis_long_keys() {
         worst,
         format!("{worst:.1?}"),
     );
+}
+
+/// Names that no one command takes: each of them is heard of, again and again, without an audit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_redis_hears_of_each_of_many_long_keys() {
+    async fn run<const PUBLISHED: bool>() {
+        let rig = RedisRig::<PUBLISHED>::start(100_000).await;
+        let opened = rig.engine().open(&patient(&[])).await;
+        let (mut interests, mut changes) = opened.expect("it opens");
+        let keys = keys(12, 60_000);
+        interests.watch(&keys).await.expect("it watches");
+        for round in 1..=3 {
+            let mut unheard = HashMap::new();
+            // All of them wait, and are read together.
+            for key in &keys {
+                let commit = async || rig.commit(key).await.ok();
+                let version = eventually("it commits", commit).await;
+                unheard.insert(key.clone(), version);
+            }
+            while !unheard.is_empty() {
+                let heard = timeout(LONG, changes.next()).await;
+                let left = unheard.len();
+                let heard =
+                    heard.unwrap_or_else(|_| panic!("{left} are not heard in round {round}"));
+                for change in heard.expect("the session goes on") {
+                    unheard.retain(|key, version| *key != change.key || *version > change.version);
+                }
+            }
+        }
+    }
+    run::<false>().await;
+    run::<true>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

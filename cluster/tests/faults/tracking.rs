@@ -1,12 +1,12 @@
 //! What Redis tracks for a node: how much of it is announced in vain, and a table that is too small.
 
 use crate::load::print_row;
-use crate::lost::{key, live, node, node_that_lingers};
+use crate::lost::{key, live, node, node_that_lingers, wait_without_audits};
 use crate::ms;
 use crate::support::engine::{Key, RedisRig, Rig};
 use crate::support::{LONG, eventually};
 use request_purgatory_cluster::redis::client;
-use request_purgatory_cluster::{Cluster, ClusterWaits, Config};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, WaitError};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -154,4 +154,19 @@ async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
         (is_told(&waits) == [true, false]).then_some(())
     })
     .await;
+    // Another node of this engine hears the broadcast from its first session on. No audit helps it.
+    let (other, of_a) = wait_without_audits(&rig.engine()).await;
+    let [a, b] = ["a", "b"].map(key);
+    rig.commit(&b).await.expect("it commits");
+    assert_eq!(other.wait_past(b.clone(), 0, LONG).await, Ok(1));
+    let of_b = other.wait_past(b, 1, LONG);
+    // What changes in one step is announced in one piece.
+    let both = "MSET purgatory:v:a 7 purgatory:v:b 7";
+    rig.server.query(both).await;
+    assert_eq!((of_a.await, of_b.await), (Ok(7), Ok(7)));
+    // The loss of the epoch alone is announced as well.
+    let of_a = other.wait_past(a, 7, LONG);
+    rig.server.query("DEL purgatory:epoch").await;
+    let told = of_a.await;
+    assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");
 }
