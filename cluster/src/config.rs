@@ -14,12 +14,17 @@ pub(crate) fn channel_capacity(given: usize) -> usize {
     given.clamp(1, Semaphore::MAX_PERMITS)
 }
 
-/// The address of a server as it may be printed: `redis://user:password@host`, `redis+unix:///path?pass=password` and
-/// the like without what stands before the host or behind the path.
+/// The address of a server as it may be printed: `redis://user:password@host` without what stands before the host,
+/// `redis+unix:///path?pass=password` without what stands behind the path.
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) fn without_secrets(address: &str) -> &str {
-    let host = address.rsplit('@').next().unwrap_or(address);
-    host.split('?').next().unwrap_or(host)
+    let (place, query) = address.split_once('?').unwrap_or((address, ""));
+    match place.rsplit_once('@') {
+        Some((_, host)) => host,
+        // A password has a `?`, or stands in the query: which of them cannot be told.
+        None if query.contains('@') => "(an address with a password)",
+        None => place,
+    }
 }
 
 /// The settings of a node. Every node may have its own; nothing is negotiated. A time of [`Duration::MAX`] means never.
@@ -164,7 +169,6 @@ impl Config {
 mod tests {
     use super::*;
 
-    /// None of them would end, wait or read.
     #[cfg(all(feature = "nats", feature = "redis"))]
     #[test]
     fn what_is_printed_of_an_engine_has_no_password() {
@@ -189,12 +193,15 @@ mod tests {
             (redis("redis+unix:///run/store?pass=secret"), "/run/store"),
             (redis("redis://me:secret@much@store"), "store"),
             (nats("nats://me:secret@store:4222"), "store:4222"),
+            (redis("redis+unix:///store?pass=p@secret"), "an address"),
+            (nats("nats://me:secret?much@store"), "an address"),
         ] {
             assert!(printed.contains(place), "{printed}");
             assert!(!printed.contains("secret"), "{printed}");
         }
     }
 
+    /// None of them would end, wait or read.
     #[test]
     fn a_setting_of_zero_is_refused() {
         type Change = fn(&mut Config);

@@ -50,7 +50,7 @@ pub use config::{News, RedisConfig};
 use connect::Addresses;
 #[cfg(feature = "rules")]
 #[doc(hidden)]
-pub use connect::{Socket, Wire};
+pub use connect::{Pushed, Socket, Wire};
 use link::{Inner, Whole, read_piece, read_pieces};
 use names::Names;
 use parking_lot::Mutex;

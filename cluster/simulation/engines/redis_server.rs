@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use request_purgatory_cluster::redis::client::{
     Arg, Cmd, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value,
 };
-use request_purgatory_cluster::redis::{Socket, Wire};
+use request_purgatory_cluster::redis::{Pushed, Socket, Wire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -235,10 +235,7 @@ fn size(values: &[Value]) -> usize {
 }
 
 impl Wire for RedisServer {
-    fn connect(
-        &self,
-        pushes: Box<dyn Fn(PushInfo) + Send + Sync>,
-    ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+    fn connect(&self, pushes: Pushed) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
         let server = self.clone();
         async move {
             sleep(server.host.delay()).await;

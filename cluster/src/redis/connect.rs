@@ -19,14 +19,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
+/// Hears what the server sends unasked.
+#[cfg(feature = "rules")]
+pub type Pushed = Box<dyn Fn(PushInfo) + Send + Sync>;
+
 /// What a test puts in the place of redis-rs.
 #[cfg(feature = "rules")]
 pub trait Wire: Send + Sync {
-    /// Opens a connection. What the server sends unasked goes to `pushes`.
-    fn connect(
-        &self,
-        pushes: Box<dyn Fn(PushInfo) + Send + Sync>,
-    ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>>;
+    /// Opens a connection, of which `pushes` hears.
+    fn connect(&self, pushes: Pushed) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>>;
 }
 
 /// A connection of a [`Wire`].
@@ -126,15 +127,16 @@ struct Slot {
     attempt: Option<Attempt>,
 }
 
-/// Gives up the attempt of this number. That is what becomes of one whose caller is refused, or leaves before there is a
-/// connection: without a caller it does not go on, and the next caller would find its time over.
-struct GivesUp<'a>(&'a Mutex<Slot>, Option<u64>);
+/// A caller that waits for the attempt. The last one that leaves takes it along: without a caller nothing drives it, and
+/// the next one would find its time over.
+struct Waits<'a>(&'a Mutex<Slot>);
 
-impl Drop for GivesUp<'_> {
+impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.1 {
-            forget(self.0, number);
-        }
+        let is_abandoned = |it: &mut Attempt| it.peek().is_none() && it.strong_count() == Some(1);
+        let abandoned = self.0.lock().attempt.take_if(is_abandoned);
+        // (With no lock held.)
+        drop(abandoned);
     }
 }
 
@@ -261,34 +263,27 @@ impl Addresses {
 
     /// The connection that callers share, and its number: made by the first that needs it, awaited by all that come
     /// meanwhile.
-    async fn shared(self: &Arc<Self>) -> Result<(u64, Connection), RedisError> {
-        let (number, attempt) = {
-            let mut slot = self.slot.lock();
-            if slot.attempt.is_none() {
-                slot.number += 1;
-                let (addresses, number) = (self.clone(), slot.number);
-                let closed = {
-                    let slot = Arc::downgrade(&self.slot);
-                    move |push: PushInfo| {
-                        if push.kind == PushKind::Disconnection
-                            && let Some(slot) = slot.upgrade()
-                        {
-                            forget(&slot, number);
-                        }
-                    }
-                };
-                let connect = async move { addresses.connect(closed).await };
-                slot.attempt = Some(connect.boxed().shared());
+    fn shared(self: &Arc<Self>) -> (u64, Attempt) {
+        let mut slot = self.slot.lock();
+        if let Some(attempt) = &slot.attempt {
+            return (slot.number, attempt.clone());
+        }
+        slot.number += 1;
+        let (addresses, number) = (self.clone(), slot.number);
+        let closed = {
+            let slot = Arc::downgrade(&self.slot);
+            move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection
+                    && let Some(slot) = slot.upgrade()
+                {
+                    forget(&slot, number);
+                }
             }
-            (slot.number, slot.attempt.clone())
         };
-        let Some(attempt) = attempt else {
-            return Err((ErrorKind::Io, "there is no connection").into());
-        };
-        let mut gives_up = GivesUp(&self.slot, Some(number));
-        let connection = attempt.await?;
-        gives_up.1 = None;
-        Ok((number, connection))
+        let connect = async move { addresses.connect(closed).await };
+        let attempt = connect.boxed().shared();
+        slot.attempt = Some(attempt.clone());
+        (number, attempt)
     }
 
     /// Runs `call` on the shared connection. All of it, connecting included, takes no longer than the timeout. A
@@ -300,18 +295,18 @@ impl Addresses {
     where
         C: Future<Output = Result<T, EngineError>>,
     {
-        let mut used = None;
+        let (number, attempt) = self.shared();
         let called = timeout(self.timeout, async {
-            let shared = self.shared().await;
-            let (number, connection) = shared.map_err(|error| EngineError::Store(error.into()))?;
-            used = Some(number);
-            call(connection).await
+            let waits = Waits(&self.slot);
+            let connection = attempt.await;
+            drop(waits);
+            // Whatever has refused it, the next caller may be allowed.
+            let connection = connection.inspect_err(|_| forget(&self.slot, number));
+            call(connection.map_err(|error| EngineError::Store(error.into()))?).await
         });
         let answer = called.await;
         let answer = answer.unwrap_or(Err(EngineError::TimedOut(self.timeout)));
-        if let (Some(number), Err(error)) = (used, &answer)
-            && is_fatal(error)
-        {
+        if answer.as_ref().err().is_some_and(is_fatal) {
             forget(&self.slot, number);
         }
         answer

@@ -228,12 +228,14 @@ mod tests {
     use {
         crate::config::Config,
         crate::feed::{Changes, Feed, Interests},
-        crate::redis::connect::{Socket, Wire},
+        crate::redis::connect::{Pushed, Socket, Wire},
         crate::redis::{RedisConfig, RedisEngine},
         ::redis::{Arg, Cmd, RedisError},
         futures_util::FutureExt,
         futures_util::future::BoxFuture,
         std::sync::atomic::AtomicU64,
+        std::time::Duration,
+        tokio::time::timeout,
     };
 
     /// A writer has spoiled a counter that was read before: neither that nor its repair ends the session of the others.
@@ -251,9 +253,6 @@ mod tests {
         assert!(note(&[(&other, Some(5))]).is_err());
         assert_eq!(watched.lock()[&other], Some(6));
     }
-
-    #[cfg(feature = "rules")]
-    type Pushed = Box<dyn Fn(PushInfo) + Send + Sync>;
 
     /// A store whose counters all stand at 5, in whatever history.
     #[cfg(feature = "rules")]
@@ -317,7 +316,8 @@ mod tests {
             version: 5,
             epoch: Some(Epoch(2)),
         };
-        let heard = changes.next().await;
-        assert_eq!(heard.expect("it hears"), [expected]);
+        let heard = timeout(Duration::from_secs(20), changes.next()).await;
+        let heard = heard.expect("it is in time").expect("it hears");
+        assert_eq!(heard, [expected]);
     }
 }

@@ -14,7 +14,7 @@ use request_purgatory_cluster::{
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use support::engine::{Key, NatsRig, RedisPublished, RedisTracking, Rig};
-use support::{LONG, eventually, hear};
+use support::{LONG, eventually, hear, hear_all};
 use tokio::time::timeout;
 
 const CAPACITY: usize = 10_000;
@@ -95,15 +95,7 @@ async fn what_waits_is_heard_though_more_keys_come<R: Rig>() {
         unheard.insert(key.clone(), version);
     }
     interests.watch(&[key(10)]).await.expect("it watches");
-    let hear_all = async {
-        while !unheard.is_empty() {
-            for change in changes.next().await.expect("the session goes on") {
-                unheard.retain(|key, version| *key != change.key || *version > change.version);
-            }
-        }
-    };
-    let heard = timeout(LONG, hear_all).await;
-    assert!(heard.is_ok(), "nothing was heard of {unheard:?}");
+    hear_all(&mut changes, unheard, LONG).await;
 }
 
 async fn watches_can_be_repeated_and_ended<R: Rig>() {

@@ -188,7 +188,7 @@ async fn f4_the_permissions_that_are_documented_are_enough() {
         has_what_it_needs(engine, RedisRig::<PUBLISHED>::NAME).await;
     }
     redis::<false>("+client +ping").await;
-    // One server, and nobody to be warned.
+    // One server, and no warnings.
     redis::<false>("+client +ping -role -info").await;
     redis::<true>("+subscribe +unsubscribe +publish").await;
     let server = NatsServer::start_with(OF_NATS).await;

@@ -4,15 +4,15 @@
 use crate::load::{Deafened, print_row};
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::nats_server::NatsServer;
-use crate::support::{LONG, eventually};
+use crate::support::{LONG, eventually, hear_all};
 use request_purgatory_cluster::model::{Rule, Rules};
 use request_purgatory_cluster::nats::NatsEngine;
 use request_purgatory_cluster::{
-    BoxError, Changes, Cluster, ClusterWaits, Config, Feed, Interests, Source, Stats,
+    BoxError, Cluster, ClusterWaits, Config, Feed, Interests, Source, Stats,
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
 const AUDIT: Duration = Duration::from_millis(1_000);
 /// An audit that comes 20 % late and spreads its slices over half a period, a read, and a busy machine.
@@ -288,7 +288,7 @@ async fn f1_redis_hears_of_each_of_many_long_keys() {
         let (mut interests, mut changes) = opened.expect("it opens");
         let keys = keys(12, 60_000);
         interests.watch(&keys).await.expect("it watches");
-        for round in 1..=3 {
+        for _ in 1..=3 {
             let mut unheard = HashMap::new();
             // All of them wait, and are read together.
             for key in &keys {
@@ -296,15 +296,7 @@ async fn f1_redis_hears_of_each_of_many_long_keys() {
                 let version = eventually("it commits", commit).await;
                 unheard.insert(key.clone(), version);
             }
-            while !unheard.is_empty() {
-                let heard = timeout(LONG, changes.next()).await;
-                let left = unheard.len();
-                let heard =
-                    heard.unwrap_or_else(|_| panic!("{left} are not heard in round {round}"));
-                for change in heard.expect("the session goes on") {
-                    unheard.retain(|key, version| *key != change.key || *version > change.version);
-                }
-            }
+            hear_all(&mut changes, unheard, LONG).await;
         }
     }
     run::<false>().await;

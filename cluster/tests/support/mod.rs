@@ -8,6 +8,7 @@ pub mod proxy;
 pub mod redis_server;
 
 use request_purgatory_cluster::{Change, Changes};
+use std::collections::HashMap;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -100,4 +101,21 @@ pub async fn hear(
     };
     let heard = timeout(within, listen).await;
     heard.unwrap_or_else(|_| Err(format!("nothing was heard of {key:?} at {version}")))
+}
+
+/// Listens until all these keys have reached their versions.
+pub async fn hear_all(
+    changes: &mut impl Changes<Vec<u8>>,
+    mut unheard: HashMap<Vec<u8>, u64>,
+    within: Duration,
+) {
+    let listen = async {
+        while !unheard.is_empty() {
+            for change in changes.next().await.expect("the session goes on") {
+                unheard.retain(|key, version| *key != change.key || *version > change.version);
+            }
+        }
+    };
+    let heard = timeout(within, listen).await;
+    assert!(heard.is_ok(), "{} keys are not heard", unheard.len());
 }

@@ -66,17 +66,21 @@ async fn drive(broker: &Broker, address: SocketAddr, seconds: u64) -> anyhow::Re
         produce: Histogram::new(2)?,
     }));
     let (stop, stopped) = watch::channel(false);
-    let clients = start(address, &tally, &stopped).await?;
+    let mut clients = start(address, &tally, &stopped).await?;
     let watched = watch(broker, &tally, seconds).await;
     stop.send_replace(true);
-    let ended = timeout(DRAIN, clients.join_all()).await;
-    let ended = ended.unwrap_or_else(|_| vec![Err(anyhow!("it still waits"))]);
+    let end = async {
+        while let Some(client) = clients.join_next().await {
+            client?.context("a client failed")?;
+        }
+        Ok(())
+    };
+    let ended = timeout(DRAIN, end).await;
+    let ended = ended.unwrap_or_else(|_| Err(anyhow!("a client still waits")));
     watched?;
     let tally = tally.lock();
     report(broker, &tally)?;
-    for client in ended {
-        client.context("a client failed")?;
-    }
+    ended?;
     let lost = tally.expected - tally.consumed;
     ensure!(lost == 0, "{lost} records got lost");
     Ok(())

@@ -91,7 +91,7 @@ pub(crate) fn answered_later() -> (Waiter, Waiting) {
     (Waiter(sender), Waiting { answer, leave })
 }
 
-/// Where the answer to a request goes. One that is dropped without belonged to a client that has gone.
+/// Where the answer to a request goes. One that is dropped unanswered belonged to a client that has gone.
 ///
 /// INVARIANT: it is answered once: [`answer`](Self::answer) consumes it.
 pub(crate) struct Waiter(pub(crate) oneshot::Sender<Answer>);
@@ -107,7 +107,7 @@ impl Waiter {
 /// The receiving end of a delayed operation's answer. Dropping it says that the client has gone.
 pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Receiver<Answer>,
-    /// What takes the client's request out of where it waits. For one that has been answered it does nothing.
+    /// What takes the client's request out of where it waits.
     pub(crate) leave: Option<Box<dyn FnOnce() + Send>>,
 }
 

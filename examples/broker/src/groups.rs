@@ -16,7 +16,7 @@
 //! comes after its event. A tracker's `track`, `touch` and `complete` run no callback, so they are called under the
 //! lock: no member is without a session, and no session without its member.
 //!
-//! Offsets are written to the journal before they count, under its lock (taken before a group's): so in their order.
+//! Offsets are written to the journal before they count. Its lock, which is taken before a group's, keeps their order.
 //!
 //! | layer | modules |
 //! |---|---|
@@ -113,7 +113,7 @@ struct Shared {
 type Charge = Arc<OwnedSemaphorePermit>;
 
 impl Coordinator {
-    /// A coordinator with the offsets that were kept, but for those of topics of which none `exists`.
+    /// A coordinator with the offsets that were kept, without those of topics that are gone.
     pub(crate) fn open(settings: Settings, exists: impl Fn(&str) -> bool) -> anyhow::Result<Self> {
         let clock = || Arc::clone(&settings.clock);
         let rebalances = Purgatory::builder("rebalances").clock(clock());

@@ -52,10 +52,7 @@ struct Role(&'static str);
 
 #[cfg(feature = "rules")]
 impl Wire for Role {
-    fn connect(
-        &self,
-        pushes: Box<dyn Fn(PushInfo) + Send + Sync>,
-    ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+    fn connect(&self, pushes: Pushed) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
         let role = self.0;
         let connect = async move {
             if role != "master" {
@@ -127,14 +124,8 @@ async fn of_each_server_it_is_said_why_there_is_no_connection() {
 struct Primary(Mutex<Vec<Pushed>>);
 
 #[cfg(feature = "rules")]
-type Pushed = Box<dyn Fn(PushInfo) + Send + Sync>;
-
-#[cfg(feature = "rules")]
 impl Wire for Primary {
-    fn connect(
-        &self,
-        pushes: Box<dyn Fn(PushInfo) + Send + Sync>,
-    ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+    fn connect(&self, pushes: Pushed) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
         self.0.lock().push(pushes);
         std::future::ready(Ok(Arc::new(Role("master")) as Arc<dyn Socket>)).boxed()
     }
@@ -166,46 +157,53 @@ async fn the_end_of_the_shared_connection_is_noticed_without_a_call() {
     }
 }
 
-/// A server that accepts, and is silent before there is a connection.
+/// A primary that takes its time for each connection, in seconds: this for the first, and the next one for the next.
 #[cfg(feature = "rules")]
-struct Silent;
+struct Slow(Mutex<Vec<u64>>);
 
 #[cfg(feature = "rules")]
-impl Wire for Silent {
-    fn connect(
-        &self,
-        _: Box<dyn Fn(PushInfo) + Send + Sync>,
-    ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
-        std::future::pending().boxed()
+impl Wire for Slow {
+    fn connect(&self, _: Pushed) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+        let time = self.0.lock().remove(0);
+        let connect = async move {
+            tokio::time::sleep(Duration::from_secs(time)).await;
+            Ok(Arc::new(Role("master")) as Arc<dyn Socket>)
+        };
+        connect.boxed()
     }
 }
 
-/// A server that is silent to the first connection, and is the primary after that.
 #[cfg(feature = "rules")]
-#[derive(Default)]
-struct SilentOnce(AtomicBool);
+const HOUR: u64 = 3_600;
 
+/// Calls of two seconds at most.
 #[cfg(feature = "rules")]
-impl Wire for SilentOnce {
-    fn connect(
-        &self,
-        _: Box<dyn Fn(PushInfo) + Send + Sync>,
-    ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
-        match self.0.swap(true, Ordering::Relaxed) {
-            true => std::future::ready(Ok(Arc::new(Role("master")) as Arc<dyn Socket>)).boxed(),
-            false => std::future::pending().boxed(),
-        }
-    }
+fn slow(times: &[u64]) -> Arc<Addresses> {
+    let server = Server::Simulated(Arc::new(Slow(Mutex::new(times.into()))));
+    Addresses::of(vec![server], Duration::from_secs(2))
 }
 
 /// As it is with a handler whose client hangs up. The next caller does not wait for what nothing drives.
 #[cfg(feature = "rules")]
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_leaves_takes_its_attempt_along() {
-    let servers = vec![Server::Simulated(Arc::new(SilentOnce::default()))];
-    let addresses = Addresses::of(servers, Duration::from_secs(2));
+    let addresses = slow(&[HOUR, 0]);
     let leaves = timeout(Duration::from_secs(1), addresses.call(async |_| Ok(())));
     assert!(leaves.await.is_err());
+    let called = addresses.call(async |_| Ok(())).await;
+    assert!(called.is_ok(), "{called:?}");
+}
+
+/// A second connection would take too long.
+#[cfg(feature = "rules")]
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_others_leaves_them_the_attempt() {
+    let addresses = slow(&[1, HOUR]);
+    let leaves = addresses.call(async |_| Ok(()));
+    let leaves = timeout(Duration::from_millis(500), leaves);
+    let (left, stayed) = tokio::join!(leaves, addresses.call(async |_| Ok(())));
+    assert!(left.is_err());
+    assert!(stayed.is_ok(), "{stayed:?}");
     let called = addresses.call(async |_| Ok(())).await;
     assert!(called.is_ok(), "{called:?}");
 }
@@ -213,10 +211,8 @@ async fn a_caller_that_leaves_takes_its_attempt_along() {
 #[cfg(feature = "rules")]
 #[tokio::test(start_paused = true)]
 async fn f5_a_call_ends_at_its_timeout_though_there_is_no_connection() {
-    let (limit, hour) = (Duration::from_secs(2), Duration::from_secs(3_600));
-    let addresses = Addresses::of(vec![Server::Simulated(Arc::new(Silent))], limit);
     let begun = tokio::time::Instant::now();
-    let called = timeout(hour, addresses.call(async |_| Ok(()))).await;
-    assert!(matches!(called, Ok(Err(EngineError::TimedOut(_)))));
-    assert!(begun.elapsed() < 2 * limit);
+    let called = slow(&[HOUR]).call(async |_| Ok(())).await;
+    assert!(matches!(called, Err(EngineError::TimedOut(_))));
+    assert!(begun.elapsed() < Duration::from_secs(4));
 }

@@ -39,7 +39,7 @@ impl Coordinator {
             };
             let group = group.ok_or(ResponseError::IllegalGeneration)?;
             let mut state = group.lock();
-            // First: who is a member no longer has to hear of that, whatever it commits.
+            // Before what may be wrong with the offset: a client that is no member any more has to learn that, and join again.
             state.check_commit(asked)?;
             let length = metadata.as_ref().map_or(0, |text| text.len());
             let is_short = length <= MAX_OFFSET_METADATA;

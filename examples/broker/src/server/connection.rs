@@ -94,7 +94,8 @@ impl Connection<'_> {
         self.caller.may_wait = parked.is_some();
         let handle = || self.broker.handle(request, &self.caller);
         let reply = self.limits.work(weight, handle).await;
-        // What waits, if only for memory, keeps none but its share of what is parked: or all might wait for each other.
+        // A request that waits, if only for memory, keeps no more than its share of what is parked: else all might wait for
+        // each other.
         let is_enough = match &reply {
             Reply::Now(answer) => 2 * answer.size <= elements,
             _ => false,
@@ -110,6 +111,7 @@ impl Connection<'_> {
                     answer = &mut waiting.answer => answer,
                     gone = self.incoming.gone() => match gone? {},
                 };
+                waiting.leave = None;
                 answer.map_err(|_| End::from("a request ended without an answer"))?
             }
             Reply::Never => return Ok(()),

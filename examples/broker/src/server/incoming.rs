@@ -185,12 +185,12 @@ mod tests {
                 sleep(Duration::from_millis(millis.into()) * PIECE as u32 / (1 << 20)).await;
                 client.write_all(piece).await.expect("an open connection");
             }
-            loop {
-                match is_all {
-                    true => yield_now().await,
-                    false => pending().await,
-                }
+            // The bytes take real time, and the clock jumps as soon as everything waits.
+            let sent = std::time::Instant::now();
+            while is_all || sent.elapsed() < Duration::from_millis(20) {
+                yield_now().await;
             }
+            pending::<()>().await;
         };
         let sent = tokio::select! {
             sent = incoming.next(&limits) => sent.inspect(|_| assert!(incoming.known)),

@@ -301,7 +301,7 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_static_member_that_restarts_disturbs_no_other() {
-    // "a" leads. So many have their assignments, and the one that restarts asks for its own, or does not.
+    // "a" leads. The first `synced` have their assignments, and the one that restarts asks for its own, or does not.
     for (name, synced, asks) in [
         ("b", 2, true),
         ("a", 2, true),
@@ -374,7 +374,7 @@ fn a_static_member_that_is_replaced_while_it_waits_is_told() {
     let mut third = world.ask(named("b"), 9);
     assert_eq!(sync.answer().error_code, fenced);
     assert!(third.waits());
-    // One whose first join is broken off, with no other member in the group, waits for nobody.
+    // One whose first join is broken off, with no other member in the group, waits for no other.
     let world = World::new();
     drop(world.ask(named("a"), 9));
     world.pass(INITIAL_DELAY);
