@@ -1,7 +1,7 @@
 //! One node.
 
 use crate::config::Config;
-use crate::driver::{Closes, drive, spawn};
+use crate::driver::{Closes, drive};
 use crate::error::{InterestError, KeyError, StartError};
 use crate::feed::Feed;
 use crate::interest::Interest;
@@ -69,7 +69,7 @@ impl<K: Key> Cluster<K> {
         let admits = source.clone();
         let closes = Closes(shared.table.clone());
         let driver = drive(closes, shared.clone(), source, feed, is_closed);
-        spawn(driver, &runtime);
+        drop(runtime.spawn(driver));
         Ok(Self {
             inner: Arc::new(Inner {
                 shared,

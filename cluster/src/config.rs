@@ -14,17 +14,20 @@ pub(crate) fn channel_capacity(given: usize) -> usize {
     given.clamp(1, Semaphore::MAX_PERMITS)
 }
 
-/// The address of a server as it may be printed: `redis://user:password@host` without what stands before the host,
+/// The addresses of servers as they may be printed: `redis://user:password@host` without what stands before the host,
 /// `redis+unix:///path?pass=password` without what stands behind the path.
 #[cfg(any(feature = "nats", feature = "redis"))]
-pub(crate) fn without_secrets(address: &str) -> &str {
-    let (place, query) = address.split_once('?').unwrap_or((address, ""));
-    match place.rsplit_once('@') {
-        Some((_, host)) => host,
-        // A password has a `?`, or stands in the query: which of them cannot be told.
-        None if query.contains('@') => "(an address with a password)",
-        None => place,
-    }
+pub(crate) fn without_secrets(addresses: &[String]) -> Vec<&str> {
+    let shown = addresses.iter().map(|address| {
+        let (place, query) = address.split_once('?').unwrap_or((address, ""));
+        match place.rsplit_once('@') {
+            Some((_, host)) => host,
+            // A password has a `?`, or stands in the query: which of them cannot be told.
+            None if query.contains('@') => "(an address with a password)",
+            None => place,
+        }
+    });
+    shown.collect()
 }
 
 /// The settings of a node. Every node may have its own; nothing is negotiated. A time of [`Duration::MAX`] means never.
@@ -172,32 +175,26 @@ mod tests {
     #[cfg(all(feature = "nats", feature = "redis"))]
     #[test]
     fn what_is_printed_of_an_engine_has_no_password() {
-        let redis = |address: &str| {
-            let addresses = vec![address.into()];
-            let config = crate::redis::RedisConfig {
-                addresses,
-                ..Default::default()
-            };
-            format!("{config:?}")
-        };
-        let nats = |address: &str| {
-            let servers = vec![address.into()];
-            let config = crate::nats::NatsConfig {
-                servers,
-                ..Default::default()
-            };
-            format!("{config:?}")
-        };
-        for (printed, place) in [
-            (redis("redis://me:secret@store:6379/1"), "store:6379/1"),
-            (redis("redis+unix:///run/store?pass=secret"), "/run/store"),
-            (redis("redis://me:secret@much@store"), "store"),
-            (nats("nats://me:secret@store:4222"), "store:4222"),
-            (redis("redis+unix:///store?pass=p@secret"), "an address"),
-            (nats("nats://me:secret?much@store"), "an address"),
+        for (address, place) in [
+            ("redis://me:secret@store:6379/1", "store:6379/1"),
+            ("redis+unix:///run/store?pass=secret", "/run/store"),
+            ("redis://me:secret@much@store", "store"),
+            ("nats://me:secret@store:4222", "store:4222"),
+            ("redis+unix:///store?pass=p@secret", "an address"),
+            ("nats://me:secret?much@store", "an address"),
         ] {
-            assert!(printed.contains(place), "{printed}");
-            assert!(!printed.contains("secret"), "{printed}");
+            let redis = crate::redis::RedisConfig {
+                addresses: vec![address.into()],
+                ..Default::default()
+            };
+            let nats = crate::nats::NatsConfig {
+                servers: vec![address.into()],
+                ..Default::default()
+            };
+            for printed in [format!("{redis:?}"), format!("{nats:?}")] {
+                assert!(printed.contains(place), "{printed}");
+                assert!(!printed.contains("secret"), "{printed}");
+            }
         }
     }
 

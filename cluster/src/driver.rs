@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{self, JoinSet};
@@ -397,12 +396,4 @@ impl<K: Key> Drop for Gap<'_, K> {
             self.0.table.counters.gaps.add(1);
         }
     }
-}
-
-/// Starts the driver, on the runtime of the calling thread.
-pub(crate) fn spawn(
-    driver: impl Future<Output = ()> + Send + 'static,
-    runtime: &tokio::runtime::Handle,
-) {
-    drop(runtime.spawn(driver));
 }

@@ -47,9 +47,8 @@ impl Default for NatsConfig {
 impl fmt::Debug for NatsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The options may hold secrets.
-        let servers = self.servers.iter().map(|it| without_secrets(it));
         f.debug_struct("NatsConfig")
-            .field("servers", &servers.collect::<Vec<_>>())
+            .field("servers", &without_secrets(&self.servers))
             .field("stream", &self.stream)
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)

@@ -47,8 +47,7 @@ impl Inner {
     pub(super) async fn dial(&self, options: ConnectOptions) -> Result<Client, ConnectError> {
         let servers = &self.config.servers;
         options.connect(servers).await.map_err(|error| {
-            let names = servers.iter().map(|it| without_secrets(it));
-            let names = names.collect::<Vec<_>>().join(", ");
+            let names = without_secrets(servers).join(", ");
             let cause = error.source().map(|it| format!(": {it}"));
             let cause = format!("{names}{}", cause.unwrap_or_default());
             ConnectError::with_source(error.kind(), cause)

@@ -50,9 +50,8 @@ impl Default for RedisConfig {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses = self.addresses.iter().map(|it| without_secrets(it));
         f.debug_struct("RedisConfig")
-            .field("addresses", &addresses.collect::<Vec<_>>())
+            .field("addresses", &without_secrets(&self.addresses))
             .field("prefix", &self.prefix)
             .field("news", &self.news)
             .field("timeout", &self.timeout)

@@ -6,7 +6,7 @@ use crate::ms;
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
-use crate::support::{LONG, eventually};
+use crate::support::{LONG, eventually, eventually_within};
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{
@@ -15,7 +15,7 @@ use request_purgatory_cluster::{
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// As many as `callers` fail at once, and each is told within the bound. Returns when the last one was.
 async fn all_fail<F>(callers: usize, commit: impl Fn() -> F, bound: Duration) -> Duration
@@ -279,13 +279,7 @@ async fn is_given_up(proxy: &Proxy, commit: impl AsyncFn() -> Option<Position>, 
     proxy.lose();
     let lost = Instant::now();
     // (NATS takes it for lost after three pings of 5 s.)
-    let again = async {
-        while commit().await.is_none() {
-            sleep(ms(10)).await;
-        }
-    };
-    let again = timeout(2 * LONG, again).await;
-    again.expect("it commits again");
+    eventually_within(2 * LONG, "it commits again", commit).await;
     let worst = lost.elapsed();
     print_row("F5 silent for good", engine, 1, 0, worst, since(lost));
 }

@@ -72,13 +72,21 @@ pub fn free_port() -> u16 {
 }
 
 /// Tries until it succeeds.
-pub async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn eventually<T>(what: &str, attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually_within(LONG, what, attempt).await
+}
+
+pub async fn eventually_within<T>(
+    limit: Duration,
+    what: &str,
+    mut attempt: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = attempt().await {
             return value;
         }
-        assert!(start.elapsed() < LONG, "{what}: not within {LONG:?}");
+        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

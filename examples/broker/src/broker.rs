@@ -114,15 +114,15 @@ impl Broker {
         let timeout = milliseconds(request.timeout_ms);
         let acks = request.acks;
         let produced = Box::new(Produced::append(request, &self.topics));
-        let required = produced.required();
         // High watermarks move, and requests wake up, once the follower has it.
-        follow(required.clone(), self.replica_lag);
+        follow(produced.required(), self.replica_lag);
         match acks {
             ACKS_NONE => match produced.error() {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),
                 None => Reply::Never,
             },
             ACKS_ALL if caller.may_wait => {
+                let required = produced.required();
                 let required = required.iter();
                 let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
                 park(&self.purgatories.produce, watches, produced, timeout)
