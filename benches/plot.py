@@ -28,15 +28,17 @@ LIBRARY = "request_purgatory"
 PLOTS = {
     "W1": [("bars", "life"), ("lines", "life", "parked")],
     "W1t": [("bars", "rate"), ("lines", "rate", "threads")],
-    "W1x": [("bars", "rate")],
+    "W1x": [("bars", "rate"), ("lines", "rate", "threads")],
     "W2": [("bars", "sum per timer"), ("metrics", "time [ns]", ["start", "stop", "advancing per expiry"]), ("bars", "worst advance")],
     "W3": [
         ("bars", "first deadline to last completion"),
         ("bars", "CPU per request"),
         ("metrics", "lateness [ms]", ["late p50", "late p99", "late max"]),
+        ("lines", "first deadline to last completion", "threads"),
     ],
     "W4": [
         ("lines", "CPU per 1,000 requests", "rate"),
+        ("lines", "CPU per 1,000 requests", "threads"),
         ("metrics", "processor time per 1,000 requests [ms]", ["arriver", "completer", "timer", "completions"]),
         ("metrics", "sleeps per second", ["arriver sleeps", "completer sleeps", "timer sleeps", "completions sleeps"]),
         ("bars", "highest rate sustained"),
@@ -47,8 +49,10 @@ PLOTS = {
     "W8": [("bars", "check")],
     "W9": [("bars", "life")],
     "W10": [("bars", "push"), ("bars", "push, take, wait again")],
+    "W10t": [("lines", "rate", "threads")],
     "W11": [("bars", "life"), ("bars", "listen and drop")],
     "W12": [("bars", "memory of each"), ("bars", "new")],
+    "handles": [("lines", "force_complete", "threads")],
     "transfer": [("bars", "transfer")],
 }
 

@@ -24,6 +24,9 @@ pub(crate) trait Candidate: Sized + Sync {
     /// Whether an unanswered request ends by itself. Only the floor may say no.
     const EXPIRES: bool = true;
 
+    /// Whether a request is ended by an executor on the thread that parked it, so that this thread must stay.
+    const HAS_EXECUTOR: bool = false;
+
     fn new() -> Self;
 
     /// Completes the request at once, which returns `true`, or parks it under `keys`.

@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::workload::{self, Contender, Workload};
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 15] = [
+pub(crate) const ALL: [Entry; 17] = [
     Entry::of::<workload::w1::W1>(),
     Entry::of::<workload::w1t::W1t>(),
     Entry::of::<workload::w1x::W1x>(),
@@ -26,8 +26,10 @@ pub(crate) const ALL: [Entry; 15] = [
     Entry::of::<workload::w8::W8>(),
     Entry::of::<workload::w9::W9>(),
     Entry::of::<workload::w10::W10>(),
+    Entry::of::<workload::w10t::W10t>(),
     Entry::of::<workload::w11::W11>(),
     Entry::of::<workload::w12::W12>(),
+    Entry::of::<workload::handles::Handles>(),
     Entry::of::<workload::transfer::Transfer>(),
 ];
 

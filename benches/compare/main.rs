@@ -1,6 +1,7 @@
 //! Compares the library with its peers, interleaved in one process.
 //!
-//! `cargo bench --bench compare -- readme` for the README's table, `--help` for the options. A harness
+//! `cargo bench --bench compare -- readme` for the README's table, `cores` for the curves along the number of threads,
+//! `--help` for the options. A harness
 //! of its own rather than criterion, because what counts is the ratio between candidates on a
 //! machine whose speed wanders: they must take turns, round by round (see `contest`).
 //!
@@ -29,7 +30,7 @@ mod self_check;
 mod timer_queue;
 mod workload;
 
-use options::Options;
+use options::{Options, Preset};
 use report::machine::Machine;
 
 fn main() {
@@ -75,7 +76,7 @@ fn main() {
         println!("the candidates keep the ground rules");
         return;
     }
-    if options.readme.is_some() {
+    if options.preset == Some(Preset::Readme) {
         println!("\n{} On {machine}.\n", report::table::overview(&reports));
     }
     println!("every round: {}", options.out.display());

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 /// What `readme` runs: each of these with 1,000 parked, but the storm, which is of a million.
 const README_WORKLOADS: [&str; 3] = ["W1", "W9", "W3"];
@@ -17,6 +17,29 @@ const README_CANDIDATES: [&str; 7] = [
     "straight_port",
     "tokio_idiom",
 ];
+
+/// What `cores` runs, along the number of threads, with 1,000 parked by each.
+const CORES_WORKLOADS: [&str; 6] = ["W1t", "W1x", "W3", "W4", "W10t", "handles"];
+
+/// Who takes part in it: the library and its fastest peers, and what W10t has beside it.
+const CORES_CANDIDATES: [&str; 7] = [
+    "request_purgatory",
+    "tm_wheel",
+    "delay_queue",
+    "straight_port",
+    "async_channel",
+    "event_listener",
+    "tokio_notify",
+];
+
+/// A choice of workloads and candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Preset {
+    /// The rows of the README's table, in under five minutes on two cores
+    Readme,
+    /// The workloads of several threads, on 1, 2, 4, ... threads, in ten minutes on 16 cores
+    Cores,
+}
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,9 +60,8 @@ pub(crate) enum Scale {
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench compare --")]
 pub(crate) struct Options {
-    /// The rows of the README's table, in under five minutes on two cores
-    #[arg(value_parser = ["readme"])]
-    pub(crate) readme: Option<String>,
+    /// A choice of workloads and candidates
+    pub(crate) preset: Option<Preset>,
     /// Everything in under five minutes: fewer and shorter rounds, fewer parked
     #[arg(long)]
     quick: bool,
@@ -58,9 +80,10 @@ pub(crate) struct Options {
     /// W1, W1t, W1x, W6: keys for each request
     #[arg(long, value_name = "K,...", value_delimiter = ',', value_parser = number, default_values_t = [1, 3])]
     pub(crate) keys: Vec<usize>,
-    /// W1t: threads
-    #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = number, default_values_t = threads())]
-    pub(crate) threads: Vec<usize>,
+    /// W1t, W10t, handles: threads [default: 1, 2, 4, ... as there are cores]. W1x, W3, W4: by so many threads, not by
+    /// those that their text names
+    #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = number)]
+    threads: Vec<usize>,
     /// Rounds per case, the tables show their medians [default: 5, of W4 11; quick: 2]
     #[arg(long, value_name = "N", value_parser = number)]
     rounds: Option<usize>,
@@ -95,15 +118,27 @@ impl Options {
     /// Reads the process's arguments; ends it with a message where they make no sense.
     pub(crate) fn from_arguments() -> Self {
         let mut options = Self::parse();
-        if options.readme.is_some() {
+        if let Some(preset) = options.preset {
+            let (workloads, candidates) = match preset {
+                Preset::Readme => (&README_WORKLOADS[..], &README_CANDIDATES[..]),
+                Preset::Cores => (&CORES_WORKLOADS[..], &CORES_CANDIDATES[..]),
+            };
+            let owned = |names: &[&str]| names.iter().copied().map(str::to_owned).collect();
             if options.only.is_empty() {
-                options.only = README_WORKLOADS.map(str::to_owned).into();
+                options.only = owned(workloads);
             }
             if options.candidates.is_empty() {
-                options.candidates = README_CANDIDATES.map(str::to_owned).into();
+                options.candidates = owned(candidates);
             }
             if options.parked.is_empty() {
                 options.parked = vec![1_000];
+            }
+            if preset == Preset::Cores {
+                options.threads = options.threads();
+                options.rounds.get_or_insert(3);
+                options.lives.get_or_insert(450_000);
+                options.seconds.get_or_insert(1);
+                options.rates.get_or_insert_with(|| vec![200_000]);
             }
         }
         options.check_only |= !options.bench;
@@ -125,6 +160,21 @@ impl Options {
     pub(crate) fn lives(&self) -> usize {
         let lives = self.scale.pick(2_000_000, 200_000, 5_000);
         self.lives.unwrap_or(lives)
+    }
+
+    /// Threads of a workload that is always on several.
+    pub(crate) fn threads(&self) -> Vec<usize> {
+        if self.threads.is_empty() {
+            powers_up_to_cores()
+        } else {
+            self.threads.clone()
+        }
+    }
+
+    /// Threads of a workload that has threads of its own: those that the user named, from `least` on.
+    pub(crate) fn named_threads(&self, least: usize) -> Vec<usize> {
+        let named = self.threads.iter().copied();
+        named.filter(|&threads| threads >= least).collect()
     }
 
     /// The rounds of a workload that needs `full` of them.
@@ -154,7 +204,7 @@ impl Scale {
 }
 
 /// 1, 2, 4, ... threads, as many as there are cores for.
-fn threads() -> Vec<usize> {
+fn powers_up_to_cores() -> Vec<usize> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (0..)
         .map(|power| 1 << power)

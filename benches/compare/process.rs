@@ -69,10 +69,14 @@ impl Used {
             let is_meant = names.iter().any(|part| name.contains(part));
             is_meant.then(|| Self::by(&thread)).flatten()
         });
-        used.reduce(|all, one| Self {
-            cpu: all.cpu + one.cpu,
-            sleeps: all.sleeps + one.sleeps,
-        })
+        used.reduce(Self::and)
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            sleeps: self.sleeps + other.sleeps,
+        }
     }
 
     fn by(thread: &Path) -> Option<Self> {

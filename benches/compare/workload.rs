@@ -1,9 +1,11 @@
 //! The workloads, one file each, and what each says of itself.
 
+pub(crate) mod handles;
 mod ring;
 pub(crate) mod transfer;
 pub(crate) mod w1;
 pub(crate) mod w10;
+pub(crate) mod w10t;
 pub(crate) mod w11;
 pub(crate) mod w12;
 pub(crate) mod w1t;

@@ -85,6 +85,8 @@ impl Waiter {
 impl Candidate for TokioIdiom {
     const NAME: &'static str = "tokio_idiom";
 
+    const HAS_EXECUTOR: bool = true;
+
     fn new() -> Self {
         Self {
             idle: Mutex::default(),

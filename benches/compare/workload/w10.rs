@@ -5,12 +5,11 @@
 //! others none has a timeout, nor a place from where a job goes back if its worker is gone; the library's `take` has
 //! both.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -30,9 +29,9 @@ pub(crate) struct W10 {
 }
 
 /// All are boxed, for like with like.
-type Worker = Pin<Box<dyn Future<Output = u64>>>;
+pub(super) type Worker = Pin<Box<dyn Future<Output = u64>>>;
 
-trait JobQueue {
+pub(super) trait JobQueue {
     const NAME: &'static str;
 
     fn new() -> Self;
@@ -42,18 +41,26 @@ trait JobQueue {
 
     fn push(&self, job: u64);
 
-    /// How often the library asked a worker whether it finds a job.
-    fn looks(&self) -> Option<u64> {
+    /// How often the library asked a worker on this thread whether it finds a job.
+    fn looks() -> Option<u64> {
         None
     }
 }
 
-type Jobs = Arc<Mutex<VecDeque<u64>>>;
+thread_local! {
+    static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
 
-struct Takes {
+/// What all workers of a queue share is for ever: counting references would charge the candidates for the harness.
+type Jobs = &'static Mutex<VecDeque<u64>>;
+
+fn forever<T: Default>() -> &'static T {
+    Box::leak(Box::default())
+}
+
+pub(super) struct Takes {
     waits: Waits<u64>,
     jobs: Jobs,
-    looks: Arc<AtomicU64>,
 }
 
 impl JobQueue for Takes {
@@ -62,21 +69,20 @@ impl JobQueue for Takes {
     fn new() -> Self {
         Self {
             waits: Waits::new("compare"),
-            jobs: Jobs::default(),
-            looks: Arc::default(),
+            jobs: forever(),
         }
     }
 
     fn worker(&self) -> Worker {
-        let (takes, returns, looks) = (self.jobs.clone(), self.jobs.clone(), self.looks.clone());
+        let jobs = self.jobs;
         let taken = self.waits.take(
             [1],
             Duration::from_secs(3_600),
             move |_| {
-                looks.fetch_add(1, Ordering::Relaxed);
-                takes.lock().pop_front()
+                LOOKS.set(LOOKS.get() + 1);
+                jobs.lock().pop_front()
             },
-            move |job| returns.lock().push_front(job),
+            move |job| jobs.lock().push_front(job),
         );
         Box::pin(async { taken.await.expect("no end but a job").done() })
     }
@@ -87,23 +93,23 @@ impl JobQueue for Takes {
         self.waits.check_and_complete_with(&1, Bound::at_most(1));
     }
 
-    fn looks(&self) -> Option<u64> {
-        Some(self.looks.load(Ordering::Relaxed))
+    fn looks() -> Option<u64> {
+        Some(LOOKS.get())
     }
 }
 
-struct Channel(Sender<u64>, Receiver<u64>);
+pub(super) struct Channel(Sender<u64>, &'static Receiver<u64>);
 
 impl JobQueue for Channel {
     const NAME: &'static str = "async_channel";
 
     fn new() -> Self {
         let (sender, receiver) = unbounded();
-        Self(sender, receiver)
+        Self(sender, Box::leak(Box::new(receiver)))
     }
 
     fn worker(&self) -> Worker {
-        let receiver = self.1.clone();
+        let receiver = self.1;
         Box::pin(async move { receiver.recv().await.expect("it is open") })
     }
 
@@ -113,17 +119,17 @@ impl JobQueue for Channel {
     }
 }
 
-struct Notified(Arc<Notify>, Jobs);
+pub(super) struct Notified(&'static Notify, Jobs);
 
 impl JobQueue for Notified {
     const NAME: &'static str = "tokio_notify";
 
     fn new() -> Self {
-        Self(Arc::default(), Jobs::default())
+        Self(forever(), forever())
     }
 
     fn worker(&self) -> Worker {
-        let (notify, jobs) = (self.0.clone(), self.1.clone());
+        let (notify, jobs) = (self.0, self.1);
         Box::pin(async move {
             loop {
                 let notified = notify.notified();
@@ -142,17 +148,17 @@ impl JobQueue for Notified {
     }
 }
 
-struct Listeners(Arc<Event>, Jobs);
+pub(super) struct Listeners(&'static Event, Jobs);
 
 impl JobQueue for Listeners {
     const NAME: &'static str = "event_listener";
 
     fn new() -> Self {
-        Self(Arc::default(), Jobs::default())
+        Self(forever(), forever())
     }
 
     fn worker(&self) -> Worker {
-        let (event, jobs) = (self.0.clone(), self.1.clone());
+        let (event, jobs) = (self.0, self.1);
         Box::pin(async move {
             loop {
                 event_listener::listener!(event => listener);
@@ -205,11 +211,11 @@ impl W10 {
         let (mut looks, mut wakes) = (0, 0);
         let warm_up = self.pushes / 10;
         for job in 0..(warm_up + self.pushes) as u64 {
-            let before = queue.looks();
+            let before = Q::looks();
             let begun = Instant::now();
             queue.push(job);
             let pushed = Instant::now();
-            let after = queue.looks();
+            let after = Q::looks();
             let woken = WOKEN.take();
             let mut received = None;
             for &at in &woken {
@@ -234,7 +240,7 @@ impl W10 {
             each(pushing.as_nanos() as f64),
             each((pushing + handing_over).as_nanos() as f64),
             each(wakes as f64),
-            queue.looks().map_or(f64::NAN, |_| each(looks as f64)),
+            Q::looks().map_or(f64::NAN, |_| each(looks as f64)),
         ]
     }
 

@@ -98,7 +98,7 @@ impl Workload for W1t {
         let mut cases = Vec::new();
         for &keys in &options.keys {
             for &parked in options.parked.iter().filter(|&&parked| parked < 1_000_000) {
-                for &threads in &options.threads {
+                for threads in options.threads() {
                     let one = W1::new(parked, keys, options);
                     cases.push(Case {
                         parameters: vec![("keys", keys), ("parked", parked), ("threads", threads)],

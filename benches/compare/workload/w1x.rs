@@ -4,9 +4,12 @@
 //! parked or completed. The completer follows at a distance of `parked`, and the parker waits where
 //! an eighth more are parked, or 1,000 more. The same for every candidate.
 //!
+//! On more threads than two there are several such pairs, each with requests and keys of its own.
+//!
 //! (If it waited for the flags, it would take their cache lines from a completer that is slower. If
 //! twice as many could be parked, a fast parker would double the memory and the watchers of a key.)
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -25,7 +28,11 @@ use crate::outcome::{Metric, Values};
 use crate::request::Flag;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct W1x(W1);
+pub(crate) struct W1x {
+    pairs: usize,
+    /// What each pair does.
+    one: W1,
+}
 
 /// Looks for the other thread's progress before the core is offered to it.
 const SPINS: usize = 100;
@@ -45,33 +52,54 @@ impl W1x {
 
     fn rate<C: Candidate>(&self) -> f64 {
         let candidate = C::new();
-        let flags = Flag::board(self.0.shape.flags());
-        flags.iter().for_each(Flag::mark_ended);
-        let progress = Progress::default();
-        let (started, ended) = thread::scope(|scope| {
-            let parker = scope.spawn(|| self.park_all(&candidate, flags, &progress));
-            let span = self.complete_all(&candidate, flags, &progress);
-            parker.join().expect("the parker does not panic");
-            span
+        let board = Flag::board(self.pairs * self.one.shape.flags());
+        board.iter().for_each(Flag::mark_ended);
+        let pairs: Vec<_> = board
+            .chunks(self.one.shape.flags())
+            .enumerate()
+            .map(|(number, flags)| (self.one.shape.numbered(number), flags, Progress::default()))
+            .collect();
+        let together = Barrier::new(self.pairs);
+        let spans: Vec<(Instant, Instant)> = thread::scope(|scope| {
+            let completers: Vec<_> = pairs
+                .iter()
+                .map(|(shape, flags, progress)| {
+                    let (candidate, together) = (&candidate, &together);
+                    let ring = || Ring::new(candidate, *shape, flags);
+                    scope.spawn(move || self.park_all(candidate, ring(), flags, progress));
+                    scope.spawn(move || self.complete_all(candidate, ring(), progress, together))
+                })
+                .collect();
+            let joined = completers.into_iter().map(thread::ScopedJoinHandle::join);
+            joined
+                .map(|span| span.expect("no completer panics"))
+                .collect()
         });
         assert_empty(&candidate);
-        let elapsed = ended.duration_since(started).as_secs_f64();
-        self.0.lives as f64 / elapsed / 1e6
+        let started = spans.iter().map(|span| span.0).min().expect("a pair");
+        let ended = spans.iter().map(|span| span.1).max().expect("a pair");
+        let lives = (self.pairs * self.one.lives) as f64;
+        lives / (ended - started).as_secs_f64() / 1e6
     }
 
     fn total(&self) -> usize {
-        self.0.shape.parked() + self.0.warm_up + self.0.lives
+        self.one.shape.parked() + self.one.warm_up + self.one.lives
     }
 
     /// How many are parked at most.
     fn most(&self) -> usize {
-        let parked = self.0.shape.parked();
-        (parked + (parked / 8).max(1_000)).min(self.0.shape.flags())
+        let parked = self.one.shape.parked();
+        (parked + (parked / 8).max(1_000)).min(self.one.shape.flags())
     }
 
-    fn park_all<C: Candidate>(&self, candidate: &C, flags: &'static [Flag], progress: &Progress) {
+    fn park_all<C: Candidate>(
+        &self,
+        candidate: &C,
+        mut ring: Ring<'_, C>,
+        flags: &[Flag],
+        progress: &Progress,
+    ) {
         candidate.drive(async {
-            let mut ring = Ring::new(candidate, self.0.shape, flags);
             let most = self.most();
             let mut completed = 0;
             for parked in 1..=self.total() {
@@ -104,23 +132,24 @@ impl W1x {
     fn complete_all<C: Candidate>(
         &self,
         candidate: &C,
-        flags: &'static [Flag],
+        mut ring: Ring<'_, C>,
         progress: &Progress,
+        together: &Barrier,
     ) -> (Instant, Instant) {
         candidate.drive(async {
-            let mut ring = Ring::new(candidate, self.0.shape, flags);
             let mut started = Instant::now();
             let mut ended = started;
             let mut parked = 0;
             for completed in 0..self.total() {
-                if completed == self.0.warm_up {
+                if completed == self.one.warm_up {
+                    together.wait();
                     started = Instant::now();
                 }
-                if completed == self.0.warm_up + self.0.lives {
+                if completed == self.one.warm_up + self.one.lives {
                     ended = Instant::now();
                 }
                 // As far behind as it takes to have the ring full; at the end, the rest.
-                let needed = (completed + self.0.shape.parked()).min(self.total());
+                let needed = (completed + self.one.shape.parked()).min(self.total());
                 let mut spins = 0;
                 while parked < needed {
                     parked = progress.parked.load(Ordering::Acquire);
@@ -150,10 +179,25 @@ impl Workload for W1x {
         let mut cases = Vec::new();
         for &keys in &options.keys {
             for &parked in options.parked.iter().filter(|&&parked| parked < 1_000_000) {
-                cases.push(Case {
-                    parameters: vec![("keys", keys), ("parked", parked)],
-                    workload: Self(W1::new(parked, keys, options)),
-                });
+                let case = |pairs: usize, threads: Option<usize>| {
+                    let mut parameters = vec![("keys", keys), ("parked", parked)];
+                    parameters.extend(threads.map(|threads| ("threads", threads)));
+                    let one = W1::new(parked, keys, options);
+                    let workload = Self { pairs, one };
+                    Case {
+                        parameters,
+                        workload,
+                    }
+                };
+                let named = options.named_threads(2);
+                if named.is_empty() {
+                    cases.push(case(1, None));
+                }
+                cases.extend(
+                    named
+                        .iter()
+                        .map(|&threads| case(threads / 2, Some(threads))),
+                );
             }
         }
         cases

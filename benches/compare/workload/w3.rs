@@ -5,7 +5,11 @@
 //! least. Every sixteenth ending is timed where it happens, which gives the lateness. The
 //! processor time is the whole process's, from just before the first deadline to the last
 //! completion.
+//!
+//! On several threads, each parks a part of them, and is gone before the storm. (A candidate that needs the thread that
+//! parked does not take part.)
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ring::assert_empty;
@@ -39,12 +43,17 @@ const GIVE_UP: Duration = Duration::from_secs(3);
 
 pub(crate) struct W3 {
     parked: usize,
+    /// On which they are parked.
+    threads: usize,
     /// From the first park to the first deadline.
     lead: Duration,
 }
 
 impl W3 {
     fn round<C: Candidate>(&self) -> Values {
+        if C::HAS_EXECUTOR && self.threads > 1 {
+            return vec![f64::NAN; Self::METRICS.len()];
+        }
         let mut lead = self.lead;
         loop {
             let candidate = C::new();
@@ -60,25 +69,26 @@ impl W3 {
     /// `None` if parking them took longer than the lead.
     async fn storm<C: Candidate>(&self, candidate: &C, lead: Duration) -> Option<Values> {
         let flags = Flag::board(self.parked);
-        let mut deadlines = Vec::with_capacity(self.parked.div_ceil(SAMPLE));
         let first = Instant::now() + lead;
-        for (index, flag) in flags.iter().enumerate() {
-            if index % BURST == 0 {
-                candidate.turn().await;
-            }
-            let due = first + Duration::from_millis((index * STRIDE % WINDOW) as u64);
-            let now = Instant::now();
-            // In whole milliseconds, as timeouts are here: up to one before `due`.
-            let timeout = Duration::from_millis((due - now).as_millis() as u64);
-            let request = if index % SAMPLE == 0 {
-                deadlines.push(now + timeout);
-                Request::timed((index / SAMPLE) as u32, flag, timeout)
-            } else {
-                Request::new(index as u32, flag, timeout)
-            };
-            let completed = candidate.park(request, &[index as u64]);
-            assert!(!completed, "{}: it was not ready", C::NAME);
-        }
+        let deadlines = if self.threads == 1 {
+            park(candidate, flags, 0, first).await
+        } else {
+            // Each begins with one that is timed.
+            let part = flags.len().div_ceil(self.threads).next_multiple_of(SAMPLE);
+            let parts: Vec<_> = flags.chunks(part).zip((0..).step_by(part)).collect();
+            thread::scope(|scope| {
+                let threads: Vec<_> = parts
+                    .into_iter()
+                    .map(|(flags, begin)| {
+                        scope.spawn(move || candidate.drive(park(candidate, flags, begin, first)))
+                    })
+                    .collect();
+                let parked = threads.into_iter().map(thread::ScopedJoinHandle::join);
+                parked
+                    .flat_map(|deadlines| deadlines.expect("no parker panics"))
+                    .collect()
+            })
+        };
         candidate.turn().await;
         let in_time = first.saturating_duration_since(Instant::now()) >= CALM;
         let before = first - Duration::from_millis(2);
@@ -126,6 +136,35 @@ impl W3 {
     }
 }
 
+/// Parks a request on each of the flags, of which the first is number `begin`. Returns the deadlines of those that are
+/// timed.
+async fn park<C: Candidate>(
+    candidate: &C,
+    flags: &'static [Flag],
+    begin: usize,
+    first: Instant,
+) -> Vec<Instant> {
+    let mut deadlines = Vec::with_capacity(flags.len().div_ceil(SAMPLE));
+    for (index, flag) in (begin..).zip(flags) {
+        if index % BURST == 0 {
+            candidate.turn().await;
+        }
+        let due = first + Duration::from_millis((index * STRIDE % WINDOW) as u64);
+        let now = Instant::now();
+        // In whole milliseconds, as timeouts are here: up to one before `due`.
+        let timeout = Duration::from_millis((due - now).as_millis() as u64);
+        let request = if index % SAMPLE == 0 {
+            deadlines.push(now + timeout);
+            Request::timed((index / SAMPLE) as u32, flag, timeout)
+        } else {
+            Request::new(index as u32, flag, timeout)
+        };
+        let completed = candidate.park(request, &[index as u64]);
+        assert!(!completed, "{}: it was not ready", C::NAME);
+    }
+    deadlines
+}
+
 impl Workload for W3 {
     const NAME: &'static str = "W3";
 
@@ -142,14 +181,26 @@ impl Workload for W3 {
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let parked = options.scale.pick(1_000_000, 200_000, 2_000);
-        let lead = options.scale.pick(4_000, 700, 200);
-        vec![Case {
-            parameters: vec![("parked", parked)],
-            workload: Self {
-                parked,
-                lead: Duration::from_millis(lead),
-            },
-        }]
+        let named = options.named_threads(1);
+        // With many cases, no longer than most of the candidates take to park.
+        let full = if named.is_empty() { 4_000 } else { 1_500 };
+        let lead = options.scale.pick(full, 700, 200);
+        let case = |threads: usize, parameter: Option<usize>| {
+            let mut parameters = vec![("parked", parked)];
+            parameters.extend(parameter.map(|threads| ("threads", threads)));
+            Case {
+                parameters,
+                workload: Self {
+                    parked,
+                    threads,
+                    lead: Duration::from_millis(lead),
+                },
+            }
+        };
+        match &named[..] {
+            [] => vec![case(1, None)],
+            named => Vec::from_iter(named.iter().map(|&threads| case(threads, Some(threads)))),
+        }
     }
 
     fn contenders() -> Vec<Contender<Self>> {

@@ -11,6 +11,9 @@
 //! they keep no order of arrival and no counters. The port and the library have one. The tasks of `tokio_idiom` run
 //! where their requests arrive.
 //!
+//! On more threads than two there are several that park and as many that complete, each pair with requests of its own at
+//! the rate that the case names, and all with the same 100 keys.
+//!
 //! The port without its purge does not take part: as no thread checks a key here, it would keep every
 //! request for ever and never pay for it.
 //!
@@ -41,7 +44,9 @@ const LATEST: Duration = Duration::from_millis(50);
 const LATEST_ENDING: Duration = Duration::from_millis(200);
 
 pub(crate) struct W4 {
-    /// Per second; `None` to look for the highest.
+    /// Each on its thread, and another thread that completes them.
+    arrivers: usize,
+    /// Of each arriver, per second; `None` to look for the highest.
     rate: Option<usize>,
     latency: Latency,
     span: Duration,
@@ -75,13 +80,18 @@ impl W4 {
                     *sleeps = used.sleeps as f64 / run.took.as_secs_f64();
                 }
             }
-            None => values[HIGHEST_RATE] = self.highest_rate::<C>() as f64 / 1e3,
+            None => {
+                let highest = self.arrivers * self.highest_rate::<C>();
+                values[HIGHEST_RATE] = highest as f64 / 1e3;
+            }
         }
         values
     }
 
     fn run<C: ByHandle>(&self, rate: usize) -> Run {
-        traffic::run::<C>(&Script::new(rate, self.span, self.latency))
+        let scripts = (0..self.arrivers as u64)
+            .map(|number| Script::new(number, rate, self.span, self.latency));
+        traffic::run::<C>(&scripts.collect::<Vec<_>>())
     }
 
     fn highest_rate<C: ByHandle>(&self) -> usize {
@@ -159,34 +169,48 @@ impl Workload for W4 {
         let latencies = options
             .scale
             .pick(vec![short, long], vec![short], vec![long]);
+        let named = options.named_threads(2);
+        // Arrivers, and the parameter that says how many threads there are.
+        let pairs: Vec<(usize, Option<usize>)> = match &named[..] {
+            [] => vec![(1, None)],
+            named => Vec::from_iter(named.iter().map(|&threads| (threads / 2, Some(threads)))),
+        };
         let halvings = options.scale.pick(3, 2, 0);
         let mut cases = Vec::new();
-        for latency in latencies {
-            let median = latency.median.as_millis() as usize;
-            cases.extend(rates.iter().map(|&rate| Case {
-                parameters: vec![("median_ms", median), ("rate", rate)],
+        for (arrivers, threads) in pairs {
+            let parameters = |latency: Latency| {
+                let mut parameters = vec![("median_ms", latency.median.as_millis() as usize)];
+                parameters.extend(threads.map(|threads| ("threads", threads)));
+                parameters
+            };
+            for &latency in &latencies {
+                cases.extend(rates.iter().map(|&rate| Case {
+                    parameters: [parameters(latency), vec![("rate", rate)]].concat(),
+                    workload: Self {
+                        arrivers,
+                        rate: Some(rate),
+                        latency,
+                        span,
+                        highest: HIGHEST,
+                        halvings,
+                    },
+                }));
+            }
+            if options.rates.is_some() {
+                continue;
+            }
+            cases.push(Case {
+                parameters: parameters(short),
                 workload: Self {
-                    rate: Some(rate),
-                    latency,
-                    span,
-                    highest: HIGHEST,
+                    arrivers,
+                    rate: None,
+                    latency: short,
+                    span: millis(options.scale.pick(1_500, 300, 20)),
+                    highest: options.scale.pick(HIGHEST, HIGHEST, LOWEST),
                     halvings,
                 },
-            }));
+            });
         }
-        if options.rates.is_some() {
-            return cases;
-        }
-        cases.push(Case {
-            parameters: vec![("median_ms", short.median.as_millis() as usize)],
-            workload: Self {
-                rate: None,
-                latency: short,
-                span: millis(options.scale.pick(1_500, 300, 20)),
-                highest: options.scale.pick(HIGHEST, HIGHEST, LOWEST),
-                halvings,
-            },
-        });
         cases
     }
 

@@ -35,9 +35,9 @@ pub(super) struct Arrival {
 }
 
 impl Script {
-    /// Requests at `rate` per second, for so long.
-    pub(super) fn new(rate: usize, span: Duration, latency: Latency) -> Self {
-        let mut random = Rng::with_seed(2015);
+    /// Requests at `rate` per second, for so long; others than those of a script of another number.
+    pub(super) fn new(number: u64, rate: usize, span: Duration, latency: Latency) -> Self {
+        let mut random = Rng::with_seed(2015 + number);
         let median = latency.median.as_secs_f64();
         let sigma = (latency.third_quartile.as_secs_f64() / median).ln() / NORMAL_75;
         let requests = (rate as f64 * span.as_secs_f64()) as usize;

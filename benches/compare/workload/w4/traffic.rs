@@ -52,27 +52,79 @@ struct Handover<H> {
     arriving: AtomicUsize,
 }
 
-pub(super) fn run<C: ByHandle>(script: &Script) -> Run {
+/// Each script by a pair of threads of its own, all of them on one candidate.
+pub(super) fn run<C: ByHandle>(scripts: &[Script]) -> Run {
     let candidate = C::new();
-    let flags = Flag::board(script.arrivals.len());
+    let arrivals = scripts.iter().map(|script| script.arrivals.len());
+    let mut board = Flag::board(arrivals.sum());
+    let start = Instant::now() + LEAD;
+    let cpu = cpu_time();
+    let run = thread::scope(|scope| {
+        let pairs: Vec<_> = scripts
+            .iter()
+            .map(|script| {
+                let (flags, others) = board.split_at(script.arrivals.len());
+                board = others;
+                let candidate = &candidate;
+                scope.spawn(move || run_pair(candidate, script, flags, start, cpu))
+            })
+            .collect();
+        let runs = pairs
+            .into_iter()
+            .map(|pair| pair.join().expect("the pair is well"));
+        runs.reduce(Run::and).expect("a script")
+    });
+    assert_empty(&candidate);
+    run
+}
+
+impl Run {
+    /// Both, which ran at the same time.
+    fn and(self, other: Self) -> Self {
+        let later = if self.took > other.took {
+            &self
+        } else {
+            &other
+        };
+        let [_, _, timers, completions] = later.threads;
+        let both = |of: usize| Some(self.threads[of]?.and(other.threads[of]?));
+        Self {
+            cpu: later.cpu,
+            arrived: self.arrived + other.arrived,
+            expired: self.expired + other.expired,
+            overloaded: self.overloaded || other.overloaded,
+            behind: self.behind.max(other.behind),
+            tail: self.tail.max(other.tail),
+            took: later.took,
+            threads: [both(0), both(1), timers, completions],
+        }
+    }
+}
+
+/// The requests arrive on the calling thread. `cpu` is the process's time before `start`.
+fn run_pair<C: ByHandle>(
+    candidate: &C,
+    script: &Script,
+    flags: &'static [Flag],
+    start: Instant,
+    cpu: Duration,
+) -> Run {
     let handover: Handover<C::Handle> = Handover {
         slots: flags.iter().map(|_| Mutex::new(None)).collect(),
         arriving: AtomicUsize::new(usize::MAX),
     };
-    let start = Instant::now() + LEAD;
-    let cpu = cpu_time();
     let arriver = Used::here();
-    let run = thread::scope(|scope| {
+    thread::scope(|scope| {
         let completer = scope.spawn(|| {
-            let completing = complete(&candidate, script, flags, &handover, start);
+            let completing = complete(candidate, script, flags, &handover, start);
             (candidate.drive(completing), Used::here())
         });
         candidate.drive(async {
-            let (arrived, lag) = arrive(&candidate, script, flags, &handover, start).await;
+            let (arrived, lag) = arrive(candidate, script, flags, &handover, start).await;
             let last_arrival = Instant::now();
             let flags = &flags[..arrived];
             if C::EXPIRES {
-                wait_for_all(&candidate, flags).await;
+                wait_for_all(candidate, flags).await;
             } else {
                 candidate.rest(TIMEOUT).await;
             }
@@ -99,9 +151,7 @@ pub(super) fn run<C: ByHandle>(script: &Script) -> Run {
                 threads: [arriver, completer, timers, completions],
             }
         })
-    });
-    assert_empty(&candidate);
-    run
+    })
 }
 
 /// Parks what arrives. Returns how many came, and how late the last.

@@ -1,0 +1,109 @@
+//! handles: completing by handle, on several threads with requests of their own.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ring::assert_empty;
+use super::{Case, Contender, Workload, contenders};
+use crate::candidate::ByHandle;
+use crate::candidates::{BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap};
+use crate::options::Options;
+use crate::outcome::{Metric, Values};
+use crate::request::{Flag, Request};
+
+/// Few enough to stay in the processor's cache.
+const AT_ONCE: usize = 1_000;
+
+/// Long enough that nothing expires while it is measured.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(crate) struct Handles {
+    threads: usize,
+    /// Of each thread: so many times it parks, and completes what it has parked.
+    turns: usize,
+}
+
+impl Handles {
+    /// What a call takes on each of the threads, in nanoseconds.
+    fn round<C: ByHandle>(&self) -> Values {
+        let candidate = C::new();
+        let board = Flag::board(self.threads * AT_ONCE);
+        let together = Barrier::new(self.threads);
+        let spent: Duration = thread::scope(|scope| {
+            let threads: Vec<_> = board
+                .chunks(AT_ONCE)
+                .zip((0..).step_by(AT_ONCE))
+                .map(|(flags, first_key)| {
+                    let (candidate, together) = (&candidate, &together);
+                    let spend = self.spend(candidate, flags, first_key, together);
+                    scope.spawn(move || candidate.drive(spend))
+                })
+                .collect();
+            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.map(|spent| spent.expect("no thread panics")).sum()
+        });
+        assert_empty(&candidate);
+        let calls = self.threads * self.turns * AT_ONCE;
+        vec![spent.as_nanos() as f64 / calls as f64]
+    }
+
+    /// What the calls of one thread take, while the others make theirs.
+    async fn spend<C: ByHandle>(
+        &self,
+        candidate: &C,
+        flags: &'static [Flag],
+        first_key: u64,
+        together: &Barrier,
+    ) -> Duration {
+        let mut spent = Duration::ZERO;
+        for _ in 0..self.turns {
+            let mut handles = Vec::with_capacity(AT_ONCE);
+            for (flag, number) in flags.iter().zip(0..) {
+                flag.reset();
+                let request = Request::new(number, flag, TIMEOUT);
+                let handle = candidate.park_for_handle(request, &[first_key + u64::from(number)]);
+                handles.push(handle.expect("it was not ready"));
+                flag.mark_completable();
+            }
+            together.wait();
+            let started = Instant::now();
+            for handle in handles {
+                assert!(candidate.force_complete(handle), "{}", C::NAME);
+            }
+            spent += started.elapsed();
+            assert!(flags.iter().all(Flag::is_satisfied), "{}", C::NAME);
+        }
+        spent
+    }
+}
+
+impl Workload for Handles {
+    const NAME: &'static str = "handles";
+
+    const TITLE: &'static str = "completing by handle, on several threads";
+
+    const METRICS: &'static [Metric] = &[Metric::less("force_complete", "ns")];
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let calls = options.lives().div_ceil(options.rounds_of(Self::ROUNDS));
+        let case = |threads: usize| Case {
+            parameters: vec![("threads", threads)],
+            workload: Self {
+                threads,
+                turns: calls.div_ceil(AT_ONCE),
+            },
+        };
+        options.threads().into_iter().map(case).collect()
+    }
+
+    fn contenders() -> Vec<Contender<Self>> {
+        contenders![by_handle, round:
+            Library,
+            TmWheelAndMap,
+            BTreeAndMap,
+            DelayQueueAndMap,
+            KafkaPort,
+        ]
+    }
+}

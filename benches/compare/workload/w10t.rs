@@ -1,0 +1,182 @@
+//! W10t: W10 on several threads: all of them push to one queue, and each has a part of the workers.
+//!
+//! A job may go to a worker of any thread, which polls it when it has pushed its own next job. A worker of the library
+//! that finds a job as soon as it waits gives it back to those that have waited before, and all of them are asked: `looks`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::w10::{Channel, JobQueue, Listeners, Notified, Takes, Worker};
+use super::{Case, Contender, Workload};
+use crate::options::Options;
+use crate::outcome::{Metric, Values};
+
+/// Workers of each thread.
+const WORKERS: usize = 100;
+
+pub(crate) struct W10t {
+    threads: usize,
+    /// By each thread.
+    pushes: usize,
+}
+
+/// The workers of one thread.
+struct Workers<'a, Q> {
+    queue: &'a Q,
+    workers: Vec<(Worker, Waker)>,
+    woken: Arc<Mutex<Vec<usize>>>,
+    /// Jobs that they have taken.
+    taken: usize,
+}
+
+struct Number {
+    at: usize,
+    woken: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Wake for Number {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.lock().push(self.at);
+    }
+}
+
+impl<'a, Q: JobQueue> Workers<'a, Q> {
+    fn new(queue: &'a Q) -> Self {
+        let woken = Arc::default();
+        let worker = |at| {
+            let woken = Arc::clone(&woken);
+            (queue.worker(), Waker::from(Arc::new(Number { at, woken })))
+        };
+        let mut all = Self {
+            queue,
+            workers: (0..WORKERS).map(worker).collect(),
+            woken,
+            taken: 0,
+        };
+        (0..WORKERS).for_each(|at| all.poll(at));
+        all
+    }
+
+    /// Until it waits: whenever it has taken a job, it waits for another, which may be there.
+    fn poll(&mut self, at: usize) {
+        let (worker, waker) = &mut self.workers[at];
+        let mut context = Context::from_waker(waker);
+        while worker.as_mut().poll(&mut context).is_ready() {
+            self.taken += 1;
+            *worker = self.queue.worker();
+        }
+    }
+
+    fn poll_woken(&mut self) {
+        let woken = std::mem::take(&mut *self.woken.lock());
+        woken.into_iter().for_each(|at| self.poll(at));
+    }
+}
+
+impl W10t {
+    /// Millions of jobs that are pushed and taken in a second, and looks for each.
+    fn round<Q: JobQueue + Sync>(&self) -> Values {
+        let queue = Q::new();
+        let together = Barrier::new(self.threads);
+        let taken = AtomicUsize::new(0);
+        let done: Vec<(Instant, Instant, Option<u64>)> = thread::scope(|scope| {
+            let run = || self.run_one(&queue, &together, &taken);
+            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();
+            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.map(|done| done.expect("no thread panics")).collect()
+        });
+        assert_eq!(taken.into_inner(), self.jobs(), "{}", Q::NAME);
+        let started = done.iter().map(|done| done.0).min().expect("a thread");
+        let ended = done.iter().map(|done| done.1).max().expect("a thread");
+        let looks: Option<u64> = done.iter().map(|done| done.2).sum();
+        vec![
+            self.jobs() as f64 / (ended - started).as_secs_f64() / 1e6,
+            looks.map_or(f64::NAN, |looks| looks as f64 / self.jobs() as f64),
+        ]
+    }
+
+    fn jobs(&self) -> usize {
+        self.threads * self.pushes
+    }
+
+    /// When it began and ended, and the looks on this thread.
+    fn run_one<Q: JobQueue>(
+        &self,
+        queue: &Q,
+        together: &Barrier,
+        taken: &AtomicUsize,
+    ) -> (Instant, Instant, Option<u64>) {
+        let mut workers = Workers::new(queue);
+        let before = Q::looks();
+        together.wait();
+        let started = Instant::now();
+        for job in 0..self.pushes as u64 {
+            queue.push(job);
+            workers.poll_woken();
+        }
+        // Those that others have pushed since.
+        loop {
+            let mine = std::mem::take(&mut workers.taken);
+            if taken.fetch_add(mine, Ordering::Relaxed) + mine == self.jobs() {
+                break;
+            }
+            thread::yield_now();
+            workers.poll_woken();
+        }
+        let ended = Instant::now();
+        let looks = Q::looks().zip(before).map(|(now, before)| now - before);
+        // A worker that goes while others wait could hand its turn on to them.
+        together.wait();
+        (started, ended, looks)
+    }
+
+    fn check<Q: JobQueue + Sync>() {
+        let small = Self {
+            threads: 2,
+            pushes: 100,
+        };
+        small.round::<Q>();
+    }
+
+    fn enter<Q: JobQueue + Sync>() -> Contender<Self> {
+        Contender::other(Q::NAME, Self::check::<Q>, Self::round::<Q>)
+    }
+}
+
+impl Workload for W10t {
+    const NAME: &'static str = "W10t";
+
+    const TITLE: &'static str = "several threads push to one queue, whose workers compete";
+
+    const METRICS: &'static [Metric] = &[
+        Metric::more("rate", "M jobs/s"),
+        Metric::note("looks per job", "count"),
+    ];
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let pushes = (options.lives() / options.rounds_of(Self::ROUNDS)).min(100_000);
+        let case = |threads| Case {
+            parameters: vec![("threads", threads)],
+            workload: Self { threads, pushes },
+        };
+        options.threads().into_iter().map(case).collect()
+    }
+
+    fn contenders() -> Vec<Contender<Self>> {
+        vec![
+            Self::enter::<Takes>(),
+            Self::enter::<Channel>(),
+            Self::enter::<Notified>(),
+            Self::enter::<Listeners>(),
+        ]
+    }
+}
