@@ -234,6 +234,31 @@ fn an_answer_has_memory_or_is_not_made() {
     broker.assert_clean((first, second, waiting));
 }
 
+/// Clients that do not read their answers have no share of what may be parked: others may still wait.
+#[test]
+fn an_answer_on_its_way_keeps_no_room_of_what_is_parked() {
+    let (broker, mut client) = Broker::with_topic(1, &[]);
+    let long = batch(&[&vec![0; 9 << 19]]);
+    assert_eq!(client.produce_to(-1, "t", 0, &long).0, 0);
+    // There is room for three.
+    let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
+    for partition in &mut many.topics[0].partitions {
+        partition.partition = 0;
+    }
+    let mut found = many.clone();
+    found.topics[0].partitions[0].fetch_offset = 0;
+    let unread = [(); 3].map(|()| {
+        let mut client = broker.client();
+        client.hold_little();
+        client.send(FETCH, &found);
+        client.socket.peek(&mut [0]).expect("the answer begins");
+        client
+    });
+    client.send(FETCH, &many);
+    broker.wait_for_figure("fetch", 1);
+    broker.assert_clean((client, unread));
+}
+
 /// Answers longer than their requests wait for memory, the longest for all there is, and hold none that others wait for.
 #[test]
 fn long_answers_that_are_asked_for_together_are_all_made() {

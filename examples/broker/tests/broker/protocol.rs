@@ -352,10 +352,13 @@ fn acks_are_none_of_the_leader_or_of_all() {
     let unanswered = |partitions| produce_request(0, 1_000, "t", partitions);
     client.send(PRODUCE, &unanswered(&data[..1]));
     assert_eq!(client.produce("t", b"value"), 1);
-    // One partition is not there.
-    for partitions in [&data[1..], &data] {
+    // One partition is not there, or one of the topics.
+    let mut topics = unanswered(&data[..1]);
+    let missing = produce_request(0, 1_000, "missing", &data[..1]);
+    topics.topic_data.extend(missing.topic_data);
+    for request in [unanswered(&data[1..]), unanswered(&data), topics] {
         let mut client = broker.client();
-        client.send(PRODUCE, &unanswered(partitions));
+        client.send(PRODUCE, &request);
         client.assert_closed();
     }
     broker.wait_for_log("produce with acks 0");

@@ -202,6 +202,27 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert!(joins.iter_mut().all(Asked::waits));
 }
 
+/// Each on its own thread, and the first to have the group's lock finds the others gone too.
+#[test]
+fn clients_that_go_at_the_same_time_lose_all_their_members() {
+    let world = World::new();
+    let mut joins = Vec::from([(); 3].map(|()| world.join().1));
+    world.pass(INITIAL_DELAY);
+    let ids = World::members(&mut joins);
+    let mut syncs = [1, 2].map(|at| world.sync(&ids[at], 1, &[]));
+    for sync in &mut syncs {
+        sync.waiting.answer.close();
+    }
+    drop(syncs);
+    let names: Vec<_> = ids.iter().map(String::as_str).collect();
+    assert_eq!(world.sync(&ids[0], 1, &names).answer().error_code, 0);
+    world.pass(SESSION / 2);
+    assert_eq!(world.heartbeat(&ids[0], 1), 0);
+    world.pass(SESSION / 2);
+    let members = world.described().members;
+    assert_eq!(members.len(), 1, "the leader alone");
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let mut world = World::with(|settings| {
