@@ -1,6 +1,8 @@
 //! What the protocol does without a driver.
 
 use super::*;
+use crate::interest::Interest;
+use crate::position::Position;
 use crate::source::Reading;
 use crate::sync::Mutex;
 use crate::table::Waiting;
@@ -194,7 +196,15 @@ fn g24_nodes_that_lost_an_engine_do_not_come_back_together() {
         backoff: (second, 8 * second),
         ..Config::default()
     };
-    for (failed, whole) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 8), (40, 8)] {
+    for (failed, whole) in [
+        (0, 1),
+        (1, 2),
+        (2, 4),
+        (3, 8),
+        (4, 8),
+        (32, 8),
+        (u32::MAX, 8),
+    ] {
         let whole = whole * second;
         let pauses = (0..32).map(|_| pause(&config, failed));
         let mut pauses = pauses.collect::<Vec<_>>();
@@ -360,6 +370,51 @@ fn g24_a_read_that_begins_as_a_history_ends_shows_no_second_loss() {
     assert_eq!((read, table.counters.resets.read()), (Ok(()), 1));
 }
 
+/// Looks up all of its keys when one is checked.
+struct Looks {
+    interest: Interest<u64>,
+    found: Mutex<Vec<Position>>,
+}
+
+impl Waiting<u64> for Looks {
+    fn check(&self, _: &u64, _: u64) -> bool {
+        let found = (0..100).filter_map(|key| self.interest.position(&key));
+        self.found.lock().extend(found);
+        true
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn shut_down(&self) {}
+}
+
+/// While a history ends, key after key, a version stands beside the history that it is of.
+#[test]
+fn g24_a_position_is_of_one_history() {
+    let (table, _protocol) = started(&Config::default());
+    assert_eq!(enter(&table, Epoch(1), 0), Ok(0));
+    let looks = Arc::new(Looks {
+        interest: Interest::new(&table, 0..100).expect("there is room"),
+        found: Mutex::default(),
+    });
+    let told = (0..100).map(|key| Change {
+        key,
+        version: 5,
+        epoch: None,
+    });
+    hear(&table, 0, &told.collect::<Vec<_>>()).expect("it is of this history");
+    table.attach(looks.clone());
+    assert_eq!(enter(&table, Epoch(2), 0), Ok(1));
+    let found = looks.found.lock();
+    let before = |it: &&Position| it.epoch == Epoch(1);
+    assert!((1..found.len()).contains(&found.iter().filter(before).count()));
+    for Position { epoch, version } in &*found {
+        assert_eq!(*version == 5, *epoch == Epoch(1), "{version} of {epoch:?}");
+    }
+}
+
 /// The keys that the feed is to watch now.
 fn to_watch(protocol: &mut Protocol<u64>) -> Vec<u64> {
     match protocol.next_tell() {
@@ -434,6 +489,36 @@ fn g24_a_session_is_live_when_all_that_it_owes_was_read() {
         finds(&mut protocol, ticket, 1, now);
         assert_eq!(protocol.live_since().is_some(), is_last);
     }
+}
+
+/// A read that the session before has owed is still to be made when its key is forgotten: the next session owes no less
+/// for that.
+#[test]
+fn g24_what_the_session_before_owed_is_not_taken_off_the_next() {
+    let config = Config {
+        linger: Duration::ZERO,
+        ..Config::default()
+    };
+    let mut now = Duration::ZERO;
+    let (table, mut protocol) = started(&config);
+    let [forgotten, _stays] = [7, 8].map(|key| table.enter(&key).expect("there is room"));
+    let begin = |protocol: &mut Protocol<u64>| {
+        protocol.begin(true, Duration::ZERO);
+        assert_eq!(to_watch(protocol).len(), 2);
+    };
+    begin(&mut protocol);
+    protocol.watched(vec![7], now);
+    protocol.end();
+    begin(&mut protocol);
+    table.leave(&7, &forgotten);
+    protocol.tend(now);
+    protocol.watched(vec![8], now);
+    let ticket = next_read(&mut protocol, &mut now);
+    assert_eq!(ticket.keys, [8]);
+    finds(&mut protocol, ticket, 1, now);
+    assert_eq!(protocol.live_since(), None, "the feed still watches 7");
+    protocol.watched(vec![7], now);
+    assert_eq!(protocol.live_since(), Some(now));
 }
 
 /// A read of an audit began in one session and returns in the next, which has not caught up: what it found is no fault

@@ -131,7 +131,8 @@ impl Wire for Primary {
     }
 }
 
-/// So no call fails on it, however long ago it ended.
+/// So no call fails on it, however long ago it ended. (Nor does the connection keep those that share it: it ends with
+/// them.)
 #[cfg(feature = "rules")]
 #[tokio::test]
 async fn the_end_of_the_shared_connection_is_noticed_without_a_call() {
@@ -155,6 +156,9 @@ async fn the_end_of_the_shared_connection_is_noticed_without_a_call() {
         }
         primary.0.lock()[connections - 1](ended());
     }
+    let slot = Arc::downgrade(&addresses.slot);
+    drop(addresses);
+    assert!(slot.upgrade().is_none());
 }
 
 /// A primary that takes its time for each connection, in seconds: this for the first, and the next one for the next.
