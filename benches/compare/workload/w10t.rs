@@ -1,7 +1,7 @@
 //! W10t: W10 on several threads: all of them push to one queue, and each has a part of the workers.
 //!
 //! A job may go to a worker of any thread, which polls it when it has pushed its own next job. A worker of the library
-//! that finds a job as soon as it waits gives it back to those that have waited before, and all of them are asked: `looks`.
+//! that finds a job as soon as it waits gives it back to those that have waited before, and each of them looks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
