@@ -142,7 +142,7 @@ impl PartitionFetch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requests::{batch, fetch, records};
+    use crate::requests::{batch, fetch_from, records};
     use crate::storage::batch::Batch;
 
     /// More may come while it waits for that.
@@ -156,13 +156,16 @@ mod tests {
             partition.replicated_up_to(appended.end_offset);
         };
         append();
-        let fetch = Box::new(Fetch::new(fetch("t", 1, 0), &topics));
-        let Answer { size, read } = fetch.answer();
-        append();
-        let ResponseKind::Fetch(answer) = read() else {
-            panic!("another answer")
-        };
-        let read = records(&answer.responses[0].partitions[0]).len();
-        assert_eq!(AROUND + read, size);
+        // From where something is, and from where there is nothing yet.
+        for offset in [0, 2] {
+            let fetch = Box::new(Fetch::new(fetch_from("t", &[offset], 0), &topics));
+            let Answer { size, read } = fetch.answer();
+            append();
+            let ResponseKind::Fetch(answer) = read() else {
+                panic!("another answer")
+            };
+            let read = records(&answer.responses[0].partitions[0]).len();
+            assert_eq!(AROUND + read, size, "{offset}");
+        }
     }
 }

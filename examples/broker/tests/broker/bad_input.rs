@@ -259,6 +259,27 @@ fn an_answer_on_its_way_keeps_no_room_of_what_is_parked() {
     broker.assert_clean((client, unread));
 }
 
+/// One that repeats the names of its request has the memory of that, until it is on its way as a whole.
+#[test]
+fn an_answer_on_its_way_keeps_the_memory_of_its_request() {
+    let broker = Broker::with(&[]);
+    // 19 MB.
+    let names: Vec<_> = (0..600).map(|number| format!("{number:032000}")).collect();
+    let request = metadata_request(&names).with_allow_auto_topic_creation(false);
+    let unread = [(); 2].map(|()| {
+        let mut client = broker.client();
+        client.hold_little();
+        client.send(8, &request);
+        client.socket.peek(&mut [0]).expect("the answer begins");
+        client
+    });
+    let mut third = broker.client();
+    third.send_raw(&frame(8, 1, &request)[..1_000]);
+    third.assert_closed();
+    broker.wait_for_log("no memory for");
+    broker.assert_clean(unread);
+}
+
 /// Answers longer than their requests wait for memory, the longest for all there is, and hold none that others wait for.
 #[test]
 fn long_answers_that_are_asked_for_together_are_all_made() {

@@ -280,6 +280,10 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     let mut broker = Broker::run(&mut limited);
     let mut client = broker.client();
     client.create_topic("t", 2);
+    client.create_topic("u", 1);
+    let mut other = commit_request(("other", "", -1), &[(0, 7)], 0);
+    other.topics[0].name = topic_name("u");
+    assert_eq!(commit_errors(&client.request(8, &other)), [0]);
     let [one, next] = [0, 1].map(|sequence| batch_from(7, 0, sequence, &[&[7; 1_000]]));
     assert_eq!(client.produce_to(-1, "t", 0, &one), (0, 0));
     assert_eq!(commit(&mut client, 0, 1), 0);
@@ -300,7 +304,7 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     }
     let appended = kept + 1 - rewritten;
     assert!((5..20).contains(&appended), "{appended}");
-    assert_eq!(commit(&mut client, 1, 1), KAFKA_STORAGE_ERROR);
+    assert_eq!(commit(&mut client, 1, kept + 1), KAFKA_STORAGE_ERROR);
     // (The line of this one might still have room.)
     broker.limit(Fsize, Some(1));
     let deleted = client.request(0, &forget_request(GROUP, 0));
@@ -309,6 +313,8 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     let request = DeleteGroupsRequest::default().with_groups_names(vec![group(GROUP)]);
     let error = client.request(2, &request).results[0].error_code;
     assert_eq!(error, KAFKA_STORAGE_ERROR);
+    // A topic is gone, though its offsets stay.
+    assert_eq!(client.delete_topics(&["u"]), [0]);
     // What was refused is not there, and what was kept is whole.
     assert_eq!(committed(&mut client), [(0, kept)]);
     broker.limit(Fsize, None);

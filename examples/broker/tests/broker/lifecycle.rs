@@ -63,7 +63,13 @@ fn a_signal_answers_every_parked_request() {
         let options = ["--replica-lag-ms", "60000", "--group-delay-ms", "60000"];
         let (mut broker, mut producer) = Broker::with_topic(10, &options);
         let mut consumers: Vec<_> = (0..50).map(|_| broker.client()).collect();
-        let send = |consumer: &mut Client| consumer.send(FETCH, &fetch("t", 10, 60_000));
+        // Another request is right behind it, and is not taken up any more.
+        let next = frame(0, 2, &ApiVersionsRequest::default());
+        let send = |consumer: &mut Client| {
+            let first = frame(FETCH, 1, &fetch("t", 10, 60_000));
+            consumer.send_raw(&[first, next.clone()].concat());
+            1
+        };
         let fetches: Vec<_> = consumers.iter_mut().map(send).collect();
         let request = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
         let sent = producer.send(PRODUCE, &request);

@@ -361,6 +361,10 @@ fn acks_are_none_of_the_leader_or_of_all() {
         client.send(PRODUCE, &request);
         client.assert_closed();
     }
+    // What was appended beside an error is there for consumers.
+    eventually("record", || {
+        (client.offset_at("t", -1) == (0, 4)).then_some(())
+    });
     broker.wait_for_log("produce with acks 0");
 }
 
@@ -469,8 +473,17 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     }
     let no_time = client.offset_at("t", -7).0;
     assert_eq!(no_time, Code::InvalidRequest.code());
-    let missing = client.offset_at("missing", -1).0;
-    assert_eq!(missing, UNKNOWN_TOPIC_OR_PARTITION);
+    // Of several topics each is answered by itself.
+    let mut both = list_offsets_request("missing", -1);
+    both.topics
+        .append(&mut list_offsets_request("t", -1).topics);
+    let found = client.request(5, &both).topics.into_iter();
+    let found = found.map(|it| (it.name.to_string(), it.partitions[0].error_code));
+    let errors = [
+        ("missing".to_owned(), UNKNOWN_TOPIC_OR_PARTITION),
+        ("t".to_owned(), 0),
+    ];
+    assert!(found.eq(errors));
     let gone = client.fetch(&fetch_from("t", &[4], 0));
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = client.fetch(&fetch_from("t", &[5], 0));

@@ -171,6 +171,10 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     });
     let (answer, _) = send(&mut producer, -1, 600_000, &fifteen, &[0]);
     assert_eq!(answer[0].0, REQUEST_TIMED_OUT);
+    // What this client sends next, and is short, waits again.
+    let (answer, waited) = send(&mut producer, -1, 300, &one, &[0]);
+    assert_eq!(answer[0].0, REQUEST_TIMED_OUT);
+    assert!(waited >= 300, "{waited}");
     broker.assert_clean((producer, waiting));
     let (broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "1000"]);
     // What times out is there all the same, once the follower has it. (A slow machine may find it at once.)

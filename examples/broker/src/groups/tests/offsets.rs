@@ -124,11 +124,24 @@ fn a_request_may_be_about_several_topics() {
     assert_eq!(told!(done, error_code), ["t [0, 0]", "u [0]"]);
     let found = world.ask(offsets_request(GROUP), 7).answer();
     assert_eq!(told!(found, committed_offset), ["t [7, 8]", "u [9]"]);
-    let mut forget = forget_request(GROUP, 1);
+    // By their names, in the order asked for.
+    let named = ["u", "t"].map(|name| {
+        let topic = OffsetFetchRequestTopic::default().with_name(topic_name(name));
+        topic.with_partition_indexes(vec![0, 1])
+    });
+    let named = offsets_request(GROUP).with_topics(Some(named.to_vec()));
+    let found = world.ask(named, 7).answer();
+    assert_eq!(told!(found, committed_offset), ["u [9, -1]", "t [7, 8]"]);
+    // (Of the first of these nothing was committed.)
+    let mut forget = forget_request(GROUP, 2);
+    let mut second = forget_request(GROUP, 1).topics;
+    forget.topics[0]
+        .partitions
+        .append(&mut second[0].partitions);
     let mut other = forget_request(GROUP, 0).topics;
     forget.topics.push(other.remove(0).with_name(u));
     let forgotten = world.ask(forget, 0).answer();
-    assert_eq!(told!(forgotten, partition_index), ["t [1]", "u [0]"]);
+    assert_eq!(told!(forgotten, partition_index), ["t [2, 1]", "u [0]"]);
     assert_eq!(committed(&world), [(0, 7)]);
 }
 
@@ -389,6 +402,14 @@ fn f9_a_torn_line_is_cut_off() {
         assert_eq!(committed(&start(&kept)), both, "{torn:?}");
     }
     print_row("torn line in the journal", 8, worst);
+    // One for which there is no memory is left out, and what follows is there.
+    let line = |partition: i32, length| {
+        let metadata = " ".repeat(length) + "7";
+        let committed = format!(r#"{{"offset":7,"leader_epoch":7,"metadata":"{metadata}"}}"#);
+        format!("[\"g\",\"t\",{partition},{committed}]\n")
+    };
+    fs::write(journal(&kept), line(0, 2 << 20) + &line(1, 0)).expect("write it");
+    assert_eq!(committed(&start(&kept)), [(1, 7)]);
 }
 
 /// A row of the table that `.ci/cluster-faults` prints: no commit was lost, and the journal was read within this time.

@@ -34,10 +34,12 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     assert_eq!(world.phase(), "Stable");
     assert_eq!(world.heartbeat(&second, 1), 0);
     // However often an administrator asks for a group, the answer has it once.
-    let often = vec![group(GROUP); 3];
+    let often = [GROUP, "missing", GROUP].map(group).to_vec();
     let request = DescribeGroupsRequest::default().with_groups(often);
     let groups = world.ask(request, 5).answer().groups;
-    assert_eq!((groups.len(), groups[0].members.len()), (1, 2));
+    assert_eq!((groups.len(), groups[0].members.len()), (2, 2));
+    let missing = (&*groups[1].group_id.0, &*groups[1].group_state);
+    assert_eq!(missing, ("missing", "Dead"));
     // In the list are those in any of the states that it asks for.
     let states = ["Empty", "stable"].map(text).to_vec();
     let request = ListGroupsRequest::default().with_states_filter(states);
@@ -159,6 +161,15 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     assert!(join.waits());
     world.pass(REBALANCE / 6);
     assert_eq!(join.answer().members.len(), 1);
+    // Of those that do not join again, all go together.
+    let world = World::new();
+    let short = |id: &str| join_request(id).with_rebalance_timeout_ms(1_000);
+    let joins = [(); 4].map(|()| world.ask(short(""), 3));
+    let ids = world.stabilised(joins.into(), 4);
+    let mut leader = world.ask(short(&ids[0]), 9);
+    assert!(leader.waits());
+    world.pass(1_000 * MS);
+    assert_eq!(leader.answer().members.len(), 1);
     // Half an hour is the longest.
     let (world, minutes) = (World::new(), 60_000);
     let patient = join_request("")
