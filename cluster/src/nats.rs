@@ -25,8 +25,9 @@
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages, a TTL of messages), and
 //! the retention `limits`; a limit per subject is fine. A node that finds such limits says so
 //! ([`Stats::advice`](crate::Stats::advice)). A key whose last event was removed has no known version: a wait for it
-//! ends with `Reset` if events that it has not seen were discarded, and goes on from the stream's head. One that has
-//! seen nothing at all is told only of what was discarded while it waited.
+//! ends with `Reset` if events that it has not seen were discarded, and goes on from the stream's head: at whichever
+//! node it asks, and also when it asks later. One that has seen nothing at all is told only of what was discarded while
+//! it waited.
 
 mod commit;
 mod config;

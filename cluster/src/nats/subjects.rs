@@ -128,12 +128,20 @@ mod tests {
         assert_eq!(subjects.key::<Vec<u8>>("p.out.=f"), None);
     }
 
+    /// What counts is the length of its subject.
     #[test]
     fn a_key_without_end_is_refused() {
-        let refused = Subjects::new("p").admit(&vec![0_u8; LONGEST]);
-        assert!(matches!(
-            refused,
-            Err(KeyError::TooLong { limit: LONGEST, .. })
-        ));
+        let subjects = Subjects::new("p");
+        let prefix = "p.out.".len();
+        for (key, length) in [
+            (vec![b'a'; LONGEST - prefix], LONGEST),
+            (vec![b'a'; LONGEST - prefix + 1], LONGEST + 1),
+            (vec![b' '; 400], prefix + 3 * 400),
+            (vec![0; LONGEST], prefix + 3 * LONGEST),
+        ] {
+            let limit = LONGEST;
+            let too_long = (length > limit).then_some(KeyError::TooLong { length, limit });
+            assert_eq!(subjects.admit(&key).err(), too_long);
+        }
     }
 }

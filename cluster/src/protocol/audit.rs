@@ -279,4 +279,27 @@ mod tests {
         assert!(matches!(audit.wish(next), Wish::Wait(_)));
         assert_eq!((audit.faults, audit.sound), (0, 1));
     }
+
+    /// The next slice is read before the find is looked at once more, and finds nothing.
+    #[test]
+    fn g24_what_a_slice_has_found_outlives_the_next_one() {
+        let config = Config {
+            read_batch: 1,
+            settle: Config::default().audit,
+            ..Config::default()
+        };
+        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
+        let entry = entry.expect("there is room");
+        let mut audit = Audit::new(&config, Duration::ZERO);
+        audit.begin(vec![7, 8], Duration::ZERO);
+        assert!(matches!(audit.wish(Duration::ZERO), Wish::Read(_)));
+        audit.read(vec![Find { entry, version: 1 }], Duration::ZERO);
+        let Wish::Wait(next) = audit.wish(Duration::ZERO) else {
+            panic!("the next slice comes later");
+        };
+        assert!(next < config.settle && matches!(audit.wish(next), Wish::Read(_)));
+        audit.read(Vec::new(), next);
+        assert!(matches!(audit.wish(config.settle), Wish::Wait(_)));
+        assert_eq!((audit.faults, audit.sound), (1, 0));
+    }
 }

@@ -108,12 +108,15 @@ mod tests {
         assert_eq!(names.key_of_version::<Vec<u8>>(b"p:epoch"), None);
     }
 
+    /// What counts is the length of its name.
     #[test]
     fn a_key_without_end_is_refused() {
-        let refused = Names::new("p:").admit(&vec![0_u8; LONGEST]);
-        assert!(matches!(
-            refused,
-            Err(KeyError::TooLong { limit: LONGEST, .. })
-        ));
+        let names = Names::new("p:");
+        let (prefix, limit) = ("p:v:".len(), LONGEST);
+        for length in [limit, limit + 1, limit + prefix] {
+            let too_long = (length > limit).then_some(KeyError::TooLong { length, limit });
+            let key = vec![0_u8; length - prefix];
+            assert_eq!(names.admit(&key).err(), too_long);
+        }
     }
 }

@@ -13,7 +13,8 @@ pub(super) struct Reset(pub(super) Position);
 /// A claim that this node knows to be true waits for a later version or for the end of the history. One that it does
 /// not know to be true (a version above the mark, or another epoch) may be newer than what this node knows, or of a
 /// history that is lost. A read that begins after the claim was made decides: it shows all that the client can have
-/// seen.
+/// seen. So does it where events after the mark were discarded unseen: those that waited then were told, and one that
+/// comes later is still to be.
 #[derive(Debug)]
 pub(super) struct Claim {
     seen: u64,
@@ -58,7 +59,11 @@ impl Claim {
         if self.epoch.is_none() || self.epoch == known.history.epoch {
             self.generation = Some(known.history.generation);
         }
-        self.generation.is_some() && self.seen <= known.mark
+        // Above the mark, events that this node has not seen may have been discarded. A claim to have seen nothing is
+        // about what comes from now on.
+        let none_after = known.none_after;
+        let is_whole = none_after.is_none_or(|(after, _)| self.seen == 0 || after <= known.mark);
+        self.generation.is_some() && self.seen <= known.mark && is_whole
     }
 
     /// The version that satisfies the claim, if there is one.

@@ -108,3 +108,26 @@ async fn nats_tells_as_many_events_as_there_is_time_for() {
         }
     }
 }
+
+/// Two programs on one server, each with its own prefix, know nothing of each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_keeps_what_has_another_prefix_apart() {
+    let rig = RedisTracking::start(CAPACITY).await;
+    let keys = [key(0)];
+    let mut epochs = Vec::new();
+    for (prefix, body) in [("one:", b"one"), ("other:", b"two")] {
+        let engine = RedisEngine::new(RedisConfig {
+            prefix: prefix.into(),
+            ..RedisTracking::config(rig.server.url(), CAPACITY)
+        });
+        let engine = engine.expect("the address is sound");
+        let position = engine.commit(&keys[0], body).await.expect("it commits");
+        let events = engine.events(&keys[0], 0, 10).await.expect("it reads");
+        let bodies = events.into_iter().map(|it| it.body).collect::<Vec<_>>();
+        assert_eq!((position.version, bodies), (1, vec![body.to_vec()]));
+        let read = engine.versions(&keys).await.expect("it reads");
+        assert_eq!((read.epoch, read.versions), (position.epoch, vec![Some(1)]));
+        epochs.push(position.epoch);
+    }
+    assert_ne!(epochs[0], epochs[1]);
+}

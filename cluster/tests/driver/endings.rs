@@ -11,9 +11,9 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Nor in a key that is watched still: no version of it would come. And none is parked in a purgatory that comes late.
 #[tokio::test(start_paused = true)]
@@ -27,6 +27,42 @@ async fn g24_a_node_that_was_shut_down_takes_no_interest() {
     }
     let late = ClusterWaits::new(&node).unwrap();
     assert!(late.purgatory().is_shut_down());
+}
+
+/// By a shutdown, with handles that stay, or with the last of them: the waits have ended then, and the engine gets its
+/// session back.
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_that_has_ended_leaves_no_wait_and_no_session() {
+    for is_dropped in [false, true] {
+        let engine = MemoryEngine::<u64>::new();
+        let has_sessions = |number: u32| {
+            let shown = format!("{engine:?}");
+            assert!(shown.contains(&format!("sessions: {number},")), "{shown}");
+        };
+        let node = Cluster::start(engine.clone(), engine.clone(), Config::default()).unwrap();
+        // (The purgatory stays as well: it ends no wait by going.)
+        let purgatory = Waits::builder("stays").build().unwrap();
+        let waits = ClusterWaits::parked_in(&node, purgatory.clone());
+        let mut wait = waits.wait_past(7, 0, Duration::MAX);
+        until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+        has_sessions(1);
+        let stays = if is_dropped {
+            drop((node, waits));
+            None
+        } else {
+            node.shutdown();
+            Some((node, waits))
+        };
+        let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(
+            polled,
+            Poll::Ready(Err(WaitError::ShutDown)),
+            "{is_dropped}"
+        );
+        sleep(LONG).await;
+        has_sessions(0);
+        drop(stays);
+    }
 }
 
 /// A key whose copy panics as often as this says.

@@ -109,6 +109,28 @@ async fn g24_a_client_that_comes_after_its_events_were_discarded_is_told() {
     }
 }
 
+/// The node has missed events of the key, and has told those that waited. Another client has seen all that the node
+/// knows, or less than was discarded, and comes now.
+#[tokio::test(start_paused = true)]
+async fn g24_a_client_that_comes_after_its_node_has_missed_events_is_told() {
+    let (engine, node, waits) = stream((0, 10), 5);
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    // Its last event that the node knows is gone as well.
+    engine.set(|it| (it.stream, it.holds) = (Some((20, 30)), Some(9)));
+    node.read_again(&7);
+    until(&node, |_| interest.is_reset()).await;
+    for seen in [5, 10] {
+        let told = timeout(LONG, waits.wait_past_position(7, at(seen), LONG)).await;
+        assert_eq!(told, Ok(Err(WaitError::Reset(at(30)))), "past {seen}");
+    }
+    // From there on it is quiet, and so it is for who has seen nothing.
+    for (key, seen) in [(7, 30), (8, 0)] {
+        let told = timeout(LONG / 2, waits.wait_past_position(key, at(seen), LONG)).await;
+        assert!(told.is_err(), "past {seen} of key {key}: {told:?}");
+    }
+}
+
 /// The node knows how long the stream is, by another key. Before it reads this one, events come and are discarded.
 #[tokio::test(start_paused = true)]
 async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
@@ -119,6 +141,20 @@ async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
     engine.set(|it| it.stream = Some((30, 40)));
     let is_reset = Err(WaitError::Reset(at(40)));
     assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
+}
+
+/// While the node reads a busy stream, more is discarded than the stream had as the read began: who goes on, does so
+/// behind all of that.
+#[tokio::test(start_paused = true)]
+async fn g24_who_goes_on_from_a_reset_is_not_told_it_again() {
+    let (engine, node, waits) = stream((0, 10), 0);
+    let wait = waits.wait_past(8, 0, LONG);
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.set(|it| it.stream = Some((30, 20)));
+    node.read_again(&8);
+    assert_eq!(timeout(LONG, wait).await, Ok(Err(WaitError::Reset(at(30)))));
+    let goes_on = timeout(LONG / 2, waits.wait_past_position(8, at(30), LONG)).await;
+    assert!(goes_on.is_err(), "{goes_on:?}");
 }
 
 /// A read that began before is told after one that shows how long the stream has become: what lies between is no loss of

@@ -176,6 +176,7 @@ async fn names_its_address<E: Source<Key> + Feed<Key> + Clone>(
     let node = Cluster::start(lazy.clone(), lazy, Config::default()).expect("in a runtime");
     let trouble = eventually("the node says so", async || node.stats().feed_trouble).await;
     assert!(is_told(&trouble.cause), "{trouble:?}");
+    assert_eq!(trouble.word, "connect");
 }
 
 /// An address that refuses connections for as long as this is kept: bound, and not listened at.

@@ -157,8 +157,9 @@ async fn both(
     whole
 }
 
-fn says(row: &Row, what: &str) {
+fn says(row: &Row, word: &str, what: &str) {
     let trouble = row.stats.feed_trouble.as_ref().expect("it is told");
+    assert_eq!(trouble.word, word, "{trouble:?}");
     assert!(trouble.cause.contains(what), "{trouble:?}");
     assert!(trouble.times > 1, "{trouble:?}");
     // It backs off: from 50 ms to 500 ms, of which up to a half is left out.
@@ -192,8 +193,8 @@ async fn f1_redis_may_not_track() {
         redis::<false>(&[], &[user], "user=node&pass=secret", keys(500, 4), config).await
     };
     let row = both("may not track", "Redis", &[Rule::ReadWithoutSession], run).await;
-    says(&row, "Redis user");
-    says(&row, "client");
+    says(&row, "refused", "Redis user");
+    says(&row, "refused", "client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -210,8 +211,8 @@ async fn f1_redis_may_not_subscribe() {
         run,
     )
     .await;
-    says(&row, "Redis user");
-    says(&row, "subscribe");
+    says(&row, "refused", "Redis user");
+    says(&row, "refused", "subscribe");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -322,7 +323,7 @@ async fn f1_a_feed_stays_deaf() {
     }
     async fn deaf<R: Rig>() {
         let row = both("deaf feed", R::NAME, &[Rule::Audit], run::<R>).await;
-        says(&row, "nothing was heard");
+        says(&row, "unheard", "nothing was heard");
     }
     deaf::<RedisRig<false>>().await;
     deaf::<RedisRig<true>>().await;
@@ -372,7 +373,7 @@ async fn f1_nats_may_not_subscribe() {
         run,
     )
     .await;
-    says(&row, "NATS user");
+    says(&row, "refused", "NATS user");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -387,5 +388,5 @@ async fn f1_nats_allows_few_subscriptions() {
     );
     let run = async |left_out: &[Rule]| nats("max_subscriptions: 2", "", config(left_out)).await;
     let row = both("2 subscriptions", "NATS", &[Rule::ReadWithoutSession], run).await;
-    says(&row, "subscriptions");
+    says(&row, "refused", "subscriptions");
 }
