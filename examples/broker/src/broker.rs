@@ -1,6 +1,5 @@
 //! What happens to a request.
 
-pub(crate) mod admin;
 pub(crate) mod delayed;
 pub(crate) mod fetch;
 pub(crate) mod metadata;
@@ -77,11 +76,11 @@ impl Broker {
             Some(RequestKind::Produce(produce)) => self.produce(produce, caller),
             Some(RequestKind::Metadata(asked)) => metadata::metadata(asked, topics, caller),
             Some(RequestKind::ListOffsets(asked)) => metadata::list_offsets(asked, topics).into(),
-            Some(RequestKind::CreateTopics(asked)) => admin::create_topics(asked, topics).into(),
+            Some(RequestKind::CreateTopics(asked)) => metadata::create_topics(asked, topics).into(),
             Some(RequestKind::DeleteTopics(asked)) => {
-                admin::delete_topics(asked, topics, &self.groups).into()
+                metadata::delete_topics(asked, topics, &self.groups).into()
             }
-            Some(RequestKind::DescribeConfigs(asked)) => admin::describe_configs(asked, topics),
+            Some(RequestKind::DescribeConfigs(asked)) => metadata::describe_configs(asked, topics),
             Some(RequestKind::InitProducerId(asked)) => self.init_producer_id(&asked, caller),
             Some(asked) => {
                 let is_partition = |topic: &str, index| topics.partition(topic, index).is_ok();

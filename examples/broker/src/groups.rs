@@ -22,7 +22,7 @@
 //! |---|---|
 //! | requests | `requests`, `offset_requests`: the protocol's requests and answers |
 //! | the coordinator | this file: finds groups, keeps what they share; what an operator may choose |
-//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`; `journal` keeps its offsets |
+//! | the state of a group | `group`, and what changes it: `membership`; `journal` keeps its offsets |
 //! | parts | `member` |
 
 mod group;
@@ -30,7 +30,6 @@ mod journal;
 mod member;
 mod membership;
 mod offset_requests;
-mod rebalance;
 mod requests;
 #[cfg(test)]
 mod tests;
