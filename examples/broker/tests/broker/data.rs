@@ -136,7 +136,7 @@ fn a_torn_tail_is_cut_off() {
         assert!(all(&mut client, "t") == whole[..two]);
         assert_eq!(client.produce("t", b"three"), 2);
         assert!(all(&mut client, "t") == whole);
-        let rest = client.fetch(&fetch_from("t", &[1], 0));
+        let rest = client.fetch(&fetch_from("t", &[(0, 1)], 0));
         assert!(records(&rest[0]) == &whole[one..], "from the middle");
         let limited = fetch("t", 1, 0).with_max_bytes(whole.len() as i32 - 1);
         let limited = client.fetch(&limited);
@@ -182,7 +182,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         assert_eq!(append(6..8), 4);
         assert_eq!(client.produce("t", b"value"), 8);
         // What is left is found where it is now.
-        let oldest = client.fetch(&fetch_from("t", &[4], 0));
+        let oldest = client.fetch(&fetch_from("t", &[(0, 4)], 0));
         let found = records(&oldest[0]);
         assert!(found[..8] == 4_i64.to_be_bytes() && found[61..] == fifteen[61..]);
         assert!(folder.refusal().contains("another broker uses it"));
@@ -191,10 +191,10 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         let (_broker, mut client) = folder.open();
         let ends = [-2, -1].map(|end| client.offset_at("t", end).1);
         assert_eq!(ends, [4, 9]);
-        let oldest = client.fetch(&fetch_from("t", &[4], 0));
+        let oldest = client.fetch(&fetch_from("t", &[(0, 4)], 0));
         assert!(records(&oldest[0])[61..] == fifteen[61..]);
         // The last batch of one segment, and the first one of the next.
-        let both = client.fetch(&fetch_from("t", &[7], 0));
+        let both = client.fetch(&fetch_from("t", &[(0, 7)], 0));
         let (last, first) = records(&both[0]).split_at(fifteen.len());
         assert!(last[61..] == fifteen[61..] && first[..8] == 8_i64.to_be_bytes());
     }

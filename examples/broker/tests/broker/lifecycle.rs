@@ -92,17 +92,6 @@ fn a_signal_answers_every_parked_request() {
 }
 
 #[test]
-fn a_client_that_does_not_read_cannot_keep_the_broker_from_ending() {
-    let (mut broker, mut client) = Broker::with_topic(1, &[]);
-    client.hold_little();
-    client.produce_to(-1, "t", 0, &batch(&[&vec![0; 8 << 20]]));
-    client.send(FETCH, &fetch("t", 1, 60_000));
-    client.socket.peek(&mut [0]).expect("the answer begins");
-    assert_eq!(broker.end("TERM").code(), Some(0));
-    broker.wait_for_log("did not take their last answers");
-}
-
-#[test]
 fn the_demonstration_answers_everything() {
     let output = output(&["demo", "--seconds", "2"]);
     let [stdout, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());

@@ -105,13 +105,16 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let seen = consumer.fetch(&fetch("t", 1, 0));
     let found = (seen[0].high_watermark, records(&seen[0]).len());
     assert_eq!(found, (1, one.len()));
-    for beyond in [fetch_from("t", &[1], 0), fetch_from("t", &[2], 300)] {
+    for beyond in [
+        fetch_from("t", &[(0, 1)], 0),
+        fetch_from("t", &[(0, 2)], 300),
+    ] {
         assert_eq!(waited_out(&mut consumer, &beyond), (0, 0));
     }
     assert_eq!(consumer.offset_at("t", -1), (0, 1), "latest");
     assert_eq!(consumer.offset_at("t", 1_001), (0, -1), "by time");
     // A fetch that begins there, and one that wants both, wait for the follower, also when more comes.
-    let parked = consumer.send(FETCH, &fetch_from("t", &[1], 60_000));
+    let parked = consumer.send(FETCH, &fetch_from("t", &[(0, 1)], 60_000));
     let mut other = broker.client();
     let both = fetch("t", 1, 60_000).with_min_bytes(2 * one.len() as i32);
     let wants_both = other.send(FETCH, &both);
