@@ -105,7 +105,7 @@ impl Broker {
             return Reply::Later(waiting);
         }
         let partitions = fetch.known_partitions();
-        let watches = partitions.iter().map(|partition| partition.for_fetches());
+        let watches = partitions.iter().map(|partition| partition.fetches.watch());
         park(&self.purgatories.fetch, watches, fetch, max_wait)
     }
 
@@ -122,8 +122,10 @@ impl Broker {
             },
             ACKS_ALL if caller.may_wait => {
                 let required = produced.required();
-                let required = required.iter();
-                let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
+                let watches = required.iter().map(|(partition, offset)| {
+                    // Offsets are ranks; none is negative.
+                    partition.produces.watch().at_rank(*offset as u64)
+                });
                 park(&self.purgatories.produce, watches, produced, timeout)
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.

@@ -17,13 +17,6 @@
 //! lock: no member is without a session, and no session without its member.
 //!
 //! Offsets are written to the journal before they count. Its lock, which is taken before a group's, keeps their order.
-//!
-//! | layer | modules |
-//! |---|---|
-//! | requests | `requests`, `offset_requests`: the protocol's requests and answers |
-//! | the coordinator | this file: finds groups, keeps what they share; what an operator may choose |
-//! | the state of a group | `group`, and what changes it: `membership`; `journal` keeps its offsets |
-//! | parts | `member` |
 
 mod group;
 mod journal;

@@ -7,7 +7,7 @@ use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
 use parking_lot::Mutex;
-use request_purgatory::{Bound, ResolvedKey, Watch};
+use request_purgatory::{Bound, ResolvedKey};
 use std::io;
 use std::path::Path;
 
@@ -19,9 +19,9 @@ pub(crate) struct Partition {
     pub(crate) key: TopicPartition,
     state: Mutex<State>,
     /// The fetches that wait for this partition.
-    fetches: ResolvedKey<Delayed>,
+    pub(crate) fetches: ResolvedKey<Delayed>,
     /// The produces that wait for it, each at the offset that it needs.
-    produces: ResolvedKey<Delayed>,
+    pub(crate) produces: ResolvedKey<Delayed>,
 }
 
 #[derive(Default)]
@@ -68,15 +68,6 @@ impl Partition {
 
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.state.lock().log.sync()
-    }
-
-    pub(crate) fn for_fetches(&self) -> Watch<'_, TopicPartition> {
-        self.fetches.watch()
-    }
-
-    /// What a produce waits on that needs the high watermark to reach `offset`. Offsets are ranks; none is negative.
-    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, TopicPartition> {
-        self.produces.watch().at_rank(offset as u64)
     }
 
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.

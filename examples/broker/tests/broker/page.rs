@@ -78,10 +78,6 @@ fn the_page_draws_a_busy_broker() {
     let mut chromium = Command::new("chromium");
     let arguments = "--headless --no-sandbox --disable-gpu --virtual-time-budget=20000 --dump-dom";
     chromium.args(arguments.split(' '));
-    if let Some(picture) = std::env::var_os("REQUEST_PURGATORY_PICTURE") {
-        let picture = format!("--screenshot={}", picture.to_string_lossy());
-        chromium.args([&picture, "--window-size=1240,1400"]);
-    }
     let output = run(chromium.arg(&address), "");
     let page = String::from_utf8_lossy(&output.stdout);
     assert!(page.contains("data-state=\"live\""), "{page}");
