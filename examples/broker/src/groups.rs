@@ -114,7 +114,7 @@ impl Coordinator {
         let expire = |number, group: Weak<Group>, _| {
             // Without a group there is no member left either.
             if let Some(group) = group.upgrade() {
-                group.change(|state| state.session_expired(number));
+                group.change(|state| state.expire(|member| member.number == number));
             }
         };
         let shared = Shared {

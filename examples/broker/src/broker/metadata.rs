@@ -11,10 +11,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::convert::identity;
 use std::sync::Arc;
 
-/// Half of what is told of a topic (without its name) and of a partition takes in memory, as read and as encoded.
-const TOPIC: usize = 128;
-const PARTITION: usize = 128;
-
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
 /// The versions handled here. Told also to a client that asked in a version which is not one of them, with that error.
@@ -32,6 +28,9 @@ pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse 
 
 /// Describes topics, creating missing ones if the client lets it, and says where clients connect to: where this one did.
 pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Caller) -> Reply {
+    // Half of what is told of a topic (without its name) and of a partition takes in memory, as read and as encoded.
+    const TOPIC: usize = 128;
+    const PARTITION: usize = 128;
     let find = |name: TopicName| {
         let found = match request.allow_auto_topic_creation {
             true => topics.find_or_create(&name),

@@ -141,9 +141,9 @@ impl State {
         Ok(())
     }
 
-    /// Nothing was heard of a member.
-    pub(super) fn session_expired(&mut self, number: u64) {
-        if self.remove_where(|member| member.number == number) > 0 {
+    /// The time is up for the members that are meant. If there are any, the others join again.
+    pub(super) fn expire(&mut self, is_meant: impl Fn(&Member) -> bool) {
+        if self.remove_where(is_meant) > 0 {
             self.rebalance();
         }
     }
@@ -183,12 +183,8 @@ impl State {
         match self.phase {
             _ if self.round != round => {}
             Phase::PreparingRebalance => self.end_join_phase(),
-            _ => {
-                // The time is up for members that have not asked for their assignment.
-                if self.remove_where(|member| !member.has_asked) > 0 {
-                    self.rebalance();
-                }
-            }
+            // For their assignments.
+            _ => self.expire(|member| !member.has_asked),
         }
     }
 

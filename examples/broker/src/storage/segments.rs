@@ -105,9 +105,7 @@ impl Segments {
             self.segments.push_back(Segment::new(start, &path));
         }
         // INVARIANT: one was just added if there was none.
-        let Some(last) = self.segments.back_mut() else {
-            return Err(io::Error::other("no segment"));
-        };
+        let last = self.segments.back_mut().ok_or(io::ErrorKind::NotFound)?;
         let mut options = OpenOptions::new();
         let mut file = options.append(true).create(true).open(&last.path)?;
         // (To ask for the length takes a fraction of a cut.)

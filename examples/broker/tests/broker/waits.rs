@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::data::Folder;
+use std::net::Shutdown;
 
 const REQUEST_TIMED_OUT: i16 = 7;
 
@@ -40,9 +41,7 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     for _ in 0..20 {
         let mut last = broker.client();
         let sent = last.send(FETCH, &fetch("t", 1, 0));
-        last.socket
-            .shutdown(std::net::Shutdown::Write)
-            .expect("end");
+        last.socket.shutdown(Shutdown::Write).expect("end");
         last.receive_fetched(sent);
     }
     broker.assert_clean(client);

@@ -235,6 +235,7 @@ fn what_makes_no_sense_is_refused() {
     let ids = world.stable(1);
     let join = || join_request("");
     let other = |id: &str| join().with_group_id(group(id));
+    let of_kind = |kind: &str| other("i").with_protocol_type(text(kind));
     let session = |milliseconds| join().with_session_timeout_ms(milliseconds);
     let offers = |names: &[&str]| join().with_protocols(protocols(names));
     let (unknown, inconsistent) = (Code::UnknownMemberId, Code::InconsistentGroupProtocol);
@@ -264,11 +265,8 @@ fn what_makes_no_sense_is_refused() {
         // Of two groups there may be, that without a member makes room for the next.
         (other("h"), Code::MemberIdRequired),
         (other("i"), Code::MemberIdRequired),
-        (other("i").with_protocol_type(text("")), inconsistent),
-        (
-            other("i").with_protocol_type(text(&"k".repeat(256))),
-            inconsistent,
-        ),
+        (of_kind(""), inconsistent),
+        (of_kind(&"k".repeat(256)), inconsistent),
     ] {
         let answer = world.ask(request.clone(), 9).answer();
         assert_eq!(answer.error_code, error.code(), "{request:?}");
