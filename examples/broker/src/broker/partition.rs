@@ -191,8 +191,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::produce::{ACKS_ALL, Produced, follow};
     use crate::broker::topics::Topics;
-    use crate::requests::batch_from;
+    use crate::requests::{batch_from, produce_request};
+    use std::time::Duration;
 
     /// A request may have looked it up before the topic went. Else it might append to the folder of the next of this name.
     #[test]
@@ -207,9 +209,15 @@ mod tests {
             let _takes_batches = partition.state.lock();
             scope.spawn(|| topics.delete("t"));
             let next = scope.spawn(|| while topics.create("t", 1).is_err() {});
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             assert!(!next.is_finished());
         });
         assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
+        // Nor does a produce that is refused take a task: there is no runtime here that could run one.
+        let request = produce_request(ACKS_ALL, 0, "missing", &[(0, None)]);
+        follow(
+            Produced::append(request, &topics).required(),
+            Duration::ZERO,
+        );
     }
 }
