@@ -244,7 +244,7 @@ fn an_answer_has_memory_or_is_not_made() {
     // Nor can one keep the broker from ending.
     let mut unread = broker.client();
     unread.send_unread(&fetch("t", 1, 60_000));
-    assert_eq!(broker.end("TERM").code(), Some(0));
+    assert_eq!(broker.end(Signal::TERM).code(), Some(0));
     broker.wait_for_log("did not take their last answers");
 }
 

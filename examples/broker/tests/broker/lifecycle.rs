@@ -59,7 +59,7 @@ fn a_broker_that_cannot_accept_goes_on() {
 
 #[test]
 fn a_signal_answers_every_parked_request() {
-    for signal in ["TERM", "INT"] {
+    for signal in [Signal::TERM, Signal::INT] {
         let options = ["--replica-lag-ms", "60000", "--group-delay-ms", "60000"];
         let (mut broker, mut producer) = Broker::with_topic(10, &options);
         let mut consumers: Vec<_> = (0..50).map(|_| broker.client()).collect();
@@ -72,7 +72,7 @@ fn a_signal_answers_every_parked_request() {
         let joins = member.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
         broker.wait_for_figure("produce", 1);
         broker.wait_for_figure("members", 1);
-        crate::process::signal(broker.pid(), signal);
+        broker.signal(signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
             let fetched = consumer.receive_fetched(correlation);
             let empty = |data| records(data).is_empty();
