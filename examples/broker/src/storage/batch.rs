@@ -1,6 +1,6 @@
 //! Record batches, format version 2. A batch is stored and handed out as the bytes that came, with two header fields of
-//! its own filled in. The records inside, which may be compressed, are only counted: each gets an offset, so a batch must
-//! have as many as it says.
+//! its own filled in. The records inside, which may be compressed, are only counted: each gets an offset, so there must
+//! be as many as it says.
 
 use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
