@@ -1,6 +1,5 @@
 //! What happens to a request.
 
-pub(crate) mod admin;
 pub(crate) mod delayed;
 pub(crate) mod fetch;
 pub(crate) mod metadata;
@@ -77,11 +76,11 @@ impl Broker {
             Some(RequestKind::Produce(produce)) => self.produce(produce, caller),
             Some(RequestKind::Metadata(asked)) => metadata::metadata(asked, topics, caller),
             Some(RequestKind::ListOffsets(asked)) => metadata::list_offsets(asked, topics).into(),
-            Some(RequestKind::CreateTopics(asked)) => admin::create_topics(asked, topics).into(),
+            Some(RequestKind::CreateTopics(asked)) => metadata::create_topics(asked, topics).into(),
             Some(RequestKind::DeleteTopics(asked)) => {
-                admin::delete_topics(asked, topics, &self.groups).into()
+                metadata::delete_topics(asked, topics, &self.groups).into()
             }
-            Some(RequestKind::DescribeConfigs(asked)) => admin::describe_configs(asked, topics),
+            Some(RequestKind::DescribeConfigs(asked)) => metadata::describe_configs(asked, topics),
             Some(RequestKind::InitProducerId(asked)) => self.init_producer_id(&asked, caller),
             Some(asked) => {
                 let is_partition = |topic: &str, index| topics.partition(topic, index).is_ok();
@@ -106,7 +105,7 @@ impl Broker {
             return Reply::Later(waiting);
         }
         let partitions = fetch.known_partitions();
-        let watches = partitions.iter().map(|partition| partition.for_fetches());
+        let watches = partitions.iter().map(|partition| partition.fetches.watch());
         park(&self.purgatories.fetch, watches, fetch, max_wait)
     }
 
@@ -123,8 +122,10 @@ impl Broker {
             },
             ACKS_ALL if caller.may_wait => {
                 let required = produced.required();
-                let required = required.iter();
-                let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
+                let watches = required.iter().map(|(partition, offset)| {
+                    // Offsets are ranks; none is negative.
+                    partition.produces.watch().at_rank(*offset as u64)
+                });
                 park(&self.purgatories.produce, watches, produced, timeout)
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.

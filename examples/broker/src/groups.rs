@@ -17,20 +17,12 @@
 //! lock: no member is without a session, and no session without its member.
 //!
 //! Offsets are written to the journal before they count. Its lock, which is taken before a group's, keeps their order.
-//!
-//! | layer | modules |
-//! |---|---|
-//! | requests | `requests`, `offset_requests`: the protocol's requests and answers |
-//! | the coordinator | this file: finds groups, keeps what they share; what an operator may choose |
-//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`; `journal` keeps its offsets |
-//! | parts | `member` |
 
 mod group;
 mod journal;
 mod member;
 mod membership;
 mod offset_requests;
-mod rebalance;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -122,7 +114,7 @@ impl Coordinator {
         let expire = |number, group: Weak<Group>, _| {
             // Without a group there is no member left either.
             if let Some(group) = group.upgrade() {
-                group.change(|state| state.session_expired(number));
+                group.change(|state| state.expire(|member| member.number == number));
             }
         };
         let shared = Shared {

@@ -13,11 +13,24 @@
 //! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
-//! | below all | `messages` (Kafka's), `exchange` (a request and its answer), `cli` (options), `listen`, `console` |
+//! | below all | `messages` (Kafka's), `exchange` (a request and its answer), `cli` (options), `listen` |
 
-// Its macros are known to all that follow.
-#[macro_use]
-mod console;
+/// Prints a line on standard output. Fails if that was closed.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, $($words)*).and_then(|()| out.flush())
+    }};
+}
+
+/// Prints a line on standard error. If that is closed, the line is lost.
+macro_rules! log {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr().lock(), "broker: {}", format_args!($($words)*));
+    }};
+}
 
 mod broker;
 mod cli;

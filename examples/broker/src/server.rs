@@ -1,23 +1,38 @@
-//! Accepts connections, and brings everything to an end in order.
+//! Accepts connections, serves each, and brings everything to an end in order.
+//!
+//! A request in, its answer out, and then the next, as in Kafka's own broker.
 
-mod connection;
 mod incoming;
 mod limits;
 
 use crate::broker::Broker;
+use crate::exchange::{Answer, Caller, Reply};
 use crate::listen::Listeners;
-use connection::Context;
-use incoming::End;
-use limits::Limits;
+use crate::wire::frame::{ENVELOPE, MAX_FRAME, encode};
+use crate::wire::request::Envelope;
+use incoming::{End, Incoming, Sent};
+use limits::{Limits, PER_ELEMENT, time_for};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, tcp::WriteHalf};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// How long clients may take, at the shutdown, to read the last answers.
 const PARTING: Duration = Duration::from_secs(5);
 
 /// Pause after a failed accept. It usually means that there are no file descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// What all connections share.
+#[derive(Clone)]
+struct Context {
+    broker: Arc<Broker>,
+    limits: Arc<Limits>,
+    stop: watch::Receiver<bool>,
+}
 
 /// Serves until `stop` resolves, then shuts down: no new connections, no new requests, an answer for every
 /// parked one, and the connections closed once their answers are out.
@@ -36,7 +51,7 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
                 Ok((socket, peer)) => {
                     let mut context = context.clone();
                     tokio::spawn(async move {
-                        let served = connection::serve(socket, peer, &mut context).await;
+                        let served = serve(socket, peer, &mut context).await;
                         if let Err(End::Dropped(reason)) = served {
                             log!("closed the connection of {peer}: {reason}");
                         }
@@ -55,8 +70,143 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
     context.broker.shutdown();
     // Each connection holds a receiver until its end, and until that is logged.
     drop(context);
-    let parting = tokio::time::timeout(PARTING, stopping.closed());
+    let parting = timeout(PARTING, stopping.closed());
     if parting.await.is_err() {
         log!("some clients did not take their last answers");
+    }
+}
+
+/// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
+///
+/// Whatever ends this drops the request that is served: that takes a vanished client's request out of its purgatory. (A
+/// client that sends many at once gets no more than its turn: tokio ends that when it has taken memory for some dozens.)
+async fn serve(
+    mut socket: TcpStream,
+    client: SocketAddr,
+    context: &mut Context,
+) -> Result<(), End> {
+    let _open = Arc::clone(&context.broker.connection);
+    // Answers are written whole, so there is nothing to gather.
+    socket.set_nodelay(true)?;
+    let caller = Caller {
+        address: socket.local_addr()?,
+        client,
+        client_id: String::new(),
+        version: 0,
+        may_wait: false,
+        refusals: Default::default(),
+    };
+    let (reader, writer) = socket.split();
+    let mut connection = Connection {
+        broker: &context.broker,
+        limits: &context.limits,
+        caller,
+        incoming: Incoming::new(reader),
+        writer,
+    };
+    loop {
+        let sent = tokio::select! {
+            biased;
+            _ = context.stop.wait_for(|stop| *stop) => return Err(End::Closed),
+            sent = connection.incoming.next(&context.limits) => sent?,
+        };
+        connection.answer(sent).await?;
+    }
+}
+
+struct Connection<'a> {
+    broker: &'a Broker,
+    limits: &'a Limits,
+    /// With what is known of its last request.
+    caller: Caller,
+    incoming: Incoming<'a>,
+    writer: WriteHalf<'a>,
+}
+
+impl Connection<'_> {
+    /// Serves what the client sent. An error ends the connection.
+    async fn answer(&mut self, sent: Sent) -> Result<(), End> {
+        let (frame, memory) = match sent {
+            Sent::Request(frame, memory) => (frame, memory),
+            Sent::TooLong(refusal, length) => {
+                if self.caller.refusals.lock().insert("too long") {
+                    let is = format!("is too long: {length} bytes of at most {MAX_FRAME}");
+                    log!("{}: a request {is}: refused", self.caller.client);
+                }
+                return write(&mut self.writer, &refusal).await;
+            }
+        };
+        let mut envelope = Envelope::open(&frame)?;
+        let elements = PER_ELEMENT * envelope.elements;
+        let weight = frame.len() + elements;
+        drop(frame);
+        let decoded = self.limits.memory(elements).await?;
+        let request = self.limits.work(weight, || envelope.decode()).await?;
+
+        let parked = self.limits.try_park(weight);
+        self.caller.client_id = envelope.client_id;
+        self.caller.version = envelope.version;
+        self.caller.may_wait = parked.is_some();
+        let handle = || self.broker.handle(request, &self.caller);
+        let reply = self.limits.work(weight, handle).await;
+        // A request that waits, if only for memory, keeps no more than its share of what is parked: else all might wait for
+        // each other.
+        let is_enough = match &reply {
+            Reply::Now(answer) => 2 * answer.size <= elements,
+            _ => false,
+        };
+        let answered = is_enough.then_some((memory, decoded));
+        let counted = if is_enough { elements } else { 0 };
+        let Answer { size, read } = match reply {
+            Reply::Now(answer) => answer,
+            Reply::Later(mut waiting) => {
+                let answer = tokio::select! {
+                    // One that is there is given.
+                    biased;
+                    answer = &mut waiting.answer => answer,
+                    gone = self.incoming.gone() => match gone? {},
+                };
+                waiting.leave = None;
+                answer.map_err(|_| End::from("a request ended without an answer"))?
+            }
+            Reply::Never => return Ok(()),
+            Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
+        };
+        // As read, and as encoded.
+        let memory = (2 * size).saturating_sub(counted);
+        let memory = self.limits.memory(memory).await?;
+        let encoding = || encode(&read(), envelope.correlation_id, envelope.version, size);
+        let bytes = self.limits.work(size, encoding).await;
+        let bytes = bytes.map_err(|error| format!("cannot encode an answer: {error}"))?;
+        // Names are those of the request.
+        debug_assert!(size == 0 || bytes.len() <= size + weight + ENVELOPE);
+        drop(parked);
+        write(&mut self.writer, &bytes).await?;
+        drop((bytes, memory, answered));
+        Ok(())
+    }
+}
+
+async fn write(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), End> {
+    match timeout(time_for(bytes.len()), writer.write_all(bytes)).await {
+        Ok(written) => Ok(written?),
+        Err(_) => Err(End::from("the client takes too long to read its answer")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Or a few of them would keep the memory that there is for the answers of all.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_its_answer_is_given_up() {
+        // More than is on its way between them. It has 74 seconds.
+        let (mut writer, _client) = tokio::io::duplex(1 << 20);
+        let answer = vec![0; 64 << 20];
+        let begun = tokio::time::Instant::now();
+        let written = timeout(Duration::from_secs(80), write(&mut writer, &answer)).await;
+        assert!(matches!(written, Ok(Err(End::Dropped(_)))), "{written:?}");
+        assert!(begun.elapsed() >= time_for(answer.len()));
     }
 }

@@ -4,5 +4,4 @@ pub mod batch;
 pub(crate) mod folder;
 pub(crate) mod log;
 pub(crate) mod producers;
-mod records;
 mod segments;

@@ -158,7 +158,7 @@ mod tests {
         append();
         // From where something is, and from where there is nothing yet.
         for offset in [0, 2] {
-            let fetch = Box::new(Fetch::new(fetch_from("t", &[offset], 0), &topics));
+            let fetch = Box::new(Fetch::new(fetch_from("t", &[(0, offset)], 0), &topics));
             let Answer { size, read } = fetch.answer();
             append();
             let ResponseKind::Fetch(answer) = read() else {

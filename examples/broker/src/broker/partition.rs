@@ -7,7 +7,7 @@ use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
 use parking_lot::Mutex;
-use request_purgatory::{Bound, ResolvedKey, Watch};
+use request_purgatory::{Bound, ResolvedKey};
 use std::io;
 use std::path::Path;
 
@@ -19,9 +19,9 @@ pub(crate) struct Partition {
     pub(crate) key: TopicPartition,
     state: Mutex<State>,
     /// The fetches that wait for this partition.
-    fetches: ResolvedKey<Delayed>,
+    pub(crate) fetches: ResolvedKey<Delayed>,
     /// The produces that wait for it, each at the offset that it needs.
-    produces: ResolvedKey<Delayed>,
+    pub(crate) produces: ResolvedKey<Delayed>,
 }
 
 #[derive(Default)]
@@ -68,15 +68,6 @@ impl Partition {
 
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.state.lock().log.sync()
-    }
-
-    pub(crate) fn for_fetches(&self) -> Watch<'_, TopicPartition> {
-        self.fetches.watch()
-    }
-
-    /// What a produce waits on that needs the high watermark to reach `offset`. Offsets are ranks; none is negative.
-    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, TopicPartition> {
-        self.produces.watch().at_rank(offset as u64)
     }
 
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
@@ -200,8 +191,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::produce::{ACKS_ALL, Produced, follow};
     use crate::broker::topics::Topics;
-    use crate::requests::batch_from;
+    use crate::requests::{batch_from, produce_request};
+    use std::time::Duration;
 
     /// A request may have looked it up before the topic went. Else it might append to the folder of the next of this name.
     #[test]
@@ -216,9 +209,15 @@ mod tests {
             let _takes_batches = partition.state.lock();
             scope.spawn(|| topics.delete("t"));
             let next = scope.spawn(|| while topics.create("t", 1).is_err() {});
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             assert!(!next.is_finished());
         });
         assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
+        // Nor does a produce that is refused take a task: there is no runtime here that could run one.
+        let request = produce_request(ACKS_ALL, 0, "missing", &[(0, None)]);
+        follow(
+            Produced::append(request, &topics).required(),
+            Duration::ZERO,
+        );
     }
 }

@@ -120,17 +120,3 @@ pub(crate) fn follow(appended: Vec<(Arc<Partition>, i64)>, lag: Duration) {
         }
     });
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::requests::produce_request;
-
-    /// There is no runtime here that could run one.
-    #[test]
-    fn a_refused_produce_takes_no_task() {
-        let request = produce_request(ACKS_ALL, 0, "missing", &[(0, None)]);
-        let produced = Produced::append(request, &Topics::in_memory());
-        follow(produced.required(), Duration::ZERO);
-    }
-}

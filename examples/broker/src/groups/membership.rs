@@ -1,13 +1,14 @@
-//! Who comes into a group, comes back, and goes.
+//! Who comes into a group, comes back, and goes; and from one generation to the next, who leads, and who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, MAX_ID, Member, Parked, Terms, join_failed};
-use super::rebalance::joined;
-use crate::exchange::{Outcome, Waiter, ensure};
+use super::member::{Id, MAX_ID, Member, Parked, Terms, join_failed, sync_failed};
+use crate::exchange::{Answer, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
 use request_purgatory::purgatory::RejectReason;
+use std::collections::BTreeMap;
 use std::sync::Weak;
+use std::time::Duration;
 
 impl State {
     /// Takes in a member, or refuses it.
@@ -140,10 +141,206 @@ impl State {
         Ok(())
     }
 
-    /// Nothing was heard of a member.
-    pub(super) fn session_expired(&mut self, number: u64) {
-        if self.remove_where(|member| member.number == number) > 0 {
+    /// The time is up for the members that are meant. If there are any, the others join again.
+    pub(super) fn expire(&mut self, is_meant: impl Fn(&Member) -> bool) {
+        if self.remove_where(is_meant) > 0 {
             self.rebalance();
         }
     }
+
+    /// All members have to join again, if they are not about to.
+    pub(super) fn rebalance(&mut self) {
+        if !matches!(self.phase, Phase::PreparingRebalance | Phase::Dead) {
+            self.answer_each(|_, _| sync_failed(ResponseError::RebalanceInProgress));
+            self.await_joins(self.phase == Phase::Empty);
+        }
+    }
+
+    fn await_joins(&mut self, awaits_more: bool) {
+        let longest = match awaits_more {
+            true => self.shared.settings.initial_delay,
+            false => Duration::MAX,
+        };
+        self.phase = Phase::PreparingRebalance;
+        self.awaits_more = awaits_more;
+        self.round += 1;
+        self.begun = Some(self.rebalance_timeout().min(longest));
+    }
+
+    /// Whether the phase of `round` need not wait any longer, whatever the time.
+    pub(super) fn is_over(&self, round: u64) -> bool {
+        let mut members = self.members.values();
+        match self.phase {
+            _ if self.round != round => true,
+            Phase::PreparingRebalance if self.awaits_more => self.members.is_empty(),
+            Phase::PreparingRebalance => members.all(|member| member.parked.is_some()),
+            _ => members.all(|member| member.has_asked),
+        }
+    }
+
+    /// Ends the phase of `round`, if it goes on still.
+    pub(super) fn end_phase(&mut self, round: u64) {
+        match self.phase {
+            _ if self.round != round => {}
+            Phase::PreparingRebalance => self.end_join_phase(),
+            // For their assignments.
+            _ => self.expire(|member| !member.has_asked),
+        }
+    }
+
+    /// A new generation begins with the members that have joined.
+    fn end_join_phase(&mut self) {
+        // Static members stay until their sessions expire.
+        self.remove_where(|member| member.parked.is_none() && member.instance.is_none());
+        match self.elect_leader() {
+            // Only static members, which may be restarting: they have their sessions to come back.
+            None if !self.members.is_empty() => self.await_joins(false),
+            leader => self.begin_generation(leader),
+        }
+    }
+
+    /// With the members that there are, of which one leads, or with none.
+    fn begin_generation(&mut self, leader: Option<Id>) {
+        (self.phase, self.begun) = match leader {
+            Some(_) => (Phase::CompletingRebalance, Some(self.rebalance_timeout())),
+            None => (Phase::Empty, None),
+        };
+        self.round += 1;
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.protocol = self.choose_protocol();
+        self.leader = leader;
+        self.assigned = None;
+        for member in self.members.values_mut() {
+            member.has_asked = false;
+            member.assignment = Bytes::new();
+        }
+        self.answer_each(joined);
+    }
+
+    /// Answers the members that wait. Their sessions go on.
+    fn answer_each<A: Into<Answer>>(&mut self, answer: impl Fn(&Self, &Id) -> A) {
+        let waits = |(id, member): (&Id, &mut Member)| Some((Id::clone(id), member.parked.take()?));
+        let waiting: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
+        for (id, (_, waiter)) in waiting {
+            self.touch(&id);
+            waiter.answer(answer(self, &id));
+        }
+    }
+
+    /// The leader stays it if it has joined; else the eldest who has.
+    fn elect_leader(&self) -> Option<Id> {
+        let members = self.members.iter();
+        let joined = members.filter(|(_, member)| member.parked.is_some());
+        let leads = |id: &Id| self.leader.as_ref() == Some(id);
+        let elected = joined.min_by_key(|(id, member)| (!leads(id), member.number));
+        elected.map(|(id, _)| Id::clone(id))
+    }
+
+    /// Each member votes for the protocol that it likes best among those that all support.
+    /// INVARIANT: if there are members, there is one: a member is not let in without it.
+    pub(super) fn choose_protocol(&self) -> Option<Id> {
+        let mut votes = BTreeMap::<&Id, usize>::new();
+        for member in self.members.values() {
+            let mut candidates = member.terms.names();
+            if let Some(vote) = candidates.find(|name| self.all_support(name)) {
+                *votes.entry(vote).or_default() += 1;
+            }
+        }
+        let winner = votes.into_iter().max_by_key(|(_, votes)| *votes);
+        winner.map(|(name, _)| Id::clone(name))
+    }
+
+    pub(super) fn all_support(&self, protocol: &Id) -> bool {
+        let mut members = self.members.values();
+        members.all(|member| member.terms.names().any(|name| name == protocol))
+    }
+
+    /// The longest that any member asks for.
+    fn rebalance_timeout(&self) -> Duration {
+        let members = self.members.values();
+        let timeouts = members.map(|member| member.terms.rebalance_timeout);
+        timeouts.max().unwrap_or_default()
+    }
+
+    /// A member asks for its assignment; the leader brings those of all.
+    pub(super) fn sync(&mut self, request: &SyncGroupRequest, waiter: Waiter) {
+        if let Err(error) = self.check_sync(request) {
+            return waiter.answer(sync_failed(error));
+        }
+        let id = Id::from(&*request.member_id);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.has_asked = true;
+        }
+        self.park(&id, Parked::Sync, waiter);
+        let assigned = match self.phase {
+            Phase::Stable => Ok(()),
+            _ if self.leader.as_ref() == Some(&id) => self.assign(&request.assignments),
+            _ => return,
+        };
+        match assigned {
+            Ok(()) => {
+                self.phase = Phase::Stable;
+                self.answer_each(synced);
+            }
+            Err(error) => {
+                self.answer_each(|_, _| sync_failed(error));
+                self.rebalance();
+            }
+        }
+    }
+
+    fn check_sync(&self, request: &SyncGroupRequest) -> Outcome {
+        let instance = request.group_instance_id.as_deref();
+        self.check_member(&request.member_id, instance, request.generation_id)?;
+        let agrees = |asked: Option<&str>, agreed: &Option<Id>| {
+            asked.is_none_or(|asked| agreed.as_deref() == Some(asked))
+        };
+        let agree = agrees(request.protocol_type.as_deref(), &self.protocol_type)
+            && agrees(request.protocol_name.as_deref(), &self.protocol);
+        ensure(agree, ResponseError::InconsistentGroupProtocol)?;
+        let may_go_on = self.phase != Phase::PreparingRebalance;
+        ensure(may_go_on, ResponseError::RebalanceInProgress)
+    }
+
+    /// Gives every member what the leader has assigned to it, which may be nothing.
+    fn assign(&mut self, assignments: &[SyncGroupRequestAssignment]) -> Outcome {
+        let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
+        let charge = self.shared.charge(bytes.sum());
+        self.assigned = Some(charge.map_err(|_| ResponseError::UnknownServerError)?);
+        for assigned in assignments {
+            if let Some(member) = self.members.get_mut(&*assigned.member_id) {
+                member.assignment = Bytes::copy_from_slice(&assigned.assignment);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a member is told of the generation; the leader gets a list of its members.
+pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
+    let protocol = state.protocol.as_deref().unwrap_or_default();
+    let listed = |(id, member): (&Id, &Member)| {
+        JoinGroupResponseMember::default()
+            .with_member_id(text(id))
+            .with_group_instance_id(member.instance.as_deref().map(text))
+            .with_metadata(member.terms.metadata(protocol))
+    };
+    let leads = state.leader.as_ref() == Some(member);
+    let members = state.members.iter().filter(|_| leads).map(listed);
+    JoinGroupResponse::default()
+        .with_generation_id(state.generation)
+        .with_protocol_type(state.protocol_type.as_deref().map(text))
+        .with_protocol_name(Some(text(protocol)))
+        .with_leader(text(state.leader.as_deref().unwrap_or_default()))
+        .with_member_id(text(member))
+        .with_members(members.collect())
+}
+
+/// What a member is told of its part.
+pub(super) fn synced(state: &State, member: &Id) -> SyncGroupResponse {
+    let assignment = state.members.get(member).map(|member| &member.assignment);
+    SyncGroupResponse::default()
+        .with_protocol_type(state.protocol_type.as_deref().map(text))
+        .with_protocol_name(state.protocol.as_deref().map(text))
+        .with_assignment(assignment.cloned().unwrap_or_default())
 }

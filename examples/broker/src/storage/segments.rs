@@ -4,8 +4,9 @@ use crate::storage::batch::Batch;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,11 +45,9 @@ impl Segment {
 impl Piece {
     /// Appends the bytes to `bytes`. Opens the file each time, so that any number of partitions needs no open files.
     pub(crate) fn read(&self, bytes: &mut BytesMut) -> io::Result<()> {
-        let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::Start(self.at))?;
         let start = bytes.len();
         bytes.resize(start + self.length, 0);
-        file.read_exact(&mut bytes[start..])
+        File::open(&self.path)?.read_exact_at(&mut bytes[start..], self.at)
     }
 }
 
@@ -105,9 +104,7 @@ impl Segments {
             self.segments.push_back(Segment::new(start, &path));
         }
         // INVARIANT: one was just added if there was none.
-        let Some(last) = self.segments.back_mut() else {
-            return Err(io::Error::other("no segment"));
-        };
+        let last = self.segments.back_mut().ok_or(io::ErrorKind::NotFound)?;
         let mut options = OpenOptions::new();
         let mut file = options.append(true).create(true).open(&last.path)?;
         // (To ask for the length takes a fraction of a cut.)

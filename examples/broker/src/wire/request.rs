@@ -1,9 +1,8 @@
 //! From a frame to a request.
 
 use crate::messages::*;
-use crate::wire::apis;
 use crate::wire::frame::encode;
-use crate::wire::outline::Walk;
+use crate::wire::outline::{Walk, by_key};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
@@ -33,7 +32,7 @@ impl Envelope {
         let start = frame.get(..8);
         let mut start = start.ok_or("frame too short for a request header")?;
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-        let known = apis::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
+        let known = by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
         let (api, versions, outline) = known;
         let mut envelope = Self {
             api: *api,
@@ -87,7 +86,7 @@ pub(crate) const LONGEST: usize = 1 << 30;
 pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let (mut start, rest) = start.split_at_checked(8)?;
     let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
-    let (api, versions, _) = apis::by_key(key)?;
+    let (api, versions, _) = by_key(key)?;
     let is_taken = *api == ApiKey::Produce && versions.contains(&version);
     let mut walk = Walk::behind_header(rest, *api, version)?;
     walk.text()?;

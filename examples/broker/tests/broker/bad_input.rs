@@ -150,7 +150,7 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
         while begun.elapsed() < Duration::from_secs(6) * times.unwrap_or(1) {
             let sent = Instant::now();
             let offset = innocent.produce("innocent", b"value");
-            innocent.fetch(&fetch_from("innocent", &[offset], 1_000));
+            innocent.fetch(&fetch_from("innocent", &[(0, offset)], 1_000));
             waits.push(sent.elapsed() / 2);
             most = most.max(broker.resident_memory());
         }
@@ -187,23 +187,18 @@ fn an_idle_connection_has_no_memory_of_a_long_request() {
 /// long requests wait changes nothing; there is room for three, and the next is answered at once.
 #[test]
 fn an_answer_has_memory_or_is_not_made() {
-    let (broker, mut first) = Broker::with_topic(1, &[]);
-    first.hold_little();
+    let (mut broker, mut first) = Broker::with_topic(1, &[]);
     let long = batch(&[&vec![0; 15 << 20]]);
     assert_eq!(first.produce_to(-1, "t", 0, &long).0, 0);
     // What does not fit into the answer takes no memory.
-    let mut twice = fetch_from("t", &[0, 0], 0);
-    twice.topics[0].partitions[1].partition = 0;
+    let twice = fetch_from("t", &[(0, 0); 2], 0);
     assert_eq!(first.lengths(&twice), [long.len(), 0]);
     // A request and its answer that take more together than there is: the one goes before the other comes.
     let forgotten = ForgottenTopic::default().with_topic(topic_name(&"t".repeat(32_000)));
     let twenty = fetch("t", 1, 0).with_forgotten_topics_data(vec![forgotten; 640]);
     assert_eq!(first.lengths(&twenty), [long.len()]);
     // As many elements as there may be, and the one partition very often.
-    let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
-    for partition in &mut many.topics[0].partitions {
-        partition.partition = 0;
-    }
+    let many = fetch_from("t", &[(0, 1); 19_000], 600_000);
     let waiting = [1, 2, 3].map(|parked| {
         let mut client = broker.client();
         client.send(FETCH, &many);
@@ -211,8 +206,7 @@ fn an_answer_has_memory_or_is_not_made() {
         client
     });
     assert_eq!(first.fetch(&many).len(), 19_000);
-    let sent = first.send(FETCH, &fetch("t", 1, 60_000));
-    first.socket.peek(&mut [0]).expect("the answer begins");
+    let sent = first.send_unread(FETCH, &fetch("t", 1, 60_000));
     // There is memory for this one as it comes, and no more for what it is decoded into.
     let mut decoded = frame(FETCH, 1, &many)[4..].to_vec();
     decoded.resize(14 << 20, 0);
@@ -232,31 +226,26 @@ fn an_answer_has_memory_or_is_not_made() {
     let late = broker.client().lengths(&fetch("t", 1, 60_000));
     assert_eq!(late, [long.len()]);
     broker.assert_clean((first, second, waiting));
-}
-
-/// Clients that do not read their answers have no share of what may be parked: others may still wait.
-#[test]
-fn an_answer_on_its_way_keeps_no_room_of_what_is_parked() {
-    let (broker, mut client) = Broker::with_topic(1, &[]);
-    let long = batch(&[&vec![0; 9 << 19]]);
-    assert_eq!(client.produce_to(-1, "t", 0, &long).0, 0);
-    // There is room for three.
-    let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
-    for partition in &mut many.topics[0].partitions {
-        partition.partition = 0;
-    }
-    let mut found = many.clone();
-    found.topics[0].partitions[0].fetch_offset = 0;
+    // Clients that do not read their answers have no share of what may be parked: others may still wait.
+    let mut client = broker.client();
+    let shorter = batch(&[&vec![0; 9 << 19]]);
+    assert_eq!(client.produce_to(-1, "t", 0, &shorter), (0, 1));
+    let mut from = [(0, 2); 19_000];
+    let many = fetch_from("t", &from, 600_000);
+    from[0].1 = 1;
     let unread = [(); 3].map(|()| {
         let mut client = broker.client();
-        client.hold_little();
-        client.send(FETCH, &found);
-        client.socket.peek(&mut [0]).expect("the answer begins");
+        client.send_unread(FETCH, &fetch_from("t", &from, 600_000));
         client
     });
     client.send(FETCH, &many);
     broker.wait_for_figure("fetch", 1);
     broker.assert_clean((client, unread));
+    // Nor can one keep the broker from ending.
+    let mut unread = broker.client();
+    unread.send_unread(FETCH, &fetch("t", 1, 60_000));
+    assert_eq!(broker.end(Signal::TERM).code(), Some(0));
+    broker.wait_for_log("did not take their last answers");
 }
 
 /// One that repeats the names of its request has the memory of that, until it is on its way as a whole.
@@ -268,9 +257,7 @@ fn an_answer_on_its_way_keeps_the_memory_of_its_request() {
     let request = metadata_request(&names).with_allow_auto_topic_creation(false);
     let unread = [(); 2].map(|()| {
         let mut client = broker.client();
-        client.hold_little();
-        client.send(8, &request);
-        client.socket.peek(&mut [0]).expect("the answer begins");
+        client.send_unread(8, &request);
         client
     });
     let mut third = broker.client();

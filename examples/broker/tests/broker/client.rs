@@ -28,10 +28,13 @@ impl Client {
         }
     }
 
-    /// From now on the kernel takes little that this client has not read: the rest stays with the broker.
-    pub(crate) fn hold_little(&self) {
+    /// Sends a request and does not read its answer, of which the kernel takes little: the rest stays with the broker.
+    pub(crate) fn send_unread<R: Request>(&mut self, version: i16, request: &R) -> i32 {
         let limited = rustix::net::sockopt::set_socket_recv_buffer_size(&self.socket, 64 << 10);
         limited.expect("a buffer of this size");
+        let sent = self.send(version, request);
+        self.socket.peek(&mut [0]).expect("the answer begins");
+        sent
     }
 
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {

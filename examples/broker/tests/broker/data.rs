@@ -73,7 +73,7 @@ fn topics_records_and_producers_outlive_the_broker() {
     };
     let mut producer = None;
     // An orderly end, and a crash: what was acknowledged is there after either.
-    for (round, signal) in (0..).zip(["TERM", "KILL", "INT", "KILL"]) {
+    for (round, signal) in (0..).zip([Signal::TERM, Signal::KILL, Signal::INT, Signal::KILL]) {
         let (mut broker, mut client) = folder.open();
         if round == 0 {
             client.create_topic("t", 3);
@@ -136,7 +136,7 @@ fn a_torn_tail_is_cut_off() {
         assert!(all(&mut client, "t") == whole[..two]);
         assert_eq!(client.produce("t", b"three"), 2);
         assert!(all(&mut client, "t") == whole);
-        let rest = client.fetch(&fetch_from("t", &[1], 0));
+        let rest = client.fetch(&fetch_from("t", &[(0, 1)], 0));
         assert!(records(&rest[0]) == &whole[one..], "from the middle");
         let limited = fetch("t", 1, 0).with_max_bytes(whole.len() as i32 - 1);
         let limited = client.fetch(&limited);
@@ -152,7 +152,7 @@ fn a_torn_tail_is_cut_off() {
     // Nor can a stop write it to the disk, also if others of the topic can be, and it says so.
     fs::write(&segment, &whole).expect("write the segment");
     fs::remove_file(&folder.entries("t/1")[0]).expect("it is there");
-    assert_eq!(broker.end("TERM").code(), Some(1));
+    assert_eq!(broker.end(Signal::TERM).code(), Some(1));
     broker.wait_for_log("cannot write the last records to disk");
 }
 
@@ -182,7 +182,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         assert_eq!(append(6..8), 4);
         assert_eq!(client.produce("t", b"value"), 8);
         // What is left is found where it is now.
-        let oldest = client.fetch(&fetch_from("t", &[4], 0));
+        let oldest = client.fetch(&fetch_from("t", &[(0, 4)], 0));
         let found = records(&oldest[0]);
         assert!(found[..8] == 4_i64.to_be_bytes() && found[61..] == fifteen[61..]);
         assert!(folder.refusal().contains("another broker uses it"));
@@ -191,10 +191,10 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         let (_broker, mut client) = folder.open();
         let ends = [-2, -1].map(|end| client.offset_at("t", end).1);
         assert_eq!(ends, [4, 9]);
-        let oldest = client.fetch(&fetch_from("t", &[4], 0));
+        let oldest = client.fetch(&fetch_from("t", &[(0, 4)], 0));
         assert!(records(&oldest[0])[61..] == fifteen[61..]);
         // The last batch of one segment, and the first one of the next.
-        let both = client.fetch(&fetch_from("t", &[7], 0));
+        let both = client.fetch(&fetch_from("t", &[(0, 7)], 0));
         let (last, first) = records(&both[0]).split_at(fifteen.len());
         assert!(last[61..] == fifteen[61..] && first[..8] == 8_i64.to_be_bytes());
     }
@@ -234,7 +234,7 @@ fn a_deleted_topic_does_not_come_back() {
     assert_eq!(client.delete_topics(&["t", "u"]), [0, 0]);
     assert_eq!(commit(&mut client, 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
     client.create_topic("u", 1);
-    broker.end("KILL");
+    broker.end(Signal::KILL);
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
         fs::create_dir_all(folder.path(unfinished).join("0")).expect("a folder");
@@ -251,7 +251,7 @@ fn a_deleted_topic_does_not_come_back() {
     assert_eq!(folder.entries(""), left);
     // A stop cannot make the offsets outlive the machine without their folder. (There is no record to write.)
     fs::remove_dir_all(folder.path("")).expect("it is there");
-    assert_eq!(broker.end("TERM").code(), Some(1));
+    assert_eq!(broker.end(Signal::TERM).code(), Some(1));
 }
 
 /// Commits an offset, with long metadata, as a client without members does; returns the error.
@@ -320,7 +320,7 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     broker.limit(Fsize, None);
     assert_eq!(client.produce_to(-1, "t", 0, &next), (0, 1));
     assert_eq!(commit(&mut client, 1, 9), 0);
-    broker.end("KILL");
+    broker.end(Signal::KILL);
     let killed = Instant::now();
     let (broker, mut client) = folder.open();
     assert_eq!(committed(&mut client), [(0, kept), (1, 9)]);

@@ -59,7 +59,7 @@ fn a_broker_that_cannot_accept_goes_on() {
 
 #[test]
 fn a_signal_answers_every_parked_request() {
-    for signal in ["TERM", "INT"] {
+    for signal in [Signal::TERM, Signal::INT] {
         let options = ["--replica-lag-ms", "60000", "--group-delay-ms", "60000"];
         let (mut broker, mut producer) = Broker::with_topic(10, &options);
         let mut consumers: Vec<_> = (0..50).map(|_| broker.client()).collect();
@@ -78,7 +78,7 @@ fn a_signal_answers_every_parked_request() {
         let joins = member.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
         broker.wait_for_figure("produce", 1);
         broker.wait_for_figure("members", 1);
-        crate::process::signal(broker.pid(), signal);
+        broker.signal(signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
             let fetched = consumer.receive_fetched(correlation);
             let empty = |data| records(data).is_empty();
@@ -95,17 +95,6 @@ fn a_signal_answers_every_parked_request() {
         // After five seconds it would say that some did not take their answers.
         assert_eq!(broker.log(), [""; 0]);
     }
-}
-
-#[test]
-fn a_client_that_does_not_read_cannot_keep_the_broker_from_ending() {
-    let (mut broker, mut client) = Broker::with_topic(1, &[]);
-    client.hold_little();
-    client.produce_to(-1, "t", 0, &batch(&[&vec![0; 8 << 20]]));
-    client.send(FETCH, &fetch("t", 1, 60_000));
-    client.socket.peek(&mut [0]).expect("the answer begins");
-    assert_eq!(broker.end("TERM").code(), Some(0));
-    broker.wait_for_log("did not take their last answers");
 }
 
 #[test]

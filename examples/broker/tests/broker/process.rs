@@ -1,8 +1,10 @@
 //! Processes under test: the broker, and client programs that are not Rust, which may not be installed.
 
 use super::*;
+pub(crate) use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 #[cfg(target_os = "linux")]
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -74,10 +76,6 @@ impl Broker {
         Client::open(self.address)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// The lines on stderr so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.stderr.lock().unwrap().clone()
@@ -103,7 +101,7 @@ impl Broker {
 
     /// Bytes of memory in use.
     pub(crate) fn resident_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("read the process's status");
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes = resident.and_then(|rest| rest.split_whitespace().next());
@@ -114,13 +112,17 @@ impl Broker {
     #[cfg(target_os = "linux")]
     pub(crate) fn limit(&self, resource: Resource, current: Option<u64>) {
         let maximum = getrlimit(resource).maximum;
-        let pid = Pid::from_raw(self.pid() as i32);
-        prlimit(pid, resource, Rlimit { current, maximum }).expect("set a limit");
+        let pid = Pid::from_child(&self.child);
+        prlimit(Some(pid), resource, Rlimit { current, maximum }).expect("set a limit");
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
     /// Sends a signal, and waits for the process to end.
-    pub(crate) fn end(&mut self, name: &str) -> ExitStatus {
-        signal(self.pid(), name);
+    pub(crate) fn end(&mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
         self.wait_for_exit()
     }
 
@@ -209,19 +211,13 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Output {
     // A client that ends early leaves input unread.
     thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
     let (sender, ended) = mpsc::channel();
-    let id = child.id();
+    let pid = Pid::from_child(&child);
     thread::spawn(move || sender.send(child.wait_with_output()));
     let output = ended.recv_timeout(LIMIT).unwrap_or_else(|_| {
-        signal(id, "KILL");
+        kill_process(pid, Signal::KILL).expect("it runs");
         panic!("{command:?} did not end")
     });
     output.expect("wait for the client")
-}
-
-pub(crate) fn signal(process: u32, signal: &str) {
-    let id = process.to_string();
-    let sent = Command::new("kill").args(["-s", signal, &id]).status();
-    assert!(sent.expect("run kill").success());
 }
 
 /// Waits until `wanted` gives something.

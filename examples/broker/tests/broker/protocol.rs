@@ -380,7 +380,7 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let unknown = client.fetch(&fetch("missing", 1, 60_000));
     assert_eq!(unknown[0].error_code, UNKNOWN_TOPIC_OR_PARTITION);
     for offset in [-1, 4, i64::MAX, i64::MIN] {
-        let found = &client.fetch(&fetch_from("t", &[offset], 60_000))[0];
+        let found = &client.fetch(&fetch_from("t", &[(0, offset)], 60_000))[0];
         assert_eq!(found.error_code, Code::OffsetOutOfRange.code());
         assert_eq!((found.high_watermark, records(found).len()), (-1, 0));
     }
@@ -412,11 +412,8 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
         assert_eq!(lengths, expected, "{max_bytes} {partition_max_bytes}");
     }
     // Nor may one behind a partition with nothing to read.
-    let mut fetch = fetch_from("t", &[0, 3, 0], 0).with_max_bytes(1);
-    for (asked, index) in fetch.topics[0].partitions.iter_mut().zip([0, 0, 1]) {
-        asked.partition = index;
-    }
-    assert_eq!(client.lengths(&fetch), [one.len(), 0, 0]);
+    let fetch = fetch_from("t", &[(0, 0), (0, 3), (1, 0)], 0);
+    assert_eq!(client.lengths(&fetch.with_max_bytes(1)), [one.len(), 0, 0]);
     // Nor may the first one of another topic.
     client.create_topic("u", 1);
     client.produce_to(-1, "u", 0, &one);
@@ -424,19 +421,19 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     both.topics.extend(self::fetch("u", 1, 0).topics);
     assert_eq!(client.lengths(&both), [one.len(), 0]);
     // But one behind partitions with nothing to read may, if there is none before.
-    let fetch = fetch_from("t", &[3, 0], 0).with_max_bytes(1);
+    let fetch = fetch_from("t", &[(0, 3), (1, 0)], 0).with_max_bytes(1);
     assert_eq!(client.lengths(&fetch), [0, one.len()]);
     // Whole batches, from the one that holds the offset, also if that one is too long.
     let three = batch(&[b"a", b"b", b"c"]);
     assert_eq!(client.produce_to(-1, "u", 0, &three), (0, 1));
     for (offset, max_bytes) in [(1, 1 << 20), (2, 1 << 20), (2, 1)] {
-        let fetch = fetch_from("u", &[offset], 0).with_max_bytes(max_bytes);
+        let fetch = fetch_from("u", &[(0, offset)], 0).with_max_bytes(max_bytes);
         let fetched = client.fetch(&fetch);
         assert_eq!(records(&fetched[0])[..8], 1_i64.to_be_bytes());
         assert_eq!(records(&fetched[0])[16..], three[16..]);
     }
     // And at once, though the rest of that batch is all there is.
-    client.fetch(&fetch_from("u", &[3], 600_000));
+    client.fetch(&fetch_from("u", &[(0, 3)], 600_000));
     broker.assert_clean(client);
 }
 
@@ -484,13 +481,13 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
         ("t".to_owned(), 0),
     ];
     assert!(found.eq(errors));
-    let gone = client.fetch(&fetch_from("t", &[4], 0));
+    let gone = client.fetch(&fetch_from("t", &[(0, 4)], 0));
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
-    let oldest = client.fetch(&fetch_from("t", &[5], 0));
+    let oldest = client.fetch(&fetch_from("t", &[(0, 5)], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
     assert_eq!(oldest[0].log_start_offset, 5);
     // An answer holds less than this client waits for, and so comes at once.
-    let most = fetch_from("t", &[5], 600_000).with_min_bytes(i32::MAX);
+    let most = fetch_from("t", &[(0, 5)], 600_000).with_min_bytes(i32::MAX);
     assert_eq!(client.lengths(&most), [fifteen.len()]);
     broker.assert_clean(client);
     // But none goes that the follower has not got.

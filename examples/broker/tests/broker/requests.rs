@@ -14,14 +14,15 @@ pub(crate) fn topic_name(name: &str) -> TopicName {
 
 /// A fetch from the start of the first `partitions` of a topic, which waits `max_wait` milliseconds for the first byte.
 pub(crate) fn fetch(topic: &str, partitions: i32, max_wait: i32) -> FetchRequest {
-    fetch_from(topic, &vec![0; partitions as usize], max_wait)
+    let partitions: Vec<_> = (0..partitions).map(|index| (index, 0)).collect();
+    fetch_from(topic, &partitions, max_wait)
 }
 
-/// A fetch from these offsets of a topic's first partitions.
-pub(crate) fn fetch_from(topic: &str, offsets: &[i64], max_wait: i32) -> FetchRequest {
-    let partitions = (0..).zip(offsets).map(|(index, offset)| {
+/// A fetch from these partitions of a topic, each from an offset.
+pub(crate) fn fetch_from(topic: &str, from: &[(i32, i64)], max_wait: i32) -> FetchRequest {
+    let partitions = from.iter().map(|(index, offset)| {
         FetchPartition::default()
-            .with_partition(index)
+            .with_partition(*index)
             .with_fetch_offset(*offset)
             .with_partition_max_bytes(i32::MAX)
     });

@@ -6,14 +6,14 @@ use bytes::Bytes;
 use kafka_protocol::protocol::Request;
 
 /// A client, and the versions that it was told of and has not tried.
-struct Negotiated(Client, Vec<(i16, i16, i16)>);
+struct Negotiated(Client, Vec<ApiVersion>);
 
 impl Negotiated {
     fn each<R: Request>(&mut self, request: impl Fn(i16) -> R) {
         let Self(client, apis) = self;
-        let at = apis.iter().position(|api| api.0 == R::KEY);
-        let (_, first, last) = apis.swap_remove(at.expect("advertised"));
-        for version in first..=last {
+        let at = apis.iter().position(|api| api.api_key == R::KEY);
+        let api = apis.swap_remove(at.expect("advertised"));
+        for version in api.min_version..=api.max_version {
             client.request(version, &request(version));
         }
     }
@@ -27,9 +27,7 @@ fn every_request_is_answered_in_every_version() {
     let answer = client.receive::<ApiVersionsRequest>(0, 1);
     // UNSUPPORTED_VERSION
     assert_eq!((answer.error_code, answer.api_keys.len()), (35, 21));
-    let apis = answer.api_keys.iter();
-    let apis = apis.map(|api| (api.api_key, api.min_version, api.max_version));
-    let mut all = Negotiated(client, apis.collect());
+    let mut all = Negotiated(client, answer.api_keys);
 
     all.each(|_| ApiVersionsRequest::default());
     all.each(|_| metadata_request(&["t"]));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::data::Folder;
+use std::net::Shutdown;
 
 const REQUEST_TIMED_OUT: i16 = 7;
 
@@ -40,9 +41,7 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     for _ in 0..20 {
         let mut last = broker.client();
         let sent = last.send(FETCH, &fetch("t", 1, 0));
-        last.socket
-            .shutdown(std::net::Shutdown::Write)
-            .expect("end");
+        last.socket.shutdown(Shutdown::Write).expect("end");
         last.receive_fetched(sent);
     }
     broker.assert_clean(client);
@@ -105,13 +104,16 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let seen = consumer.fetch(&fetch("t", 1, 0));
     let found = (seen[0].high_watermark, records(&seen[0]).len());
     assert_eq!(found, (1, one.len()));
-    for beyond in [fetch_from("t", &[1], 0), fetch_from("t", &[2], 300)] {
+    for beyond in [
+        fetch_from("t", &[(0, 1)], 0),
+        fetch_from("t", &[(0, 2)], 300),
+    ] {
         assert_eq!(waited_out(&mut consumer, &beyond), (0, 0));
     }
     assert_eq!(consumer.offset_at("t", -1), (0, 1), "latest");
     assert_eq!(consumer.offset_at("t", 1_001), (0, -1), "by time");
     // A fetch that begins there, and one that wants both, wait for the follower, also when more comes.
-    let parked = consumer.send(FETCH, &fetch_from("t", &[1], 60_000));
+    let parked = consumer.send(FETCH, &fetch_from("t", &[(0, 1)], 60_000));
     let mut other = broker.client();
     let both = fetch("t", 1, 60_000).with_min_bytes(2 * one.len() as i32);
     let wants_both = other.send(FETCH, &both);
@@ -126,7 +128,7 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     // And one goes that the follower has to its end.
     (0..3).for_each(|_| _ = producer.produce_to(1, "u", 0, &fifteen));
     assert_eq!(producer.offset_at("u", -2), (0, 2), "earliest");
-    signal(broker.pid(), "TERM");
+    broker.signal(Signal::TERM);
     assert!(records(&consumer.receive_fetched(parked)[0]).is_empty());
     let fetched = other.receive_fetched(wants_both);
     assert_eq!(records(&fetched[0]).len(), one.len());
