@@ -39,6 +39,7 @@ PLOTS = {
     "W4": [
         ("lines", "CPU per 1,000 requests", "rate"),
         ("lines", "CPU per 1,000 requests", "threads"),
+        ("lines", "highest rate sustained", "threads"),
         ("metrics", "processor time per 1,000 requests [ms]", ["arriver", "completer", "timer", "completions"]),
         ("metrics", "sleeps per second", ["arriver sleeps", "completer sleeps", "timer sleeps", "completions sleeps"]),
         ("bars", "highest rate sustained"),
@@ -222,7 +223,8 @@ class Page:
     def lines(self, metric, along, png):
         settings = unique(tuple(pair for pair in case if pair[0] != along) for case in self.cases if along in dict(case))
         for setting in settings:
-            cases = [case for case in self.cases if along in dict(case) and tuple(pair for pair in case if pair[0] != along) == setting]
+            of_setting = [case for case in self.cases if along in dict(case) and tuple(pair for pair in case if pair[0] != along) == setting]
+            cases = [case for case in of_setting if self.values([(case, metric)])]
             places = [(case, metric) for case in cases]
             if len(cases) < 2:
                 continue

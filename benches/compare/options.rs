@@ -18,10 +18,10 @@ const README_CANDIDATES: [&str; 7] = [
     "tokio_idiom",
 ];
 
-/// What `cores` runs, along the number of threads, with 1,000 parked by each.
+/// What `cores` runs, by number of threads. In W1t and W1x each thread or pair has 1,000 parked.
 const CORES_WORKLOADS: [&str; 6] = ["W1t", "W1x", "W3", "W4", "W10t", "handles"];
 
-/// Who takes part in it: the library and its fastest peers, and what W10t has beside it.
+/// Who takes part in it: the library and its fastest peers, and the peers of W10t.
 const CORES_CANDIDATES: [&str; 7] = [
     "request_purgatory",
     "tm_wheel",
@@ -80,14 +80,15 @@ pub(crate) struct Options {
     /// W1, W1t, W1x, W6: keys for each request
     #[arg(long, value_name = "K,...", value_delimiter = ',', value_parser = number, default_values_t = [1, 3])]
     pub(crate) keys: Vec<usize>,
-    /// W1t, W10t, handles: threads [default: 1, 2, 4, ... as there are cores]. W1x, W3, W4: by so many threads, not by
-    /// those that their text names
+    /// W1t, W10t, handles: threads [default: 1, 2, 4, ... up to the number of cores]. W1x, W3, W4: these numbers in place
+    /// of the one in their description; of W1x and W4 the even ones
     #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = number)]
     threads: Vec<usize>,
     /// Rounds per case, the tables show their medians [default: 5, of W4 11; quick: 2]
     #[arg(long, value_name = "N", value_parser = number)]
     rounds: Option<usize>,
-    /// W1, W1t, W1x, W9, W10, W11: measured lives per case and candidate, over all rounds
+    /// W1, W1t, W1x, W9, W10, W10t, W11, handles: measured lives per case and candidate, over all rounds; of each thread
+    /// or pair
     #[arg(long, value_name = "N", value_parser = number)]
     lives: Option<usize>,
     /// W4, W5: how long requests arrive [default: W4 3, W5 70]
@@ -171,10 +172,11 @@ impl Options {
         }
     }
 
-    /// Threads of a workload that has threads of its own: those that the user named, from `least` on.
-    pub(crate) fn named_threads(&self, least: usize) -> Vec<usize> {
-        let named = self.threads.iter().copied();
-        named.filter(|&threads| threads >= least).collect()
+    /// Threads of a workload that has threads of its own: those that the user named and it `admits`; `None` for its own.
+    pub(crate) fn named_threads(&self, admits: impl Fn(usize) -> bool) -> Vec<Option<usize>> {
+        let named = self.threads.iter().copied().filter(|&it| admits(it));
+        let named: Vec<_> = named.map(Some).collect();
+        if named.is_empty() { vec![None] } else { named }
     }
 
     /// The rounds of a workload that needs `full` of them.

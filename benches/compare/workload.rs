@@ -19,6 +19,8 @@ pub(crate) mod w7;
 pub(crate) mod w8;
 pub(crate) mod w9;
 
+use std::time::{Duration, Instant};
+
 use crate::candidate::{ByHandle, Candidate};
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Parameters, Values};
@@ -106,6 +108,15 @@ impl<W> Contender<W> {
             round,
         }
     }
+}
+
+/// From the first beginning to the last end.
+fn whole(spans: &[(Instant, Instant)]) -> Duration {
+    let began = spans.iter().map(|span| span.0).min();
+    let ended = spans.iter().map(|span| span.1).max();
+    ended
+        .zip(began)
+        .map_or(Duration::ZERO, |(end, begin)| end - begin)
 }
 
 /// Enters each of the candidates with its instance of the round.

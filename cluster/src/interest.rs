@@ -90,7 +90,8 @@ impl<K: Key> Interest<K> {
     /// Whether the store has lost its data since this interest began, or has discarded events that may have been of one
     /// of the keys and that this node has not seen. What the client has seen is worth nothing then, and `try_complete`
     /// should say yes, so that the operation can answer that. Read it *after* the [`version`](Self::version), which may
-    /// be of the new history.
+    /// be of the new history. An operation that begins after its events were discarded is told nothing here: a wait of
+    /// [`ClusterWaits`](crate::ClusterWaits) past its version is.
     ///
     /// Takes the lock of each key's entry for an instant.
     pub fn is_reset(&self) -> bool {

@@ -24,10 +24,10 @@
 //!
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages, a TTL of messages), and
 //! the retention `limits`; a limit per subject is fine. A node that finds such limits says so
-//! ([`Stats::advice`](crate::Stats::advice)). A key whose last event was removed has no known version: a wait for it
-//! ends with `Reset` if events that it has not seen were discarded, and goes on from the stream's head: at whichever
-//! node it asks, and also when it asks later. One that has seen nothing at all is told only of what was discarded while
-//! it waited.
+//! ([`Stats::advice`](crate::Stats::advice)). A key whose last event was removed has no known version. A wait for it
+//! ends with `Reset` if events were discarded that its client has not seen, at every node, and also if it begins later;
+//! the client goes on from the stream's head. (If the key has had an event since, a later wait ends with that one.)
+//! For a client that has seen nothing at all, only what was discarded while it waited counts.
 
 mod commit;
 mod config;

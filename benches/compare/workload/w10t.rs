@@ -1,23 +1,27 @@
 //! W10t: W10 on several threads: all of them push to one queue, and each has a part of the workers.
 //!
-//! A job may go to a worker of any thread, which polls it when it has pushed its own next job. A worker of the library
-//! that finds a job as soon as it waits gives it back to those that have waited before, and each of them looks.
+//! A job may go to a worker of any thread, which polls it when it has pushed its own next job. If a worker of the
+//! library finds a job as soon as it waits, the job goes back, and those that have waited longer are asked in their
+//! order. As in W10, only the library's workers have a timeout.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::w10::{Channel, JobQueue, Listeners, Notified, Takes, Worker};
-use super::{Case, Contender, Workload};
+use super::{Case, Contender, Workload, whole};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 
 /// Workers of each thread.
 const WORKERS: usize = 100;
+
+/// After that a job that no worker has taken is lost.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct W10t {
     threads: usize,
@@ -25,13 +29,22 @@ pub(crate) struct W10t {
     pushes: usize,
 }
 
+/// What a thread did.
+struct Done {
+    span: (Instant, Instant),
+    looks: Option<u64>,
+    /// Of the numbers of the jobs that its workers took.
+    sum: u64,
+}
+
 /// The workers of one thread.
 struct Workers<'a, Q> {
     queue: &'a Q,
     workers: Vec<(Worker, Waker)>,
     woken: Arc<Mutex<Vec<usize>>>,
-    /// Jobs that they have taken.
+    /// Jobs that they have taken, and the sum of their numbers.
     taken: usize,
+    sum: u64,
 }
 
 struct Number {
@@ -61,6 +74,7 @@ impl<'a, Q: JobQueue> Workers<'a, Q> {
             workers: (0..WORKERS).map(worker).collect(),
             woken,
             taken: 0,
+            sum: 0,
         };
         (0..WORKERS).for_each(|at| all.poll(at));
         all
@@ -70,8 +84,9 @@ impl<'a, Q: JobQueue> Workers<'a, Q> {
     fn poll(&mut self, at: usize) {
         let (worker, waker) = &mut self.workers[at];
         let mut context = Context::from_waker(waker);
-        while worker.as_mut().poll(&mut context).is_ready() {
+        while let Poll::Ready(job) = worker.as_mut().poll(&mut context) {
             self.taken += 1;
+            self.sum += job;
             *worker = self.queue.worker();
         }
     }
@@ -88,18 +103,20 @@ impl W10t {
         let queue = Q::new();
         let together = Barrier::new(self.threads);
         let taken = AtomicUsize::new(0);
-        let done: Vec<(Instant, Instant, Option<u64>)> = thread::scope(|scope| {
+        let done: Vec<Done> = thread::scope(|scope| {
             let run = || self.run_one(&queue, &together, &taken);
             let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();
             let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
             joined.map(|done| done.expect("no thread panics")).collect()
         });
-        assert_eq!(taken.into_inner(), self.jobs(), "{}", Q::NAME);
-        let started = done.iter().map(|done| done.0).min().expect("a thread");
-        let ended = done.iter().map(|done| done.1).max().expect("a thread");
-        let looks: Option<u64> = done.iter().map(|done| done.2).sum();
+        let sum: u64 = done.iter().map(|done| done.sum).sum();
+        let pushed = self.threads as u64 * (0..self.pushes as u64).sum::<u64>();
+        let found = (taken.into_inner(), sum);
+        assert_eq!(found, (self.jobs(), pushed), "{}: each job once", Q::NAME);
+        let spans: Vec<_> = done.iter().map(|done| done.span).collect();
+        let looks: Option<u64> = done.iter().map(|done| done.looks).sum();
         vec![
-            self.jobs() as f64 / (ended - started).as_secs_f64() / 1e6,
+            self.jobs() as f64 / whole(&spans).as_secs_f64() / 1e6,
             looks.map_or(f64::NAN, |looks| looks as f64 / self.jobs() as f64),
         ]
     }
@@ -108,13 +125,7 @@ impl W10t {
         self.threads * self.pushes
     }
 
-    /// When it began and ended, and the looks on this thread.
-    fn run_one<Q: JobQueue>(
-        &self,
-        queue: &Q,
-        together: &Barrier,
-        taken: &AtomicUsize,
-    ) -> (Instant, Instant, Option<u64>) {
+    fn run_one<Q: JobQueue>(&self, queue: &Q, together: &Barrier, taken: &AtomicUsize) -> Done {
         let mut workers = Workers::new(queue);
         let before = Q::looks();
         together.wait();
@@ -126,9 +137,10 @@ impl W10t {
         // Those that others have pushed since.
         loop {
             let mine = std::mem::take(&mut workers.taken);
-            if taken.fetch_add(mine, Ordering::Relaxed) + mine == self.jobs() {
+            if taken.fetch_add(mine, Ordering::Relaxed) + mine >= self.jobs() {
                 break;
             }
+            assert!(started.elapsed() < PATIENCE, "{}: a job is lost", Q::NAME);
             thread::yield_now();
             workers.poll_woken();
         }
@@ -136,7 +148,11 @@ impl W10t {
         let looks = Q::looks().zip(before).map(|(now, before)| now - before);
         // A worker that goes while others wait could hand its turn on to them.
         together.wait();
-        (started, ended, looks)
+        Done {
+            span: (started, ended),
+            looks,
+            sum: workers.sum,
+        }
     }
 
     fn check<Q: JobQueue + Sync>() {

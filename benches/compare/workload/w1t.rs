@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::ring::{Ring, assert_empty};
 use super::w1::W1;
-use super::{Case, Contender, Workload, contenders, transfer};
+use super::{Case, Contender, Workload, contenders, transfer, whole};
 use crate::candidate::Candidate;
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
@@ -53,11 +53,8 @@ impl W1t {
             joined.map(|span| span.expect("no thread panics")).collect()
         });
         assert_empty(&candidate);
-        let started = spans.iter().map(|span| span.0).min();
-        let ended = spans.iter().map(|span| span.1).max();
-        let elapsed = ended.expect("a thread") - started.expect("a thread");
         let lives = (self.threads * self.one.lives) as f64;
-        lives / elapsed.as_secs_f64() / 1e6
+        lives / whole(&spans).as_secs_f64() / 1e6
     }
 
     fn run_one<C: Candidate>(

@@ -18,7 +18,7 @@ use crossbeam::utils::CachePadded;
 
 use super::ring::{Ring, assert_empty};
 use super::w1::W1;
-use super::{Case, Contender, Workload, contenders, transfer};
+use super::{Case, Contender, Workload, contenders, transfer, whole};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
@@ -76,10 +76,8 @@ impl W1x {
                 .collect()
         });
         assert_empty(&candidate);
-        let started = spans.iter().map(|span| span.0).min().expect("a pair");
-        let ended = spans.iter().map(|span| span.1).max().expect("a pair");
         let lives = (self.pairs * self.one.lives) as f64;
-        lives / (ended - started).as_secs_f64() / 1e6
+        lives / whole(&spans).as_secs_f64() / 1e6
     }
 
     fn total(&self) -> usize {
@@ -179,25 +177,16 @@ impl Workload for W1x {
         let mut cases = Vec::new();
         for &keys in &options.keys {
             for &parked in options.parked.iter().filter(|&&parked| parked < 1_000_000) {
-                let case = |pairs: usize, threads: Option<usize>| {
+                for threads in options.named_threads(|threads| threads % 2 == 0) {
                     let mut parameters = vec![("keys", keys), ("parked", parked)];
                     parameters.extend(threads.map(|threads| ("threads", threads)));
+                    let pairs = threads.map_or(1, |threads| threads / 2);
                     let one = W1::new(parked, keys, options);
-                    let workload = Self { pairs, one };
-                    Case {
+                    cases.push(Case {
                         parameters,
-                        workload,
-                    }
-                };
-                let named = options.named_threads(2);
-                if named.is_empty() {
-                    cases.push(case(1, None));
+                        workload: Self { pairs, one },
+                    });
                 }
-                cases.extend(
-                    named
-                        .iter()
-                        .map(|&threads| case(threads / 2, Some(threads))),
-                );
             }
         }
         cases

@@ -6,8 +6,8 @@
 //! processor time is the whole process's, from just before the first deadline to the last
 //! completion.
 //!
-//! On several threads, each parks a part of them, and is gone before the storm. (A candidate that needs the thread that
-//! parked does not take part.)
+//! With several threads, each parks a part of the requests and has ended before the storm. (A candidate that needs the
+//! thread that parked does not take part.)
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ const GIVE_UP: Duration = Duration::from_secs(3);
 
 pub(crate) struct W3 {
     parked: usize,
-    /// On which they are parked.
+    /// Threads that park them.
     threads: usize,
     /// From the first park to the first deadline.
     lead: Duration,
@@ -181,26 +181,27 @@ impl Workload for W3 {
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let parked = options.scale.pick(1_000_000, 200_000, 2_000);
-        let named = options.named_threads(1);
-        // With many cases, no longer than most of the candidates take to park.
-        let full = if named.is_empty() { 4_000 } else { 1_500 };
-        let lead = options.scale.pick(full, 700, 200);
-        let case = |threads: usize, parameter: Option<usize>| {
+        let case = |threads: Option<usize>| {
             let mut parameters = vec![("parked", parked)];
-            parameters.extend(parameter.map(|threads| ("threads", threads)));
+            parameters.extend(threads.map(|threads| ("threads", threads)));
+            // With many cases a shorter one, which is enough for most candidates. (So one thread that was named is not the
+            // case without a name.)
+            let full = if threads.is_none() { 4_000 } else { 1_500 };
+            let lead = options.scale.pick(full, 700, 200);
             Case {
                 parameters,
                 workload: Self {
                     parked,
-                    threads,
+                    threads: threads.unwrap_or(1),
                     lead: Duration::from_millis(lead),
                 },
             }
         };
-        match &named[..] {
-            [] => vec![case(1, None)],
-            named => Vec::from_iter(named.iter().map(|&threads| case(threads, Some(threads)))),
-        }
+        options
+            .named_threads(|_| true)
+            .into_iter()
+            .map(case)
+            .collect()
     }
 
     fn contenders() -> Vec<Contender<Self>> {

@@ -11,8 +11,8 @@
 //! they keep no order of arrival and no counters. The port and the library have one. The tasks of `tokio_idiom` run
 //! where their requests arrive.
 //!
-//! On more threads than two there are several that park and as many that complete, each pair with requests of its own at
-//! the rate that the case names, and all with the same 100 keys.
+//! With more than two threads, half of them park and half complete, in pairs. Each pair has requests of its own, at the
+//! rate that the case names. All use the same 100 keys.
 //!
 //! The port without its purge does not take part: as no thread checks a key here, it would keep every
 //! request for ever and never pay for it.
@@ -169,15 +169,10 @@ impl Workload for W4 {
         let latencies = options
             .scale
             .pick(vec![short, long], vec![short], vec![long]);
-        let named = options.named_threads(2);
-        // Arrivers, and the parameter that says how many threads there are.
-        let pairs: Vec<(usize, Option<usize>)> = match &named[..] {
-            [] => vec![(1, None)],
-            named => Vec::from_iter(named.iter().map(|&threads| (threads / 2, Some(threads)))),
-        };
         let halvings = options.scale.pick(3, 2, 0);
         let mut cases = Vec::new();
-        for (arrivers, threads) in pairs {
+        for threads in options.named_threads(|threads| threads % 2 == 0) {
+            let arrivers = threads.map_or(1, |threads| threads / 2);
             let parameters = |latency: Latency| {
                 let mut parameters = vec![("median_ms", latency.median.as_millis() as usize)];
                 parameters.extend(threads.map(|threads| ("threads", threads)));

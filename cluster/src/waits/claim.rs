@@ -13,8 +13,8 @@ pub(super) struct Reset(pub(super) Position);
 /// A claim that this node knows to be true waits for a later version or for the end of the history. One that it does
 /// not know to be true (a version above the mark, or another epoch) may be newer than what this node knows, or of a
 /// history that is lost. A read that begins after the claim was made decides: it shows all that the client can have
-/// seen. So does it where events after the mark were discarded unseen: those that waited then were told, and one that
-/// comes later is still to be.
+/// seen. A read decides as well where events above the mark were discarded unseen. The waits of that time were told;
+/// one that comes later is told after the read.
 #[derive(Debug)]
 pub(super) struct Claim {
     seen: u64,
@@ -59,11 +59,13 @@ impl Claim {
         if self.epoch.is_none() || self.epoch == known.history.epoch {
             self.generation = Some(known.history.generation);
         }
-        // Above the mark, events that this node has not seen may have been discarded. A claim to have seen nothing is
-        // about what comes from now on.
-        let none_after = known.none_after;
-        let is_whole = none_after.is_none_or(|(after, _)| self.seen == 0 || after <= known.mark);
-        self.generation.is_some() && self.seen <= known.mark && is_whole
+        // Who has seen the mark may have missed what was discarded above it. Who has seen less is answered with the mark,
+        // and who has seen nothing waits for what comes from now on.
+        let has_missed = known
+            .none_after
+            .is_some_and(|(after, _)| known.mark < after);
+        let may_miss = has_missed && self.seen == known.mark && self.seen > 0;
+        self.generation.is_some() && self.seen <= known.mark && !may_miss
     }
 
     /// The version that satisfies the claim, if there is one.

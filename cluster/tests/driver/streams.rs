@@ -109,8 +109,8 @@ async fn g24_a_client_that_comes_after_its_events_were_discarded_is_told() {
     }
 }
 
-/// The node has missed events of the key, and has told those that waited. Another client has seen all that the node
-/// knows, or less than was discarded, and comes now.
+/// The node has missed events of the key, and has told those that waited. Two more clients come now: one has seen what
+/// the node knows, the other more, but less than was discarded. (One that has seen less is answered without a read.)
 #[tokio::test(start_paused = true)]
 async fn g24_a_client_that_comes_after_its_node_has_missed_events_is_told() {
     let (engine, node, waits) = stream((0, 10), 5);
@@ -120,6 +120,11 @@ async fn g24_a_client_that_comes_after_its_node_has_missed_events_is_told() {
     engine.set(|it| (it.stream, it.holds) = (Some((20, 30)), Some(9)));
     node.read_again(&7);
     until(&node, |_| interest.is_reset()).await;
+    let reads = node.stats().reads;
+    let answered = timeout(LONG, waits.wait_past_position(7, at(3), LONG)).await;
+    assert_eq!(answered, Ok(Ok(at(5))));
+    sleep(FIRST).await;
+    assert_eq!(node.stats().reads, reads);
     for seen in [5, 10] {
         let told = timeout(LONG, waits.wait_past_position(7, at(seen), LONG)).await;
         assert_eq!(told, Ok(Err(WaitError::Reset(at(30)))), "past {seen}");
@@ -143,8 +148,8 @@ async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
     assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
 }
 
-/// While the node reads a busy stream, more is discarded than the stream had as the read began: who goes on, does so
-/// behind all of that.
+/// While the node reads a busy stream, more is discarded than the stream had as the read began. A client that goes on
+/// from the `Reset` is behind all of that.
 #[tokio::test(start_paused = true)]
 async fn g24_who_goes_on_from_a_reset_is_not_told_it_again() {
     let (engine, node, waits) = stream((0, 10), 0);

@@ -35,7 +35,7 @@ pub(super) struct Arrival {
 }
 
 impl Script {
-    /// Requests at `rate` per second, for so long; others than those of a script of another number.
+    /// Requests at `rate` per second, for `span`. Each number draws other requests.
     pub(super) fn new(number: u64, rate: usize, span: Duration, latency: Latency) -> Self {
         let mut random = Rng::with_seed(2015 + number);
         let median = latency.median.as_secs_f64();

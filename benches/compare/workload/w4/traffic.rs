@@ -57,16 +57,18 @@ pub(super) fn run<C: ByHandle>(scripts: &[Script]) -> Run {
     let candidate = C::new();
     let arrivals = scripts.iter().map(|script| script.arrivals.len());
     let mut board = Flag::board(arrivals.sum());
+    let handovers: Vec<Handover<C::Handle>> = scripts.iter().map(Handover::new).collect();
     let start = Instant::now() + LEAD;
     let cpu = cpu_time();
     let run = thread::scope(|scope| {
         let pairs: Vec<_> = scripts
             .iter()
-            .map(|script| {
+            .zip(&handovers)
+            .map(|(script, handover)| {
                 let (flags, others) = board.split_at(script.arrivals.len());
                 board = others;
                 let candidate = &candidate;
-                scope.spawn(move || run_pair(candidate, script, flags, start, cpu))
+                scope.spawn(move || run_pair(candidate, script, flags, handover, start, cpu))
             })
             .collect();
         let runs = pairs
@@ -79,7 +81,7 @@ pub(super) fn run<C: ByHandle>(scripts: &[Script]) -> Run {
 }
 
 impl Run {
-    /// Both, which ran at the same time.
+    /// The sum of two runs at the same time. What is of the whole process is that of the one that ended later.
     fn and(self, other: Self) -> Self {
         let later = if self.took > other.took {
             &self
@@ -106,21 +108,18 @@ fn run_pair<C: ByHandle>(
     candidate: &C,
     script: &Script,
     flags: &'static [Flag],
+    handover: &Handover<C::Handle>,
     start: Instant,
     cpu: Duration,
 ) -> Run {
-    let handover: Handover<C::Handle> = Handover {
-        slots: flags.iter().map(|_| Mutex::new(None)).collect(),
-        arriving: AtomicUsize::new(usize::MAX),
-    };
     let arriver = Used::here();
     thread::scope(|scope| {
         let completer = scope.spawn(|| {
-            let completing = complete(candidate, script, flags, &handover, start);
+            let completing = complete(candidate, script, flags, handover, start);
             (candidate.drive(completing), Used::here())
         });
         candidate.drive(async {
-            let (arrived, lag) = arrive(candidate, script, flags, &handover, start).await;
+            let (arrived, lag) = arrive(candidate, script, flags, handover, start).await;
             let last_arrival = Instant::now();
             let flags = &flags[..arrived];
             if C::EXPIRES {
@@ -218,6 +217,13 @@ async fn complete<C: ByHandle>(
 }
 
 impl<H> Handover<H> {
+    fn new(script: &Script) -> Self {
+        Self {
+            slots: script.arrivals.iter().map(|_| Mutex::new(None)).collect(),
+            arriving: AtomicUsize::new(usize::MAX),
+        }
+    }
+
     /// `None` if the request never comes.
     fn take(&self, index: usize) -> Option<H> {
         loop {
