@@ -1,9 +1,8 @@
 //! Compares the library with its peers, interleaved in one process.
 //!
 //! `cargo bench --bench compare -- readme` for the README's table, `cores` for the workloads of several threads,
-//! `--help` for the options. A harness
-//! of its own rather than criterion, because what counts is the ratio between candidates on a
-//! machine whose speed wanders: they must take turns, round by round (see `contest`).
+//! `--help` for the options. A harness of its own rather than criterion, because what counts is the ratio between
+//! candidates on a machine whose speed wanders: they must take turns, round by round (see `contest`).
 //!
 //! | module | |
 //! |---|---|
