@@ -57,7 +57,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// **No newcomer overtakes.** Where other operations watch one of the keys already, what `take` has taken in this call
     /// goes back to `give_back` before the call returns, and the keys are checked, in the order of parking: those that
-    /// waited before get it first. A `timeout` of zero makes no exception.
+    /// waited before get it first. A `timeout` of zero makes no exception. (That check asks every operation on the keys:
+    /// beside 10,000 of them, a newcomer that meets a value before its check does costs 10,000 examinations.)
     ///
     /// `take` is told the [cause](Cause) of each call. Where it watches **several keys** and a key is named, it must take
     /// only what belongs to that key: a check of a key for one completion is meant for an item of that key.
