@@ -224,7 +224,10 @@ fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
                 ending.end(completion);
                 let now = match from {
                     Moment::Satisfied => completion == Completion::Satisfied,
-                    Moment::Expired => completion == Completion::Expired,
+                    // (Where the park takes longer than the timeout, no examination follows.)
+                    Moment::Expired | Moment::ExaminationAtExpiry => {
+                        completion == Completion::Expired
+                    }
                     Moment::ShutDown => completion == Completion::ShutDown,
                     _ => false,
                 };
