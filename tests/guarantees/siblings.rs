@@ -66,12 +66,11 @@ fn g07_a_clock_that_a_wake_function_moves_forgets_none_that_is_left() {
 #[test]
 fn g07_a_clock_keeps_what_subscribes_while_it_moves() {
     let (clock, woken) = (ManualClock::new(), Tally::new());
-    let (subscribes, count) = (clock.clone(), woken.clone());
-    let is_new = AtomicBool::new(true);
+    let (subscribes, count) = (Mutex::new(Some(clock.clone())), woken.clone());
     clock.subscribe(WakeFn::new(move || {
-        if is_new.swap(false, Ordering::SeqCst) {
+        if let Some(clock) = lock(&subscribes).take() {
             let count = count.clone();
-            subscribes.subscribe(WakeFn::new(move || {
+            clock.subscribe(WakeFn::new(move || {
                 count.add();
                 true
             }));
