@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::ring::assert_empty;
+use super::ring::{TIMEOUT, assert_empty};
 use super::{Case, Contender, Workload, contenders};
 use crate::candidate::ByHandle;
 use crate::candidates::{BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap};
@@ -15,9 +15,6 @@ use crate::request::{Flag, Request};
 
 /// Few enough to stay in the processor's cache.
 const AT_ONCE: usize = 1_000;
-
-/// Long enough that nothing expires while it is measured.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Looks for the other threads before the core is offered to them: there may be fewer cores than threads.
 const SPINS: usize = 10_000;

@@ -6,7 +6,7 @@ use crate::candidate::{BURST, Candidate};
 use crate::request::{Flag, Request};
 
 /// Long enough that nothing expires while it is measured.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 const MAX_KEYS: usize = 3;
 

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
-use super::{Case, Contender, Workload};
+use super::{Case, Contender, ROUNDS, Workload};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 
@@ -194,6 +194,11 @@ impl Wake for Number {
     }
 }
 
+/// Of each thread in a round.
+pub(super) fn pushes(options: &Options) -> usize {
+    (options.lives() / options.rounds_of(ROUNDS)).min(100_000)
+}
+
 impl W10 {
     fn round<Q: JobQueue>(&self) -> Values {
         let queue = Q::new();
@@ -273,7 +278,7 @@ impl Workload for W10 {
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let all = options.scale.pick(&[10, 10_000][..], &[10, 10_000], &[100]);
-        let pushes = (options.lives() / options.rounds_of(Self::ROUNDS)).min(100_000);
+        let pushes = pushes(options);
         let case = |&workers: &usize| Case {
             parameters: vec![("workers", workers)],
             workload: Self { workers, pushes },

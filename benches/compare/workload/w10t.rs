@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::w10::{Channel, JobQueue, Listeners, Notified, Takes, Worker};
+use super::w10::{Channel, JobQueue, Listeners, Notified, Takes, Worker, pushes};
 use super::{Case, Contender, Workload, whole};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
@@ -179,7 +179,7 @@ impl Workload for W10t {
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
-        let pushes = (options.lives() / options.rounds_of(Self::ROUNDS)).min(100_000);
+        let pushes = pushes(options);
         let case = |threads| Case {
             parameters: vec![("threads", threads)],
             workload: Self { threads, pushes },

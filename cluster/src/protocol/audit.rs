@@ -257,6 +257,17 @@ mod tests {
         assert_eq!(passed.collect::<Vec<_>>(), [false, false, false, true]);
     }
 
+    /// A round of two keys whose first slice has found something.
+    fn found_by_the_first_slice(config: &Config) -> Audit<u64> {
+        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
+        let entry = entry.expect("there is room");
+        let mut audit = Audit::new(config, Duration::ZERO);
+        audit.begin(vec![7, 8], Duration::ZERO);
+        assert!(matches!(audit.wish(Duration::ZERO), Wish::Read(_)));
+        audit.read(vec![Find { entry, version: 1 }], Duration::ZERO);
+        audit
+    }
+
     /// The session in which a round has found a fault is over, and the round goes on.
     #[test]
     fn g24_a_round_that_outlives_its_session_forgets_its_fault() {
@@ -264,12 +275,7 @@ mod tests {
             read_batch: 1,
             ..Config::default()
         };
-        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
-        let entry = entry.expect("there is room");
-        let mut audit = Audit::new(&config, Duration::ZERO);
-        audit.begin(vec![7, 8], Duration::ZERO);
-        assert!(matches!(audit.wish(Duration::ZERO), Wish::Read(_)));
-        audit.read(vec![Find { entry, version: 1 }], Duration::ZERO);
+        let mut audit = found_by_the_first_slice(&config);
         let Wish::Wait(next) = audit.wish(config.settle) else {
             panic!("the next slice comes later than the find is looked at");
         };
@@ -288,12 +294,7 @@ mod tests {
             settle: Config::default().audit,
             ..Config::default()
         };
-        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
-        let entry = entry.expect("there is room");
-        let mut audit = Audit::new(&config, Duration::ZERO);
-        audit.begin(vec![7, 8], Duration::ZERO);
-        assert!(matches!(audit.wish(Duration::ZERO), Wish::Read(_)));
-        audit.read(vec![Find { entry, version: 1 }], Duration::ZERO);
+        let mut audit = found_by_the_first_slice(&config);
         let Wish::Wait(next) = audit.wish(Duration::ZERO) else {
             panic!("the next slice comes later");
         };
