@@ -34,7 +34,6 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// A broker with the topics that were kept.
     pub(crate) fn open(settings: &Settings) -> anyhow::Result<Self> {
         let purgatories = Purgatories::new()?;
         let folder = settings.data.as_deref().map(Folder::open).transpose()?;
@@ -70,7 +69,7 @@ impl Broker {
     pub(crate) fn handle(&self, request: Option<RequestKind>, caller: &Caller) -> Reply {
         let topics = &self.topics;
         match request {
-            None => metadata::api_versions(Some(ResponseError::UnsupportedVersion)).into(),
+            None => metadata::api_versions(Some(Code::UnsupportedVersion)).into(),
             Some(RequestKind::ApiVersions(_)) => metadata::api_versions(None).into(),
             Some(RequestKind::Fetch(fetch)) => self.fetch(fetch, caller),
             Some(RequestKind::Produce(produce)) => self.produce(produce, caller),
@@ -93,7 +92,7 @@ impl Broker {
         // There are no fetch sessions here. A client that opens one (epoch 0) gets session 0, which means none, and names
         // all its partitions in every request; one that claims to have a session is told that it has not.
         if request.session_id != 0 {
-            let error = ResponseError::FetchSessionIdNotFound.code();
+            let error = Code::FetchSessionIdNotFound.code();
             return FetchResponse::default().with_error_code(error).into();
         }
         let max_wait = milliseconds(request.max_wait_ms);
@@ -110,8 +109,7 @@ impl Broker {
     }
 
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
-        let timeout = milliseconds(request.timeout_ms);
-        let acks = request.acks;
+        let (timeout, acks) = (milliseconds(request.timeout_ms), request.acks);
         let produced = Box::new(Produced::append(request, &self.topics));
         // High watermarks move, and requests wake up, once the follower has it.
         follow(produced.required(), self.replica_lag);
@@ -145,7 +143,7 @@ impl Broker {
             let (client, id) = (caller.client, &caller.client_id);
             log!("{client} ({id:?}) has a transactional id: refused, {CAUSE}");
         }
-        let error = ResponseError::UnsupportedVersion.code();
+        let error = Code::UnsupportedVersion.code();
         answer.with_error_code(error).with_producer_epoch(-1).into()
     }
 }

@@ -55,7 +55,6 @@ pub(crate) async fn run(options: &DemoOptions) -> anyhow::Result<()> {
     loaded
 }
 
-/// Has clients at work for so long, and sees whether they got everything.
 async fn drive(broker: &Broker, address: SocketAddr, seconds: u64) -> anyhow::Result<()> {
     let tally = Arc::new(Mutex::new(Tally {
         answered: 0,
@@ -125,17 +124,14 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     say!("\n{:24} {:>10} {:>10} {:>10}", "", "p50", "p99", "max")?;
     let names = ["produce to consumer", "produce to its answer"];
     for (name, times) in names.iter().zip([&tally.end_to_end, &tally.produce]) {
-        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| {
-            let micros = times.value_at_quantile(share);
-            format!("{:.2} ms", micros as f64 / 1e3)
-        });
+        let [p50, p99, max] = [0.5, 0.99, 1.0]
+            .map(|share| format!("{:.2} ms", times.value_at_quantile(share) as f64 / 1e3));
         say!("{name:24} {p50:>10} {p99:>10} {max:>10}")?;
     }
     let [answered, consumed, expected] = [tally.answered, tally.consumed, tally.expected];
     say!("\nanswered {answered}, consumed {consumed} of {expected}")
 }
 
-/// What the clients saw.
 #[derive(Clone)]
 struct Tally {
     answered: u64,
@@ -145,7 +141,6 @@ struct Tally {
     consumed: u64,
     /// From just before a record was produced until a consumer has it, in microseconds.
     end_to_end: Histogram<u64>,
-    /// From sending a produce request until its answer.
     produce: Histogram<u64>,
 }
 

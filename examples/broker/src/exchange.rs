@@ -16,9 +16,7 @@ pub(crate) struct Caller {
     pub(crate) address: SocketAddr,
     /// Where it is itself.
     pub(crate) client: SocketAddr,
-    /// What it calls itself.
     pub(crate) client_id: String,
-    /// Of its request.
     pub(crate) version: i16,
     /// Whether there is memory for the request to be parked. If not, it is answered at once.
     pub(crate) may_wait: bool,
@@ -27,15 +25,13 @@ pub(crate) struct Caller {
 }
 
 /// What a step of a request comes to: something, or the error that its client is told.
-pub(crate) type Outcome<T = ()> = Result<T, ResponseError>;
+pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
-/// The code on the wire.
 pub(crate) fn code<T>(outcome: &Outcome<T>) -> i16 {
     outcome.as_ref().map_or_else(|error| error.code(), |_| 0)
 }
 
-/// Nothing, or `error` if this does not hold.
-pub(crate) fn ensure(holds: bool, error: ResponseError) -> Outcome {
+pub(crate) fn ensure(holds: bool, error: Code) -> Outcome {
     holds.then_some(()).ok_or(error)
 }
 
@@ -84,7 +80,6 @@ impl<A: Into<Answer>> From<A> for Reply {
     }
 }
 
-/// Both ends of an answer that may be given later.
 pub(crate) fn answered_later() -> (Waiter, Waiting) {
     let (sender, answer) = oneshot::channel();
     let leave = None;

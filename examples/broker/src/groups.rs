@@ -44,7 +44,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How a coordinator behaves.
 pub(crate) struct Settings {
     /// How long an empty group waits for more members: Kafka's `group.initial.rebalance.delay.ms`, 3 s there.
     pub(crate) initial_delay: Duration,
@@ -87,7 +86,6 @@ pub(crate) struct Coordinator {
     groups: RwLock<BTreeMap<Id, Arc<Group>>>,
 }
 
-/// What all groups use.
 struct Shared {
     settings: Settings,
     rebalances: Purgatory<DelayedPhase>,
@@ -154,12 +152,10 @@ impl Coordinator {
         self.shared.sessions.shutdown();
     }
 
-    /// Members now.
     pub(crate) fn members(&self) -> usize {
         self.shared.sessions.stats().parked
     }
 
-    /// Rebalances that wait for members now.
     pub(crate) fn rebalances(&self) -> usize {
         self.shared.rebalances.stats().parked
     }
@@ -180,7 +176,6 @@ impl Coordinator {
         group.lock().note(&mut Journal::default(), changes)
     }
 
-    /// All offsets of all groups.
     fn committed(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         for group in self.all() {
@@ -201,10 +196,8 @@ impl Coordinator {
         self.groups.read().values().cloned().collect()
     }
 
-    /// The group of this id, which is made if it is missing.
     fn group_or_new(&self, id: &str) -> Outcome<Arc<Group>> {
-        let is_id = (1..=MAX_ID).contains(&id.len());
-        ensure(is_id, ResponseError::InvalidGroupId)?;
+        ensure((1..=MAX_ID).contains(&id.len()), Code::InvalidGroupId)?;
         let mut groups = self.groups.write();
         if let Some(group) = groups.get(id) {
             return Ok(Arc::clone(group));
@@ -219,7 +212,7 @@ impl Coordinator {
                     Id::clone(&state.id)
                 })
             });
-            groups.remove(&unused.ok_or(ResponseError::PolicyViolation)?);
+            groups.remove(&unused.ok_or(Code::PolicyViolation)?);
         }
         let group = Group::new(Id::from(id), &self.shared);
         groups.insert(Id::from(id), Arc::clone(&group));
@@ -232,8 +225,7 @@ impl Shared {
     fn charge(&self, bytes: usize) -> Outcome<Charge> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let charge = Arc::clone(&self.memory).try_acquire_many_owned(bytes);
-        let charge = charge.map_err(|_| ResponseError::GroupMaxSizeReached)?;
-        Ok(Arc::new(charge))
+        Ok(Arc::new(charge.map_err(|_| Code::GroupMaxSizeReached)?))
     }
 
     fn next_number(&self) -> u64 {
@@ -246,7 +238,6 @@ impl Shared {
         Id::from(format!("{client_id}-{process}-{number}"))
     }
 
-    /// Whether this process gave out a member id.
     fn has_given(&self, member: &str) -> bool {
         let mut parts = member.rsplit('-');
         parts.nth(1) == Some(self.process.as_str())

@@ -1,6 +1,6 @@
 //! The messages of Kafka's protocol that this broker knows, and what is in them, as `kafka-protocol` has them.
 
-pub use kafka_protocol::ResponseError;
+pub use kafka_protocol::ResponseError as Code;
 // By name, since `fetch_response` has a `LeaderIdAndEpoch` and a `NodeEndpoint` as well.
 pub use kafka_protocol::messages::produce_response::{
     PartitionProduceResponse, TopicProduceResponse,

@@ -26,7 +26,6 @@ const PARTING: Duration = Duration::from_secs(5);
 /// Pause after a failed accept. It usually means that there are no file descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// What all connections share.
 #[derive(Clone)]
 struct Context {
     broker: Arc<Broker>,
@@ -70,8 +69,7 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
     context.broker.shutdown();
     // Each connection holds a receiver until its end, and until that is logged.
     drop(context);
-    let parting = timeout(PARTING, stopping.closed());
-    if parting.await.is_err() {
+    if timeout(PARTING, stopping.closed()).await.is_err() {
         log!("some clients did not take their last answers");
     }
 }
@@ -151,10 +149,7 @@ impl Connection<'_> {
         let reply = self.limits.work(weight, handle).await;
         // A request that waits, if only for memory, keeps no more than its share of what is parked: else all might wait for
         // each other.
-        let is_enough = match &reply {
-            Reply::Now(answer) => 2 * answer.size <= elements,
-            _ => false,
-        };
+        let is_enough = matches!(&reply, Reply::Now(answer) if 2 * answer.size <= elements);
         let answered = is_enough.then_some((memory, decoded));
         let counted = if is_enough { elements } else { 0 };
         let Answer { size, read } = match reply {

@@ -15,7 +15,6 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes around the records of each partition in an answer.
 const AROUND: usize = 64;
 
-/// A fetch request with its partitions looked up.
 pub(crate) struct Fetch {
     topics: Vec<(TopicName, Vec<PartitionFetch>)>,
     min_bytes: u64,
@@ -52,7 +51,6 @@ impl Fetch {
         }
     }
 
-    /// The partitions to wait on.
     pub(crate) fn known_partitions(&self) -> Vec<Arc<Partition>> {
         let known = self.partitions().flat_map(|asked| &asked.partition);
         known.cloned().collect()
@@ -71,7 +69,7 @@ impl Fetch {
                 Ok(told.with_records(Some(records)))
             });
             // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
-            let failed = |error: ResponseError| {
+            let failed = |error: Code| {
                 PartitionData::default()
                     .with_error_code(error.code())
                     .with_high_watermark(-1)
@@ -86,8 +84,7 @@ impl Fetch {
                 .with_topic(name)
                 .with_partitions(partitions.collect())
         });
-        let responses = responses.collect();
-        FetchResponse::default().with_responses(responses)
+        FetchResponse::default().with_responses(responses.collect())
     }
 }
 
@@ -122,14 +119,14 @@ impl PartitionFetch {
         partition.find(self.offset, max_bytes, at_least_one)
     }
 
-    fn unreadable(&self, error: &io::Error) -> ResponseError {
+    fn unreadable(&self, error: &io::Error) -> Code {
         let offset = self.offset;
         // Gone since it was found: the oldest segments go when there are too many.
         if error.kind() == io::ErrorKind::NotFound {
-            return ResponseError::OffsetOutOfRange;
+            return Code::OffsetOutOfRange;
         }
         log!("partition {} from offset {offset}: {error}", self.index);
-        ResponseError::KafkaStorageError
+        Code::KafkaStorageError
     }
 
     fn readable_bytes(&self) -> Outcome<u64> {

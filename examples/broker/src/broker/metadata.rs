@@ -14,7 +14,7 @@ use std::sync::Arc;
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
 /// The versions handled here. Told also to a client that asked in a version which is not one of them, with that error.
-pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse {
+pub(crate) fn api_versions(error: Option<Code>) -> ApiVersionsResponse {
     let api_keys = APIS.iter().map(|(key, versions, _)| {
         ApiVersion::default()
             .with_api_key(*key as i16)
@@ -58,8 +58,7 @@ pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Calle
     // (The names of others are those of the request.)
     let found_size = |topic: &Arc<Topic>| topic.name.len() + PARTITION * topic.partitions.len();
     let size = found.iter().flatten().map(found_size).sum::<usize>();
-    let size = size + TOPIC * found.len();
-    Answer::unread(size, move || {
+    Answer::unread(size + TOPIC * found.len(), move || {
         let found = found.into_iter();
         let told = found.map(|found| found.map_or_else(identity, |topic| describe(&topic)));
         MetadataResponse::default()
@@ -116,12 +115,12 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
             partitions => partitions,
         };
         let created = match topic.replication_factor {
-            _ if named[&topic.name] > 1 => Err(ResponseError::InvalidRequest),
-            _ if !topic.configs.iter().all(holds) => Err(ResponseError::InvalidConfig),
-            _ if !topic.assignments.is_empty() => Err(ResponseError::InvalidReplicaAssignment),
+            _ if named[&topic.name] > 1 => Err(Code::InvalidRequest),
+            _ if !topic.configs.iter().all(holds) => Err(Code::InvalidConfig),
+            _ if !topic.assignments.is_empty() => Err(Code::InvalidReplicaAssignment),
             -1 | 1 if request.validate_only => topics.check_create(&topic.name, partitions),
             -1 | 1 => topics.create(&topic.name, partitions).map(|_| ()),
-            _ => Err(ResponseError::InvalidReplicationFactor),
+            _ => Err(Code::InvalidReplicationFactor),
         };
         CreatableTopicResult::default()
             .with_name(topic.name)
@@ -176,7 +175,6 @@ fn broker_configs(topics: &Topics) -> Vec<Config> {
     ]
 }
 
-/// Whether a topic that is created with this setting has it.
 fn holds(asked: &CreatableTopicConfig) -> bool {
     let is = |value: &str| asked.value.as_ref().is_none_or(|asked| **asked == *value);
     let mut configs = topic_configs().into_iter();
@@ -227,6 +225,6 @@ fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<C
         BROKER if asked.resource_name.is_empty() || *asked.resource_name == *NODE.to_string() => {
             Ok(broker_configs(topics))
         }
-        _ => Err(ResponseError::InvalidRequest),
+        _ => Err(Code::InvalidRequest),
     }
 }

@@ -34,7 +34,6 @@ struct State {
     deleted: bool,
 }
 
-/// Where a batch went.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Appended {
     pub(crate) base_offset: i64,
@@ -109,10 +108,10 @@ impl Partition {
         })
     }
 
-    fn failed(&self, what: &str, error: &io::Error) -> ResponseError {
+    fn failed(&self, what: &str, error: &io::Error) -> Code {
         let TopicPartition { topic, partition } = &self.key;
         log!("topic {topic}, partition {partition}: cannot {what}: {error}");
-        ResponseError::KafkaStorageError
+        Code::KafkaStorageError
     }
 
     /// The follower has the log up to `offset`: if that moves the high watermark, [checks](Self::check_up_to) who waits.
@@ -170,21 +169,21 @@ impl Partition {
                 let found = found.filter(|(_, offset)| *offset < state.high_watermark);
                 Ok(found.unwrap_or(NONE))
             }
-            _ => Err(ResponseError::InvalidRequest),
+            _ => Err(Code::InvalidRequest),
         }
     }
 }
 
 impl State {
     fn check_exists(&self) -> Outcome {
-        ensure(!self.deleted, ResponseError::UnknownTopicOrPartition)
+        ensure(!self.deleted, Code::UnknownTopicOrPartition)
     }
 
     /// A consumer may ask for any record that is kept, and for the one that will come next.
     fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
         let kept = self.log.start_offset..=self.log.end_offset;
-        ensure(kept.contains(&offset), ResponseError::OffsetOutOfRange)
+        ensure(kept.contains(&offset), Code::OffsetOutOfRange)
     }
 }
 
@@ -212,12 +211,10 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
             assert!(!next.is_finished());
         });
-        assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
+        assert_eq!(append(), Err(Code::UnknownTopicOrPartition));
         // Nor does a produce that is refused take a task: there is no runtime here that could run one.
         let request = produce_request(ACKS_ALL, 0, "missing", &[(0, None)]);
-        follow(
-            Produced::append(request, &topics).required(),
-            Duration::ZERO,
-        );
+        let required = Produced::append(request, &topics).required();
+        follow(required, Duration::ZERO);
     }
 }

@@ -27,19 +27,16 @@ impl Produced {
         let acks = request.acks;
         let topics = request.topic_data.into_iter().map(|topic| {
             let outcome = |data: &PartitionProduceData| {
-                let known = (ACKS_ALL..=1).contains(&acks);
-                ensure(known, ResponseError::InvalidRequiredAcks)?;
+                ensure((ACKS_ALL..=1).contains(&acks), Code::InvalidRequiredAcks)?;
                 let partition = topics.partition(&topic.name, data.index)?;
                 let records = data.records.as_ref();
-                let batch = Batch::from_producer(records.ok_or(ResponseError::InvalidRecord)?)?;
-                let appended = partition.append(&batch)?;
-                Ok((appended, partition))
+                let batch = Batch::from_producer(records.ok_or(Code::InvalidRecord)?)?;
+                Ok((partition.append(&batch)?, partition))
             };
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));
             let partitions = topic.partition_data.iter().map(partition).collect();
             // Its own, so that what waits for replicas does not keep the whole request.
-            let name = TopicName(text(&topic.name));
-            (name, partitions)
+            (TopicName(text(&topic.name)), partitions)
         });
         let topics = topics.collect();
         Self { acks, topics }
@@ -50,8 +47,7 @@ impl Produced {
         partitions.map(|(_, outcome)| outcome)
     }
 
-    /// The first error, if any partition has one.
-    pub(crate) fn error(&self) -> Option<ResponseError> {
+    pub(crate) fn error(&self) -> Option<Code> {
         self.outcomes().find_map(|it| it.as_ref().err()).copied()
     }
 
@@ -89,7 +85,7 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
     let outcome = outcome.and_then(|(appended, partition)| match acks {
         ACKS_ALL => {
             let replicated = partition.has_replicated(appended.end_offset);
-            let replicated = replicated.unwrap_or(Err(ResponseError::RequestTimedOut));
+            let replicated = replicated.unwrap_or(Err(Code::RequestTimedOut));
             replicated.map(|()| appended)
         }
         _ => Ok(appended),

@@ -24,7 +24,6 @@ pub(crate) struct Topic {
 
 pub(crate) struct Topics {
     by_name: RwLock<ByName>,
-    /// Where requests wait for partitions.
     purgatories: Purgatories,
     /// Where topics are kept, if not in memory.
     folder: Option<Folder>,
@@ -84,13 +83,13 @@ impl Topics {
 
     pub(crate) fn topic(&self, name: &str) -> Outcome<Arc<Topic>> {
         let found = self.by_name.read().get(name).cloned();
-        found.ok_or(ResponseError::UnknownTopicOrPartition)
+        found.ok_or(Code::UnknownTopicOrPartition)
     }
 
     pub(crate) fn partition(&self, topic: &str, index: i32) -> Outcome<Arc<Partition>> {
         let (topic, index) = (self.topic(topic)?, usize::try_from(index).ok());
         let found = index.and_then(|index| topic.partitions.get(index).cloned());
-        found.ok_or(ResponseError::UnknownTopicOrPartition)
+        found.ok_or(Code::UnknownTopicOrPartition)
     }
 
     pub(crate) fn create(&self, name: &str, partitions: i32) -> Outcome<Arc<Topic>> {
@@ -111,7 +110,7 @@ impl Topics {
     pub(crate) fn delete(&self, name: &str) -> Outcome<Arc<Topic>> {
         let mut by_name = self.by_name.write();
         let topic = by_name.get(name).cloned();
-        let topic = topic.ok_or(ResponseError::UnknownTopicOrPartition)?;
+        let topic = topic.ok_or(Code::UnknownTopicOrPartition)?;
         if let Some(folder) = &self.folder {
             logged("delete", name, folder.delete(name))?;
         }
@@ -121,17 +120,15 @@ impl Topics {
         Ok(topic)
     }
 
-    /// Whether [`create`](Self::create) would.
     pub(crate) fn check_create(&self, name: &str, partitions: i32) -> Outcome {
         check(&self.by_name.read(), name, partitions)
     }
 
-    /// The topic of this name, created if it is missing.
     pub(crate) fn find_or_create(&self, name: &str) -> Outcome<Arc<Topic>> {
         self.topic(name)
             .or_else(|_| match self.create(name, self.default_partitions) {
                 // Another client came first.
-                Err(ResponseError::TopicAlreadyExists) => self.topic(name),
+                Err(Code::TopicAlreadyExists) => self.topic(name),
                 created => created,
             })
     }
@@ -141,24 +138,22 @@ impl Topics {
 fn logged<T>(what: &str, topic: &str, done: io::Result<T>) -> Outcome<T> {
     done.map_err(|error| {
         log!("cannot {what} topic {topic}: {error}");
-        ResponseError::KafkaStorageError
+        Code::KafkaStorageError
     })
 }
 
-/// Whether a topic of this name may be created with this number of partitions.
 fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
     let is_legal = is_name && name.bytes().all(legal);
-    ensure(is_legal, ResponseError::InvalidTopicException)?;
-    let is_new = !by_name.contains_key(name);
-    ensure(is_new, ResponseError::TopicAlreadyExists)?;
+    ensure(is_legal, Code::InvalidTopicException)?;
+    ensure(!by_name.contains_key(name), Code::TopicAlreadyExists)?;
     let count = usize::try_from(partitions).unwrap_or(0);
     let is_count = (1..=MAX_PARTITIONS).contains(&count);
-    ensure(is_count, ResponseError::InvalidPartitions)?;
+    ensure(is_count, Code::InvalidPartitions)?;
     let all = by_name.values().map(|topic| topic.partitions.len());
     let has_room = all.sum::<usize>() + count <= MAX_PARTITIONS;
-    ensure(has_room, ResponseError::PolicyViolation)
+    ensure(has_room, Code::PolicyViolation)
 }
 
 #[cfg(test)]

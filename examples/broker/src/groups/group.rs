@@ -33,7 +33,6 @@ pub(super) struct Group {
     phases: ResolvedKey<DelayedPhase>,
 }
 
-/// What the lock of a group guards.
 pub(super) struct State {
     pub(super) id: Id,
     pub(super) shared: Arc<Shared>,
@@ -102,8 +101,7 @@ impl Group {
     pub(super) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> T) -> T {
         let (changed, begun, round) = {
             let mut state = self.lock();
-            let changed = change(&mut state);
-            (changed, state.begun.take(), state.round)
+            (change(&mut state), state.begun.take(), state.round)
         };
         if let Some(timeout) = begun {
             let phase = DelayedPhase {
@@ -157,7 +155,6 @@ impl DelayedOperation for DelayedPhase {
 }
 
 impl DelayedPhase {
-    /// Ends the phase, if it goes on still.
     fn end(self) {
         self.group.change(|state| state.end_phase(self.round));
     }
@@ -167,7 +164,7 @@ impl DelayedPhase {
         let mut state = self.group.lock();
         if state.round == self.round {
             for (id, member) in &mut state.members {
-                member.fail(id, ResponseError::NotCoordinator);
+                member.fail(id, Code::NotCoordinator);
             }
         }
     }
@@ -182,15 +179,12 @@ impl State {
     }
 
     pub(super) fn check_exists(&self) -> Outcome {
-        let exists = self.phase != Phase::Dead;
-        ensure(exists, ResponseError::CoordinatorNotAvailable)
+        ensure(self.phase != Phase::Dead, Code::CoordinatorNotAvailable)
     }
 
-    /// Checks that a member is who it says it is, in the generation that it says.
     pub(super) fn check_member(&self, id: &str, name: Option<&str>, generation: i32) -> Outcome {
         self.check_identity(id, name)?;
-        let is_current = generation == self.generation;
-        ensure(is_current, ResponseError::IllegalGeneration)
+        ensure(generation == self.generation, Code::IllegalGeneration)
     }
 
     /// Checks that a member is who it says it is.
@@ -198,9 +192,9 @@ impl State {
         self.check_exists()?;
         match instance.map(|instance| self.named(instance)) {
             // Another client has taken over the name.
-            Some(Some(current)) if **current != *member => Err(ResponseError::FencedInstanceId),
-            Some(None) => Err(ResponseError::UnknownMemberId),
-            _ if !self.members.contains_key(member) => Err(ResponseError::UnknownMemberId),
+            Some(Some(current)) if **current != *member => Err(Code::FencedInstanceId),
+            Some(None) => Err(Code::UnknownMemberId),
+            _ if !self.members.contains_key(member) => Err(Code::UnknownMemberId),
             _ => Ok(()),
         }
     }
@@ -219,7 +213,7 @@ impl State {
     /// A request of a member waits. A second one takes the place of the first.
     pub(super) fn park(&mut self, id: &Id, request: Parked, waiter: Waiter) {
         if let Some(member) = self.members.get_mut(id) {
-            member.fail(id, ResponseError::RebalanceInProgress);
+            member.fail(id, Code::RebalanceInProgress);
             member.parked = Some((request, waiter));
         }
         self.touch(id);
@@ -230,7 +224,7 @@ impl State {
         self.check_member(&request.member_id, instance, request.generation_id)?;
         self.touch(&request.member_id);
         let may_go_on = self.phase != Phase::PreparingRebalance;
-        ensure(may_go_on, ResponseError::RebalanceInProgress)
+        ensure(may_go_on, Code::RebalanceInProgress)
     }
 
     /// Whether the sender of `request` may commit now. A member that does is alive.
@@ -240,13 +234,13 @@ impl State {
         if generation < 0 && member.is_empty() && instance.is_none() {
             // A client that assigns its partitions itself, or an administrator: not beside members.
             self.check_exists()?;
-            return ensure(self.phase == Phase::Empty, ResponseError::UnknownMemberId);
+            return ensure(self.phase == Phase::Empty, Code::UnknownMemberId);
         }
         self.check_member(member, instance, generation)?;
         self.touch(member);
         // What it has read until it joins, it may still commit.
         let is_assigned = self.phase != Phase::CompletingRebalance;
-        ensure(is_assigned, ResponseError::RebalanceInProgress)
+        ensure(is_assigned, Code::RebalanceInProgress)
     }
 
     /// Takes out the members that are meant. Where the phase may await a sync of theirs, the caller begins another.
@@ -257,11 +251,10 @@ impl State {
         meant.len()
     }
 
-    /// Takes a member out, and ends its wait.
     pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);
-            member.fail(id, ResponseError::UnknownMemberId);
+            member.fail(id, Code::UnknownMemberId);
         }
         if self.leader.as_ref() == Some(id) {
             self.leader = None;

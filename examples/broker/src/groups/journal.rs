@@ -20,16 +20,13 @@ const TIMES: u64 = 4;
 /// What an entry takes in memory beside its texts, roughly.
 const ENTRY: usize = 128;
 
-/// The committed offsets of one group.
 pub(super) type Offsets = BTreeMap<At, Committed>;
 
-/// Topic and partition.
 pub(super) type At = (Id, i32);
 
 /// What is committed at a place from then on, if anything.
 pub(super) type Noted = (At, Option<Committed>);
 
-/// What was committed for a partition.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Committed {
     pub(super) offset: i64,

@@ -21,7 +21,6 @@ pub(super) const MAX_ID: usize = 255;
 /// Most of a client id that goes into a member id, in bytes.
 const MAX_CLIENT_ID: usize = 128;
 
-/// Most protocols that one member may offer.
 const MAX_PROTOCOLS: usize = 64;
 
 /// What a protocol takes in memory beside its texts, roughly.
@@ -52,7 +51,6 @@ pub(super) enum Parked {
 
 /// What a member says of itself, and asks for, each time that it joins.
 pub(super) struct Terms {
-    /// Of its request.
     pub(super) version: i16,
     pub(super) client_id: Id,
     pub(super) client_host: Id,
@@ -65,8 +63,7 @@ pub(super) struct Terms {
 }
 
 impl Member {
-    /// Ends its wait with an error.
-    pub(super) fn fail(&mut self, id: &str, error: ResponseError) {
+    pub(super) fn fail(&mut self, id: &str, error: Code) {
         match self.parked.take() {
             Some((Parked::Join, waiter)) => waiter.answer(join_failed(id, error)),
             Some((Parked::Sync, waiter)) => waiter.answer(sync_failed(error)),
@@ -80,15 +77,15 @@ impl Terms {
     pub(super) fn of(asked: &JoinGroupRequest, caller: &Caller, shared: &Shared) -> Outcome<Self> {
         let session_timeout = milliseconds(asked.session_timeout_ms);
         let is_session = SESSION.contains(&session_timeout);
-        ensure(is_session, ResponseError::InvalidSessionTimeout)?;
+        ensure(is_session, Code::InvalidSessionTimeout)?;
         let is_name = |name: &StrBytes| (1..=MAX_ID).contains(&name.len());
         let is_named = asked.group_instance_id.as_ref().is_none_or(is_name);
-        ensure(is_named, ResponseError::InvalidRequest)?;
+        ensure(is_named, Code::InvalidRequest)?;
         let client_id = &caller.client_id;
         let client_id = &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)];
         let offered = &asked.protocols;
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
-        ensure(is_few, ResponseError::InconsistentGroupProtocol)?;
+        ensure(is_few, Code::InconsistentGroupProtocol)?;
         let bytes = offered.iter();
         let bytes = bytes.map(|it| PROTOCOL + it.name.len() + it.metadata.len());
         let charge = shared.charge(bytes.sum())?;
@@ -106,7 +103,6 @@ impl Terms {
         })
     }
 
-    /// The names of its protocols.
     pub(super) fn names(&self) -> impl Iterator<Item = &Id> {
         self.protocols.iter().map(|(name, _)| name)
     }
@@ -119,7 +115,7 @@ impl Terms {
     }
 }
 
-pub(super) fn join_failed(member: &str, error: ResponseError) -> JoinGroupResponse {
+pub(super) fn join_failed(member: &str, error: Code) -> JoinGroupResponse {
     JoinGroupResponse::default()
         .with_error_code(error.code())
         // Versions before 7 have no null here.
@@ -127,6 +123,6 @@ pub(super) fn join_failed(member: &str, error: ResponseError) -> JoinGroupRespon
         .with_member_id(text(member))
 }
 
-pub(super) fn sync_failed(error: ResponseError) -> SyncGroupResponse {
+pub(super) fn sync_failed(error: Code) -> SyncGroupResponse {
     SyncGroupResponse::default().with_error_code(error.code())
 }

@@ -11,7 +11,6 @@ use std::sync::Weak;
 use std::time::Duration;
 
 impl State {
-    /// Takes in a member, or refuses it.
     pub(super) fn join(&mut self, request: &JoinGroupRequest, terms: Terms, waiter: Waiter) {
         let id = match &*request.member_id {
             "" => self.shared.fresh_id(&terms.client_id),
@@ -26,7 +25,7 @@ impl State {
                 self.touch(&id);
                 waiter.answer(joined(self, &id));
             }
-            Err(error @ ResponseError::MemberIdRequired) => waiter.answer(join_failed(&id, error)),
+            Err(error @ Code::MemberIdRequired) => waiter.answer(join_failed(&id, error)),
             Err(error) => waiter.answer(join_failed(&request.member_id, error)),
         }
     }
@@ -42,7 +41,7 @@ impl State {
                 None => self.add(id, request, terms),
             },
             // It has to come again with its id: or one that gets no answer and joins anew would leave a member behind.
-            None if is_new && terms.version >= 4 => Err(ResponseError::MemberIdRequired),
+            None if is_new && terms.version >= 4 => Err(Code::MemberIdRequired),
             None if !self.members.contains_key(id) && self.shared.has_given(id) => {
                 self.add(id, request, terms)
             }
@@ -62,19 +61,19 @@ impl State {
                     && terms.names().any(|name| self.all_support(name))
             }
         };
-        ensure(agreeable, ResponseError::InconsistentGroupProtocol)
+        ensure(agreeable, Code::InconsistentGroupProtocol)
     }
 
     fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
         let has_room = self.members.len() < self.shared.settings.max_members;
-        ensure(has_room, ResponseError::GroupMaxSizeReached)?;
+        ensure(has_room, Code::GroupMaxSizeReached)?;
         let number = self.shared.next_number();
         let (group, timeout) = (Weak::clone(&self.group), terms.session_timeout);
         let tracked = self.shared.sessions.try_track(number, group, timeout);
         tracked.map_err(|rejected| match rejected.reason() {
-            RejectReason::ShutDown => ResponseError::NotCoordinator,
+            RejectReason::ShutDown => Code::NotCoordinator,
             // There are as many sessions as there may be.
-            _ => ResponseError::GroupMaxSizeReached,
+            _ => Code::GroupMaxSizeReached,
         })?;
         if self.members.is_empty() {
             self.protocol_type = Some(Id::from(&*request.protocol_type));
@@ -95,7 +94,7 @@ impl State {
     /// led, it is not told so: it would assign anew, and the assignment stands. The next rebalance elects a leader.
     fn replace(&mut self, before: &Id, id: &Id, terms: Terms) -> bool {
         if let Some(mut member) = self.members.remove(before) {
-            member.fail(before, ResponseError::FencedInstanceId);
+            member.fail(before, Code::FencedInstanceId);
             member.terms = terms;
             self.members.insert(Id::clone(id), member);
         }
@@ -107,7 +106,7 @@ impl State {
     /// A member joins again: because it was told to, because it wants a rebalance, or because it missed an answer.
     fn take_back(&mut self, id: &Id, terms: Terms) -> Outcome<bool> {
         let member = self.members.get_mut(id);
-        let member = member.ok_or(ResponseError::UnknownMemberId)?;
+        let member = member.ok_or(Code::UnknownMemberId)?;
         let changed = member.terms.protocols != terms.protocols;
         let leads = self.leader.as_ref() == Some(id);
         let rebalances = match self.phase {
@@ -127,10 +126,7 @@ impl State {
     pub(super) fn leave(&mut self, member: &str, instance: Option<&str>) -> Outcome {
         let id = match (member, instance) {
             // An administrator removes a static member by its name.
-            ("", Some(instance)) => {
-                let id = self.named(instance).cloned();
-                id.ok_or(ResponseError::UnknownMemberId)?
-            }
+            ("", Some(instance)) => self.named(instance).cloned().ok_or(Code::UnknownMemberId)?,
             _ => {
                 self.check_identity(member, instance)?;
                 Id::from(member)
@@ -151,7 +147,7 @@ impl State {
     /// All members have to join again, if they are not about to.
     pub(super) fn rebalance(&mut self) {
         if !matches!(self.phase, Phase::PreparingRebalance | Phase::Dead) {
-            self.answer_each(|_, _| sync_failed(ResponseError::RebalanceInProgress));
+            self.answer_each(|_, _| sync_failed(Code::RebalanceInProgress));
             self.await_joins(self.phase == Phase::Empty);
         }
     }
@@ -178,7 +174,6 @@ impl State {
         }
     }
 
-    /// Ends the phase of `round`, if it goes on still.
     pub(super) fn end_phase(&mut self, round: u64) {
         match self.phase {
             _ if self.round != round => {}
@@ -297,16 +292,16 @@ impl State {
         };
         let agree = agrees(request.protocol_type.as_deref(), &self.protocol_type)
             && agrees(request.protocol_name.as_deref(), &self.protocol);
-        ensure(agree, ResponseError::InconsistentGroupProtocol)?;
+        ensure(agree, Code::InconsistentGroupProtocol)?;
         let may_go_on = self.phase != Phase::PreparingRebalance;
-        ensure(may_go_on, ResponseError::RebalanceInProgress)
+        ensure(may_go_on, Code::RebalanceInProgress)
     }
 
     /// Gives every member what the leader has assigned to it, which may be nothing.
     fn assign(&mut self, assignments: &[SyncGroupRequestAssignment]) -> Outcome {
         let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
         let charge = self.shared.charge(bytes.sum());
-        self.assigned = Some(charge.map_err(|_| ResponseError::UnknownServerError)?);
+        self.assigned = Some(charge.map_err(|_| Code::UnknownServerError)?);
         for assigned in assignments {
             if let Some(member) = self.members.get_mut(&*assigned.member_id) {
                 member.assignment = Bytes::copy_from_slice(&assigned.assignment);

@@ -30,20 +30,18 @@ impl Coordinator {
         let mut journal = self.journal.lock();
         let mut commit = |topic: &str, offset: &OffsetCommitRequestPartition| {
             let (index, metadata) = (offset.partition_index, &offset.committed_metadata);
-            let is_there = is_partition(topic, index);
-            ensure(is_there, ResponseError::UnknownTopicOrPartition)?;
+            ensure(is_partition(topic, index), Code::UnknownTopicOrPartition)?;
             // No member joins a group of a negative generation: it is there to keep offsets.
             let group = match asked.generation_id_or_member_epoch {
                 0.. => self.group(&asked.group_id),
                 _ => Some(self.group_or_new(&asked.group_id)?),
             };
-            let group = group.ok_or(ResponseError::IllegalGeneration)?;
+            let group = group.ok_or(Code::IllegalGeneration)?;
             let mut state = group.lock();
             // Before what may be wrong with the offset: a client that is no member any more has to learn that, and join again.
             state.check_commit(asked)?;
             let length = metadata.as_ref().map_or(0, |text| text.len());
-            let is_short = length <= MAX_OFFSET_METADATA;
-            ensure(is_short, ResponseError::OffsetMetadataTooLarge)?;
+            ensure(length <= MAX_OFFSET_METADATA, Code::OffsetMetadataTooLarge)?;
             let mut committed = Committed {
                 offset: offset.committed_offset,
                 leader_epoch: offset.committed_leader_epoch,
@@ -51,7 +49,7 @@ impl Coordinator {
                 charge: None,
             };
             let charge = self.shared.charge(committed.size(topic));
-            committed.charge = Some(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
+            committed.charge = Some(charge.map_err(|_| Code::InvalidCommitOffsetSize)?);
             let at = (Id::from(topic), index);
             state.note(&mut journal, vec![(at, Some(committed))])
         };
@@ -123,11 +121,10 @@ impl Coordinator {
         let mut journal = self.journal.lock();
         let state = group.as_ref().map(|group| group.lock());
         let Some(mut state) = state.filter(|state| state.phase != Phase::Dead) else {
-            return answer.with_error_code(ResponseError::GroupIdNotFound.code());
+            return answer.with_error_code(Code::GroupIdNotFound.code());
         };
         let mut delete = |topic: &str, index| {
-            let is_unused = state.phase == Phase::Empty;
-            ensure(is_unused, ResponseError::GroupSubscribedToTopic)?;
+            ensure(state.phase == Phase::Empty, Code::GroupSubscribedToTopic)?;
             state.forget(&mut journal, vec![(Id::from(topic), index)])
         };
         let topics = asked.topics.into_iter().map(|topic| {
@@ -173,11 +170,11 @@ impl Coordinator {
     }
 
     fn delete_group(&self, id: &str) -> Outcome {
-        let group = self.group(id).ok_or(ResponseError::GroupIdNotFound)?;
+        let group = self.group(id).ok_or(Code::GroupIdNotFound)?;
         let mut journal = self.journal.lock();
         let mut state = group.lock();
-        ensure(state.phase != Phase::Dead, ResponseError::GroupIdNotFound)?;
-        ensure(state.phase == Phase::Empty, ResponseError::NonEmptyGroup)?;
+        ensure(state.phase != Phase::Dead, Code::GroupIdNotFound)?;
+        ensure(state.phase == Phase::Empty, Code::NonEmptyGroup)?;
         let all = state.offsets.keys().cloned().collect();
         state.forget(&mut journal, all)?;
         state.phase = Phase::Dead;
@@ -202,7 +199,7 @@ impl State {
         let lines: Vec<_> = lines.collect();
         journal.append(&lines).map_err(|error| {
             log!("cannot keep offsets: {error}");
-            ResponseError::KafkaStorageError
+            Code::KafkaStorageError
         })?;
         for (at, committed) in changes {
             match committed {

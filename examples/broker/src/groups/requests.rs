@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a client is told whose request would wait, if there is no memory for that: it tries again.
-const NO_ROOM: ResponseError = ResponseError::CoordinatorNotAvailable;
+const NO_ROOM: Code = Code::CoordinatorNotAvailable;
 
 impl Coordinator {
     /// Does what a request of groups asks. `is_partition` knows the topics of the broker.
@@ -55,15 +55,14 @@ impl Coordinator {
 
     fn sync(&self, request: &SyncGroupRequest, caller: &Caller) -> Reply {
         match self.group(&request.group_id) {
-            None => sync_failed(ResponseError::UnknownMemberId).into(),
+            None => sync_failed(Code::UnknownMemberId).into(),
             Some(_) if !caller.may_wait => sync_failed(NO_ROOM).into(),
             Some(group) => waiting(group, |state, waiter| state.sync(request, waiter)),
         }
     }
 
     fn heartbeat(&self, asked: &HeartbeatRequest) -> HeartbeatResponse {
-        let group = self.group(&asked.group_id);
-        let group = group.ok_or(ResponseError::UnknownMemberId);
+        let group = self.group(&asked.group_id).ok_or(Code::UnknownMemberId);
         let beat = group.and_then(|group| group.lock().heartbeat(asked));
         HeartbeatResponse::default().with_error_code(code(&beat))
     }
@@ -71,10 +70,9 @@ impl Coordinator {
     fn leave(&self, asked: &LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
         let group = self.group(&asked.group_id);
         let leave = |identity: &MemberIdentity| {
-            let group = group.as_ref().ok_or(ResponseError::UnknownMemberId)?;
+            let group = group.as_ref().ok_or(Code::UnknownMemberId)?;
             let instance = identity.group_instance_id.as_deref();
-            let member = &identity.member_id;
-            group.change(|state| state.leave(member, instance))
+            group.change(|state| state.leave(&identity.member_id, instance))
         };
         let answer = LeaveGroupResponse::default();
         if version < 3 {
@@ -144,7 +142,7 @@ fn refuse_kip_848(asked: &ConsumerGroupHeartbeatRequest, caller: &Caller) -> Rep
         log!("{client}, for group {group:?}: refused, {REASON}");
     }
     ConsumerGroupHeartbeatResponse::default()
-        .with_error_code(ResponseError::UnsupportedVersion.code())
+        .with_error_code(Code::UnsupportedVersion.code())
         .with_error_message(Some(text(REASON)))
         .into()
 }

@@ -23,7 +23,6 @@ const REBALANCE: Duration = Duration::from_secs(30);
 struct World {
     coordinator: Coordinator,
     clock: ManualClock,
-    /// What its clients call themselves.
     client_id: String,
     /// Whether there is memory for what has to wait.
     may_wait: bool,
@@ -235,13 +234,11 @@ impl World {
         self.stabilised((0..members).map(|_| self.join().1).collect(), members)
     }
 
-    /// What administrators are told of the group.
     fn described(&self) -> DescribedGroup {
         let request = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
         self.ask(request, 5).answer().groups.remove(0)
     }
 
-    /// How far it has come.
     fn phase(&self) -> String {
         self.described().group_state.to_string()
     }

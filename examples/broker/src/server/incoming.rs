@@ -33,7 +33,6 @@ impl<R: Display> From<R> for End {
     }
 }
 
-/// The reading half of a connection.
 pub(crate) struct Incoming<'a> {
     socket: ReadHalf<'a>,
     buffer: BytesMut,
@@ -79,7 +78,6 @@ impl<'a> Incoming<'a> {
         Ok(Sent::Request(frame::take(&mut self.buffer, length), memory))
     }
 
-    /// Waits for the first byte of a request.
     async fn begin(&mut self) -> Result<(), End> {
         // Not to keep the memory of the request before.
         self.buffer = BytesMut::new();
@@ -119,8 +117,7 @@ impl<'a> Incoming<'a> {
             return Err(misfit());
         }
         self.read_up_to(PREFIX + START, arrival).await?;
-        let start = frame::take(&mut self.buffer, START);
-        let refusal = refuse(&start).ok_or_else(misfit)?;
+        let refusal = refuse(&frame::take(&mut self.buffer, START)).ok_or_else(misfit)?;
         let mut left = length - START;
         while left > 0 {
             self.read_up_to(left.min(ALLOWANCE), arrival).await?;

@@ -36,7 +36,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MIB: usize = 1024 * 1024;
 const UNIT: usize = 1024;
 
-/// What there is for all connections of a server.
 pub(crate) struct Limits {
     memory: Arc<Semaphore>,
     parked: Arc<Semaphore>,

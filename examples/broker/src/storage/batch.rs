@@ -21,7 +21,6 @@ const COMPRESSION_MASK: i16 = 0b111;
 const TRANSACTIONAL: i16 = 1 << 4;
 const CONTROL: i16 = 1 << 5;
 
-/// Which batch of which idempotent producer this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sequence {
     pub producer_id: i64,
@@ -50,19 +49,17 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Checks the header and the checksum.
     fn read(bytes: &Bytes) -> Outcome<Self> {
-        ensure(bytes.len() <= MAX_BATCH, ResponseError::MessageTooLarge)?;
-        let mut header = bytes.get(..HEADER).ok_or(ResponseError::CorruptMessage)?;
-        let (_base_offset, length, _leader_epoch) =
-            (header.get_i64(), header.get_i32(), header.get_i32());
-        let length = length_of(length);
+        ensure(bytes.len() <= MAX_BATCH, Code::MessageTooLarge)?;
+        let mut header = bytes.get(..HEADER).ok_or(Code::CorruptMessage)?;
+        let (_base_offset, length) = (header.get_i64(), length_of(header.get_i32()));
+        let _leader_epoch = header.get_i32();
         let is_whole = (HEADER..=bytes.len()).contains(&length);
-        ensure(is_whole, ResponseError::CorruptMessage)?;
+        ensure(is_whole, Code::CorruptMessage)?;
         let is_one = header.get_u8() == 2 && length == bytes.len();
-        ensure(is_one, ResponseError::InvalidRecord)?;
+        ensure(is_one, Code::InvalidRecord)?;
         let checksum = crc32c::crc32c(&bytes[ATTRIBUTES..]);
-        ensure(header.get_u32() == checksum, ResponseError::CorruptMessage)?;
+        ensure(header.get_u32() == checksum, Code::CorruptMessage)?;
         let (attributes, last_offset_delta) = (header.get_i16(), header.get_i32());
         let (base_timestamp, max_timestamp) = (header.get_i64(), header.get_i64());
         let sequence = Sequence {
@@ -73,7 +70,7 @@ impl Batch {
         let records = header.get_i32();
         let counted = records >= 1 && records - 1 == last_offset_delta;
         let is_plain = attributes & (CONTROL | TRANSACTIONAL) == 0;
-        ensure(counted && is_plain, ResponseError::InvalidRecord)?;
+        ensure(counted && is_plain, Code::InvalidRecord)?;
         Ok(Self {
             records,
             base_timestamp,
@@ -86,14 +83,12 @@ impl Batch {
 
     /// The batch at the start of what was stored, and the offset of its first record.
     pub(crate) fn from_storage(bytes: &Bytes) -> Outcome<(i64, Self)> {
-        let header = bytes.get(..LENGTH_END);
-        let mut header = header.ok_or(ResponseError::CorruptMessage)?;
+        let mut header = bytes.get(..LENGTH_END).ok_or(Code::CorruptMessage)?;
         let (offset, length) = (header.get_i64(), length_of(header.get_i32()));
-        ensure(length <= bytes.len(), ResponseError::CorruptMessage)?;
+        ensure(length <= bytes.len(), Code::CorruptMessage)?;
         Ok((offset, Self::read(&bytes.slice(..length))?))
     }
 
-    /// In bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
@@ -134,12 +129,12 @@ fn check_records(count: i32, codec: i16, bytes: &[u8]) -> Outcome {
         4 => ruzstd::decoding::StreamingDecoder::new(bytes)
             .map_err(io::Error::other)
             .and_then(|bytes| holds(count, bytes)),
-        _ => return Err(ResponseError::UnsupportedCompressionType),
+        _ => return Err(Code::UnsupportedCompressionType),
     };
     match counted {
         Ok(true) => Ok(()),
-        Ok(false) => Err(ResponseError::InvalidRecord),
-        Err(_) => Err(ResponseError::CorruptMessage),
+        Ok(false) => Err(Code::InvalidRecord),
+        Err(_) => Err(Code::CorruptMessage),
     }
 }
 
@@ -170,8 +165,7 @@ fn read_length(records: &mut impl Read) -> io::Result<u64> {
             break;
         }
     }
-    let is_negative = value & 1 == 1;
-    Ok(if is_negative { 0 } else { value >> 1 })
+    Ok(if value & 1 == 1 { 0 } else { value >> 1 })
 }
 
 fn unpack_snappy(bytes: &[u8]) -> io::Result<Vec<u8>> {
@@ -181,8 +175,7 @@ fn unpack_snappy(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     let mut rest = bytes.get(SNAPPY_HEADER..).unwrap_or_default();
     while let Some((length, after)) = rest.split_first_chunk() {
-        let length = u32::from_be_bytes(*length) as usize;
-        let split = after.split_at_checked(length);
+        let split = after.split_at_checked(u32::from_be_bytes(*length) as usize);
         let (block, after) = split.ok_or(io::ErrorKind::UnexpectedEof)?;
         unpacked.extend(unpack_block(block, MAX_UNPACKED - unpacked.len() as u64)?);
         rest = after;
@@ -212,10 +205,8 @@ mod tests {
             assert_eq!(error, Err(io::ErrorKind::FileTooLarge));
         }
         // A record of as many bytes as there may be, behind its length.
-        let record = Read::chain(
-            &b"\x80\x80\x80\x80\x02"[..],
-            io::repeat(0).take(MAX_UNPACKED),
-        );
+        let zeros = io::repeat(0).take(MAX_UNPACKED);
+        let record = Read::chain(&b"\x80\x80\x80\x80\x02"[..], zeros);
         assert_eq!(holds(1, record).ok(), Some(false));
     }
 }

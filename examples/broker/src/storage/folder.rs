@@ -34,12 +34,10 @@ impl Folder {
         })
     }
 
-    /// The file with the offsets of consumer groups.
     pub(crate) fn offsets(&self) -> PathBuf {
         self.path.join(OFFSETS)
     }
 
-    /// The folder of a partition.
     pub(crate) fn partition(&self, topic: &str, partition: i32) -> PathBuf {
         self.path.join(topic).join(partition.to_string())
     }
@@ -55,8 +53,7 @@ impl Folder {
             if name.starts_with(NEW) || name.starts_with(OLD) {
                 fs::remove_dir_all(&path)?;
             } else if name != LOCK && !name.starts_with(OFFSETS) {
-                let partitions = fs::read_dir(&path)?.count();
-                topics.push((name.to_owned(), partitions as i32));
+                topics.push((name.to_owned(), fs::read_dir(&path)?.count() as i32));
             }
         }
         Ok(topics)
@@ -103,8 +100,7 @@ mod tests {
     fn a_creation_takes_over_nothing_and_what_cannot_be_removed_is_deleted() {
         let kept = tempdir().expect("a folder");
         let folder = Folder::open(kept.path()).expect("a folder");
-        let left = folder.partition("+new-t", 4);
-        fs::create_dir_all(left).expect("a part of a topic");
+        fs::create_dir_all(folder.partition("+new-t", 4)).expect("a part of a topic");
         folder.create("t", 2).expect("a topic");
         assert_eq!(folder.topics().expect("topics"), [("t".into(), 2)]);
         // A file is no folder that could be removed.

@@ -41,17 +41,16 @@ impl Producers {
             return Ok(Some(original.base_offset));
         }
         let next = match sequence.producer_epoch.cmp(&last.sequence.producer_epoch) {
-            Ordering::Less => return Err(ResponseError::InvalidProducerEpoch),
+            Ordering::Less => return Err(Code::InvalidProducerEpoch),
             // The numbers count up to `i32::MAX` and then start again at 0.
             Ordering::Equal => last.sequence.base_sequence.wrapping_add(last.records) & i32::MAX,
             Ordering::Greater => 0,
         };
         let is_next = sequence.base_sequence == next;
-        ensure(is_next, ResponseError::OutOfOrderSequenceNumber)?;
+        ensure(is_next, Code::OutOfOrderSequenceNumber)?;
         Ok(None)
     }
 
-    /// Notes that `batch` was appended at `base_offset`.
     pub(crate) fn note(&mut self, batch: &Batch, base_offset: i64) {
         let Some(sequence) = batch.sequence else {
             return;

@@ -13,7 +13,6 @@ use std::sync::Arc;
 /// A segment that has this many bytes gets no more batches.
 const SEGMENT: u64 = 16 * 1024 * 1024;
 
-/// The files of one log.
 pub(crate) struct Segments {
     folder: PathBuf,
     segments: VecDeque<Segment>,
@@ -25,7 +24,6 @@ struct Segment {
     path: Arc<Path>,
 }
 
-/// Bytes of a segment.
 pub(crate) struct Piece {
     path: Arc<Path>,
     at: u64,
@@ -166,8 +164,7 @@ fn found_in(folder: &Path) -> io::Result<VecDeque<Segment>> {
         let name = path.file_name().and_then(|name| name.to_str());
         let start = name.and_then(|name| name.strip_suffix(".log")?.parse().ok());
         let no_segment = || io::Error::other(format!("{} is no segment", path.display()));
-        let start = start.ok_or_else(no_segment)?;
-        found.push(Segment::new(start, &path));
+        found.push(Segment::new(start.ok_or_else(no_segment)?, &path));
     }
     found.sort_by_key(|segment| segment.start);
     Ok(found.into())
@@ -181,8 +178,7 @@ mod tests {
     #[test]
     fn what_cannot_be_removed_stays_and_what_is_torn_goes() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = |start| folder.path().join(format!("{start:020}.log"));
-        let [oldest, second] = [0, 7].map(path);
+        let [oldest, second] = [0, 7].map(|start| folder.path().join(format!("{start:020}.log")));
         // A folder is no file that could be removed.
         fs::create_dir(&oldest).expect("a folder in its place");
         fs::write(&second, [0]).expect("the second one");

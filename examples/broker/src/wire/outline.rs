@@ -53,7 +53,6 @@ const MAX_ELEMENTS: usize = 20_000;
 
 /// A place in the bytes of a request.
 pub(crate) struct Walk<'a> {
-    /// What the client calls itself.
     pub(crate) client_id: &'a [u8],
     pub(crate) rest: &'a [u8],
     version: i16,
@@ -116,10 +115,7 @@ impl<'a> Walk<'a> {
                 }
                 _ if !has_field => {}
                 "s" => drop(self.text()?),
-                "b" => {
-                    let length = self.length(4)?;
-                    self.take(length)?;
-                }
+                "b" => drop(self.sized(4)?),
                 size => drop(self.take(size.parse().ok()?)?),
             }
             has_field = is_there;
@@ -129,7 +125,12 @@ impl<'a> Walk<'a> {
 
     /// A string; empty for null.
     pub(crate) fn text(&mut self) -> Option<&'a [u8]> {
-        let length = self.length(2)?;
+        self.sized(2)
+    }
+
+    /// Bytes behind their length.
+    fn sized(&mut self, width: usize) -> Option<&'a [u8]> {
+        let length = self.length(width)?;
         self.take(length)
     }
 

@@ -90,18 +90,16 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let is_taken = *api == ApiKey::Produce && versions.contains(&version);
     let mut walk = Walk::behind_header(rest, *api, version)?;
     walk.text()?;
-    let acks_and_timeout = walk.take(6)?;
-    let topics = walk.elements()?;
+    let (acks_and_timeout, topics) = (walk.take(6)?, walk.elements()?);
     let topic = String::from_utf8_lossy(walk.text()?).into_owned();
-    let partitions = walk.elements()?;
-    let index = walk.take(4)?.get_i32();
+    let (partitions, index) = (walk.elements()?, walk.take(4)?.get_i32());
     let is_answered = acks_and_timeout[..2] != [0, 0] && topics == 1 && partitions == 1;
     if !is_taken || !is_answered {
         return None;
     }
     let partition = PartitionProduceResponse::default()
         .with_index(index)
-        .with_error_code(ResponseError::MessageTooLarge.code())
+        .with_error_code(Code::MessageTooLarge.code())
         .with_base_offset(-1);
     let topic = TopicProduceResponse::default()
         .with_name(TopicName(StrBytes::from_string(topic)))

@@ -6,10 +6,7 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion, Request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// The version that tests fetch in.
 pub(crate) const FETCH: i16 = 11;
-
-/// The version that tests produce in.
 pub(crate) const PRODUCE: i16 = 8;
 
 pub(crate) struct Client {
@@ -41,7 +38,6 @@ impl Client {
         self.socket.write_all(bytes).expect("send");
     }
 
-    /// Sends a request and returns its correlation id.
     pub(crate) fn send<R: Request>(&mut self, version: i16, request: &R) -> i32 {
         let correlation = self.next_correlation;
         self.next_correlation += 1;
@@ -81,7 +77,6 @@ impl Client {
         assert_eq!(self.receive_frame(), None, "the connection is not closed");
     }
 
-    /// The partitions in the answer to a fetch that was sent.
     pub(crate) fn receive_fetched(&mut self, correlation: i32) -> Vec<PartitionData> {
         let answer = self.receive::<FetchRequest>(FETCH, correlation);
         assert_eq!(answer.error_code, 0);
@@ -95,7 +90,6 @@ impl Client {
         checked.collect()
     }
 
-    /// Fetches, and returns what came of each partition.
     pub(crate) fn fetch(&mut self, fetch: &FetchRequest) -> Vec<PartitionData> {
         let sent = self.send(FETCH, fetch);
         self.receive_fetched(sent)
@@ -130,7 +124,6 @@ impl Client {
         assert_eq!(answer.topics[0].error_code, 0);
     }
 
-    /// Deletes topics, and returns the error of each.
     pub(crate) fn delete_topics(&mut self, names: &[&str]) -> Vec<i16> {
         let answer = self.request(5, &delete_topics_request(names));
         let responses = answer.responses.into_iter();

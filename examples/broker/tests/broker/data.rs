@@ -39,7 +39,6 @@ impl Folder {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// What is in a folder of it, in order.
     fn entries(&self, folder: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path(folder)).expect("a folder");
         let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -159,15 +158,13 @@ fn a_torn_tail_is_cut_off() {
 /// 8 batches of 15 MB are more than a partition keeps: the oldest segments, of two each, go, also for later consumers.
 #[test]
 fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
-    let folder = Folder::new();
-    let fifteen = batch(&[&vec![7; 15 << 20]]);
+    let (folder, fifteen) = (Folder::new(), batch(&[&vec![7; 15 << 20]]));
     {
         let (_broker, mut client) = folder.open();
         client.create_topic("t", 1);
         let mut append = |offsets: Range<i64>| {
             for offset in offsets {
-                let appended = client.produce_to(-1, "t", 0, &fifteen);
-                assert_eq!(appended, (0, offset));
+                assert_eq!(client.produce_to(-1, "t", 0, &fifteen), (0, offset));
             }
             client.offset_at("t", -2).1
         };
@@ -189,8 +186,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     }
     {
         let (_broker, mut client) = folder.open();
-        let ends = [-2, -1].map(|end| client.offset_at("t", end).1);
-        assert_eq!(ends, [4, 9]);
+        assert_eq!([-2, -1].map(|end| client.offset_at("t", end).1), [4, 9]);
         let oldest = client.fetch(&fetch_from("t", &[(0, 4)], 0));
         assert!(records(&oldest[0])[61..] == fifteen[61..]);
         // The last batch of one segment, and the first one of the next.
@@ -222,8 +218,7 @@ fn a_deleted_topic_does_not_come_back() {
     // A topic that cannot be deleted keeps what was committed for it, and takes more.
     let in_the_way = folder.path("+old-t");
     fs::write(&in_the_way, "").expect("a file");
-    let refused = client.delete_topics(&["t"]);
-    assert_eq!(refused, [KAFKA_STORAGE_ERROR]);
+    assert_eq!(client.delete_topics(&["t"]), [KAFKA_STORAGE_ERROR]);
     assert_eq!(committed(&mut client), [(0, 7)]);
     let offsets = folder.path("+offsets");
     let before = fs::read(&offsets).expect("the journal");

@@ -17,7 +17,7 @@ mod versions;
 mod waits;
 
 // What most of them need.
-use broker::messages::{self, ResponseError as Code, *};
+use broker::messages::{self, Code, *};
 use client::*;
 use process::*;
 use requests::*;

@@ -23,7 +23,6 @@ fn get(broker: &Broker, path: &str) -> String {
     body.to_owned()
 }
 
-/// Waits until a figure of the fetch purgatory has this value.
 fn wait_for(broker: &Broker, figure: &str, value: u64) {
     let line = format!("purgatory_{figure}{{purgatory=\"fetch\"}} {value}");
     let is_there = || get(broker, "/metrics").lines().any(|it| it == line);
@@ -72,7 +71,7 @@ fn the_page_draws_a_busy_broker() {
     if !available("chromium", &["--version"]) {
         return;
     }
-    let broker =
+    let mut broker =
         Broker::run(command().args(["demo", "--seconds", "600", "--metrics", "127.0.0.1:0"]));
     let address = format!("http://{}/", broker.page());
     let mut chromium = Command::new("chromium");
@@ -103,4 +102,6 @@ fn the_page_draws_a_busy_broker() {
     assert!(places[0] < places[1] && places[2].is_none(), "{page}");
     assert!(page.contains("<td title=\""), "the oldest: {page}");
     assert!(!page.contains("class=\"alarm\""), "{page}");
+    // (It makes no reports of what is left.)
+    broker.end(Signal::KILL);
 }

@@ -18,7 +18,6 @@ pub(crate) fn fetch(topic: &str, partitions: i32, max_wait: i32) -> FetchRequest
     fetch_from(topic, &partitions, max_wait)
 }
 
-/// A fetch from these partitions of a topic, each from an offset.
 pub(crate) fn fetch_from(topic: &str, from: &[(i32, i64)], max_wait: i32) -> FetchRequest {
     let partitions = from.iter().map(|(index, offset)| {
         FetchPartition::default()
@@ -36,7 +35,6 @@ pub(crate) fn fetch_from(topic: &str, from: &[(i32, i64)], max_wait: i32) -> Fet
         .with_topics(vec![topic])
 }
 
-/// The bytes of records in what was fetched.
 pub(crate) fn records(data: &PartitionData) -> &[u8] {
     data.records.as_ref().expect("empty rather than null")
 }
@@ -154,13 +152,11 @@ pub(crate) fn commit_request(
         .with_topics(vec![topic])
 }
 
-/// The error of each partition.
 pub(crate) fn commit_errors(answer: &OffsetCommitResponse) -> Vec<i16> {
     let partitions = answer.topics[0].partitions.iter();
     partitions.map(|partition| partition.error_code).collect()
 }
 
-/// Asks for all offsets of a group.
 pub(crate) fn offsets_request(group: &str) -> OffsetFetchRequest {
     let request = OffsetFetchRequest::default().with_topics(None);
     request.with_group_id(self::group(group))
@@ -168,8 +164,7 @@ pub(crate) fn offsets_request(group: &str) -> OffsetFetchRequest {
 
 /// Partition and offset of all that was committed by [`commit_request`]s.
 pub(crate) fn offsets(answer: OffsetFetchResponse) -> Vec<(i32, i64)> {
-    let topics = answer.topics.into_iter();
-    let partitions = topics.flat_map(|topic| topic.partitions);
+    let partitions = answer.topics.into_iter().flat_map(|topic| topic.partitions);
     let offsets = partitions.map(|found| {
         let metadata = found.metadata.expect("empty rather than null");
         assert_eq!(metadata.trim(), found.committed_offset.to_string());
@@ -190,12 +185,10 @@ pub(crate) fn forget_request(group: &str, partition: i32) -> OffsetDeleteRequest
         .with_topics(vec![topic])
 }
 
-/// A record batch of one record per value.
 pub(crate) fn batch(values: &[&[u8]]) -> Vec<u8> {
     batch_from(-1, -1, -1, values)
 }
 
-/// A record batch of an idempotent producer.
 pub(crate) fn batch_from(id: i64, epoch: i16, sequence: i32, values: &[&[u8]]) -> Vec<u8> {
     let records = (0..).zip(values).map(|(offset, value)| Record {
         transactional: false,
@@ -231,7 +224,6 @@ pub(crate) fn patched(batch: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     batch
 }
 
-/// A request frame.
 pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> Vec<u8> {
     let header = RequestHeader::default()
         .with_request_api_key(R::KEY)

@@ -48,8 +48,7 @@ fn check_batch(bytes: &Bytes) {
     const SUMMED: usize = 21;
     let mut right = BytesMut::from(&bytes[..]);
     if let Some(summed) = bytes.get(SUMMED..) {
-        let checksum = crc32c::crc32c(summed);
-        right[CHECKSUM..SUMMED].copy_from_slice(&checksum.to_be_bytes());
+        right[CHECKSUM..SUMMED].copy_from_slice(&crc32c::crc32c(summed).to_be_bytes());
     }
     for bytes in [bytes, &right.freeze()] {
         let Ok(batch) = Batch::from_producer(bytes) else {

@@ -16,7 +16,6 @@ fn commit(world: &World, member: &str, generation: i32, partition: i32, offset: 
     commit_all(world, by, &[(partition, offset)], 0)[0]
 }
 
-/// All that a group has committed.
 fn committed_by(world: &World, group: &str) -> Vec<(i32, i64)> {
     offsets(world.ask(offsets_request(group), 7).answer())
 }
@@ -189,8 +188,7 @@ fn start(kept: &TempDir) -> World {
 #[test]
 fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     let kept = tempdir().expect("a folder");
-    let world = start(&kept);
-    let both = vec![(0, 7), (1, 8)];
+    let (world, both) = (start(&kept), vec![(0, 7), (1, 8)]);
     let commit = |world: &World, group| commit_all(world, (group, "", -1), &both, 9);
     let found = |world: &World| ["g", "h"].map(|group| committed_by(world, group));
     assert_eq!(["g", "h"].map(|group| commit(&world, group)), [[0; 2]; 2]);
@@ -209,11 +207,9 @@ fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
     assert_eq!(found(&world), [vec![], both.clone()]);
     assert_eq!(commit(&world, "g"), [0, 0]);
     // Both forget a topic that is deleted, and no other.
-    let deleted = world.coordinator.forget_topic("other", || Ok(()));
-    assert_eq!(deleted, Ok(()));
+    assert_eq!(world.coordinator.forget_topic("other", || Ok(())), Ok(()));
     assert_eq!(found(&world), [both.clone(), both.clone()]);
-    let deleted = world.coordinator.forget_topic("t", || Ok(()));
-    assert_eq!(deleted, Ok(()));
+    assert_eq!(world.coordinator.forget_topic("t", || Ok(())), Ok(()));
     assert_eq!(found(&world), [vec![], vec![]]);
     assert_eq!(found(&start(&kept)), [vec![], vec![]]);
     let unused = world.coordinator.group("g").expect("it is empty");
@@ -230,8 +226,7 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
     let world = start(&kept);
     let delete = |group: &str, index| {
         let answer = world.ask(forget_request(group, index), 0).answer();
-        let topics = answer.topics.iter();
-        let partitions = topics.flat_map(|topic| &topic.partitions);
+        let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
         let errors = partitions.map(|partition| partition.error_code);
         (answer.error_code, errors.collect::<Vec<_>>())
     };
@@ -350,8 +345,7 @@ fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_l
     journal.begin(&path, &[]).expect("there is room");
     let grow = |journal: &mut Journal| {
         while !journal.is_long() {
-            let change = ("g", "t", 0, ());
-            journal.append(&[change]).expect("there is room");
+            journal.append(&[("g", "t", 0, ())]).expect("there is room");
         }
         fs::metadata(&path).expect("the journal").len()
     };
@@ -381,8 +375,7 @@ fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_l
 #[test]
 fn f9_a_torn_line_is_cut_off() {
     let kept = tempdir().expect("a folder");
-    let world = start(&kept);
-    let both = [(0, 7), (1, 8)];
+    let (world, both) = (start(&kept), [(0, 7), (1, 8)]);
     assert_eq!(commit_all(&world, (GROUP, "", -1), &both, 0), [0, 0]);
     let whole = fs::read_to_string(journal(&kept)).expect("the journal");
     let (first, second) = whole.split_once('\n').expect("two lines");

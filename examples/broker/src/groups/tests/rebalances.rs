@@ -1,7 +1,7 @@
 //! Rebalances, one step after the other.
 
 use super::*;
-use crate::messages::ResponseError as Code;
+use crate::messages::Code;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -62,10 +62,8 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
 fn members_agree_on_the_protocol_that_most_like_best() {
     for (most, one) in [("a", "b"), ("b", "a")] {
         let world = World::new();
-        let mut joins = [[one, most], [most, one], [most, one]].map(|offered| {
-            let request = join_request("").with_protocols(protocols(&offered));
-            world.ask(request, 3)
-        });
+        let mut joins = [[one, most], [most, one], [most, one]]
+            .map(|offered| world.ask(join_request("").with_protocols(protocols(&offered)), 3));
         world.pass(INITIAL_DELAY);
         for join in &mut joins {
             assert_eq!(join.answer().protocol_name.as_deref(), Some(most));
@@ -189,8 +187,7 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!(world.heartbeat(&ids[2], 1), Code::UnknownMemberId.code());
     // While it waits it need not send heartbeats; the other one dies, and that ends the wait.
     let longer = 2 * SESSION.as_millis() as i32;
-    let longer = join_request(&ids[0]).with_session_timeout_ms(longer);
-    let mut join = world.ask(longer, 9);
+    let mut join = world.ask(join_request(&ids[0]).with_session_timeout_ms(longer), 9);
     world.pass(SESSION - 2 * MS);
     assert!(join.waits());
     world.pass(MS);
@@ -224,8 +221,7 @@ fn clients_that_go_at_the_same_time_lose_all_their_members() {
     world.pass(SESSION / 2);
     assert_eq!(world.heartbeat(&ids[0], 1), 0);
     world.pass(SESSION / 2);
-    let members = world.described().members;
-    assert_eq!(members.len(), 1, "the leader alone");
+    assert_eq!(world.described().members.len(), 1, "the leader alone");
 }
 
 #[test]
@@ -376,10 +372,8 @@ fn a_static_member_that_restarts_disturbs_no_other() {
     }
     // With another protocol it makes all agree anew: it does not know any more what they have agreed on.
     let world = World::new();
-    let joins = ["a", "b"].map(|name| world.ask(named(name), 9));
-    let ids = world.stabilised(joins.into(), 2);
-    let other = named("b").with_protocols(protocols(&["roundrobin"]));
-    let mut again = world.ask(other, 9);
+    let ids = world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into(), 2);
+    let mut again = world.ask(named("b").with_protocols(protocols(&["roundrobin"])), 9);
     assert!(again.waits());
     let leader = join_request(&ids[0]).with_group_instance_id(Some(text("a")));
     for joined in [world.ask(leader, 9).answer(), again.answer()] {
@@ -390,8 +384,7 @@ fn a_static_member_that_restarts_disturbs_no_other() {
 /// Two clients have one name: the one that came first is told so, whatever it waits for.
 #[test]
 fn a_static_member_that_is_replaced_while_it_waits_is_told() {
-    let world = World::new();
-    let fenced = Code::FencedInstanceId.code();
+    let (world, fenced) = (World::new(), Code::FencedInstanceId.code());
     let [mut leader, mut first] = ["a", "b"].map(|name| world.ask(named(name), 9));
     let mut second = world.ask(named("b"), 9);
     assert_eq!(first.answer().error_code, fenced);
@@ -446,8 +439,7 @@ fn the_shutdown_answers_everything_that_waits() {
     // Nor does another rebalance begin.
     let changed = join_request(&ids[0]).with_protocols(protocols(&["range"]));
     let changed = world.ask(changed, 9).answer().error_code;
-    let errors = [sync.answer().error_code, late, changed];
-    assert_eq!(errors, [refused; 3]);
+    assert_eq!([sync.answer().error_code, late, changed], [refused; 3]);
     let group = world.coordinator.group(GROUP).expect("it stays");
     assert_eq!(group.lock().members.len(), 2);
 }

@@ -45,7 +45,6 @@ struct Client {
     name: Option<&'static str>,
     member: String,
     generation: i32,
-    /// The members of the generation that it leads.
     leads: Vec<String>,
     joins: Vec<Joining>,
     syncs: Vec<(i32, Syncing)>,
