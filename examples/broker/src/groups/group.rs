@@ -195,7 +195,6 @@ impl State {
 
     /// Checks that a member is who it says it is.
     pub(super) fn check_identity(&self, member: &str, instance: Option<&str>) -> Outcome {
-        self.check_exists()?;
         match instance.map(|instance| self.named(instance)) {
             // Another client has taken over the name.
             Some(Some(current)) if **current != *member => Err(ResponseError::FencedInstanceId),
@@ -262,9 +261,6 @@ impl State {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);
             member.fail(id, ResponseError::UnknownMemberId);
-        }
-        if self.leader.as_ref() == Some(id) {
-            self.leader = None;
         }
     }
 
