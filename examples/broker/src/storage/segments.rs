@@ -54,8 +54,8 @@ impl Piece {
 impl Segments {
     /// Opens the segments in the folder `path`. Tells `each` the offset that the first begins with, and then each batch.
     ///
-    /// What follows the last whole batch of the last segment is left out, for the next append to cut it off: a crash came
-    /// in between. Damage anywhere else is an error, since cutting there would lose what was kept.
+    /// What follows the last whole batch of the last segment is left out, and cut off by the next append: a crash came in
+    /// between. Damage anywhere else is an error, since cutting there would lose what was kept.
     pub(crate) fn open(path: &Path, mut each: impl FnMut(i64, Option<&Batch>)) -> io::Result<Self> {
         let mut segments = Self {
             folder: path.to_owned(),

@@ -77,7 +77,7 @@ fn members_agree_on_the_protocol_that_most_like_best() {
 /// There are more partitions, say. Any other member has only missed its answer.
 #[test]
 fn a_leader_that_joins_again_assigns_anew() {
-    let world = World::new();
+    let world = World::with(|settings| settings.max_members = 2);
     let ids = world.stable(2);
     assert_eq!(world.rejoin(&ids[1]).answer().generation_id, 1);
     assert_eq!(world.phase(), "Stable");
@@ -333,7 +333,7 @@ fn a_static_member_that_restarts_disturbs_no_other() {
         ("b", 1, true),
         ("b", 1, false),
     ] {
-        let world = World::new();
+        let world = World::with(|settings| settings.max_members = 2);
         let joins = ["a", "b"].map(|name| world.ask(named(name), 9));
         let ids = world.stabilised(joins.into(), synced);
         let before = &ids[usize::from(name == "b")];
