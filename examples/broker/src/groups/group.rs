@@ -189,7 +189,6 @@ impl State {
 
     /// Checks that a member is who it says it is.
     pub(super) fn check_identity(&self, member: &str, instance: Option<&str>) -> Outcome {
-        self.check_exists()?;
         match instance.map(|instance| self.named(instance)) {
             // Another client has taken over the name.
             Some(Some(current)) if **current != *member => Err(Code::FencedInstanceId),
@@ -255,9 +254,6 @@ impl State {
         if let Some(mut member) = self.members.remove(id) {
             self.shared.sessions.complete(&member.number);
             member.fail(id, Code::UnknownMemberId);
-        }
-        if self.leader.as_ref() == Some(id) {
-            self.leader = None;
         }
     }
 

@@ -147,7 +147,7 @@ impl World {
 
     /// A client joins for the first time: it gets a member id, and joins with that.
     fn join(&self) -> (String, Joining) {
-        let given = self.ask(join_request(""), 9).answer();
+        let given = self.ask(join_request(""), 4).answer();
         assert_eq!(given.error_code, 79, "MEMBER_ID_REQUIRED");
         let id = given.member_id.to_string();
         let asked = self.rejoin(&id);

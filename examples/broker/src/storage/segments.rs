@@ -52,8 +52,8 @@ impl Piece {
 impl Segments {
     /// Opens the segments in the folder `path`. Tells `each` the offset that the first begins with, and then each batch.
     ///
-    /// What follows the last whole batch of the last segment is cut off: a crash came in between. Damage anywhere else
-    /// is an error, since cutting there would lose what was kept.
+    /// What follows the last whole batch of the last segment is left out, and cut off by the next append: a crash came in
+    /// between. Damage anywhere else is an error, since cutting there would lose what was kept.
     pub(crate) fn open(path: &Path, mut each: impl FnMut(i64, Option<&Batch>)) -> io::Result<Self> {
         let mut segments = Self {
             folder: path.to_owned(),
@@ -85,15 +85,12 @@ impl Segments {
                 let what = format!("{path}: damage at byte {length}, but later segments follow");
                 return Err(io::Error::other(what));
             }
-            let file = OpenOptions::new().write(true).open(&segment.path)?;
-            file.set_len(length)?;
-            file.sync_all()?;
-            log!("{path}: the last {lost} bytes are no whole batch, and were cut off");
+            log!("{path}: the last {lost} bytes are no whole batch, and are cut off");
         }
         Ok(segments)
     }
 
-    /// Appends a batch that begins with offset `start`. What an error leaves of it is cut off by the next append or start.
+    /// Appends a batch that begins with offset `start`. What an error leaves of it is cut off by the next append.
     pub(crate) fn append(&mut self, start: i64, bytes: &[u8]) -> io::Result<()> {
         let last = self.segments.back();
         if last.is_none_or(|last| last.length >= SEGMENT) {

@@ -237,10 +237,13 @@ fn an_answer_has_memory_or_is_not_made() {
     client.send(FETCH, &many);
     broker.wait_for_figure("fetch", 1);
     broker.assert_clean((client, unread));
-    // Nor can one keep the broker from ending.
+    // Nor can one keep the broker from ending. Others are refused meanwhile, rather than left without an answer.
     let mut unread = broker.client();
     unread.send_unread(FETCH, &fetch("t", 1, 60_000));
-    assert_eq!(broker.end(Signal::TERM).code(), Some(0));
+    broker.signal(Signal::TERM);
+    eventually("refusal", || TcpStream::connect(broker.address).err());
+    broker.wait_for_figure("connections", 1);
+    assert_eq!(broker.wait_for_exit().code(), Some(0));
     broker.wait_for_log("did not take their last answers");
 }
 

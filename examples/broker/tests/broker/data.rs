@@ -146,6 +146,7 @@ fn a_torn_tail_is_cut_off() {
     let mut error = || client.fetch(&fetch("t", 1, 0))[0].error_code;
     fs::write(&segment, &whole[..two]).expect("cut the segment");
     assert_eq!(error(), KAFKA_STORAGE_ERROR);
+    broker.wait_for_log("partition 0 from offset 0");
     fs::remove_file(&segment).expect("it is there");
     assert_eq!(error(), Code::OffsetOutOfRange.code());
     // Nor can a stop write it to the disk, also if others of the topic can be, and it says so.
@@ -195,7 +196,6 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         assert!(last[61..] == fifteen[61..] && first[..8] == 8_i64.to_be_bytes());
     }
     let segments = folder.entries("t/0");
-    assert!(segments.len() > 1, "{segments:?}");
     let first = OpenOptions::new().append(true).open(&segments[0]);
     let mut first = first.expect("open the segment");
     // It loses whole batches, or what is none is behind them.

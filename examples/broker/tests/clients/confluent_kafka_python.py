@@ -160,12 +160,14 @@ def administration(address):
     described = admin.describe_topics(TopicCollection([TOPIC, "missing"]))
     checks.equal(len(described[TOPIC].result(10).partitions), 3)
     fails(described["missing"], KafkaError.UNKNOWN_TOPIC_OR_PART)
-    checks.equal(len(admin.describe_cluster().result(10).nodes), 1)
+    cluster = admin.describe_cluster().result(10)
+    checks.equal((cluster.cluster_id, len(cluster.nodes)), ("request-purgatory", 1))
 
     topic = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
     broker = ConfigResource(ConfigResource.Type.BROKER, "1")
     configs = admin.describe_configs([topic, broker])
-    checks.equal(configs[topic].result(10)["cleanup.policy"].value, "delete")
+    policy = configs[topic].result(10)["cleanup.policy"]
+    checks.equal((policy.value, policy.is_read_only, policy.is_default), ("delete", True, True))
     checks.equal(configs[broker].result(10)["num.partitions"].value, "1")
 
     (created,) = admin.create_topics([NewTopic(TOPIC, 1, 1)]).values()
