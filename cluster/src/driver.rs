@@ -21,7 +21,7 @@ use std::fmt;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{self, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{sleep, sleep_until};
 
 /// Idle keys are not looked at more often than this, however short the linger.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
@@ -272,7 +272,6 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
     async fn keep_a_session(self: &Arc<Self>, sessions: &mut JoinSet<End>) {
         let mut failed = 0_u32;
         loop {
-            let opened_at = Instant::now();
             let counters = &self.shared.table.counters;
             let opened = counters.sessions.read();
             let span = SessionSpan::new(&self.shared.observer);
@@ -286,19 +285,19 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             if counters.sessions.read() == opened {
                 counters.failed.add(1);
             }
-            let was_live = {
+            let was_live_since = {
                 let mut protocol = self.protocol.lock();
                 protocol.end();
-                protocol.take_was_live()
+                protocol.take_was_live_since()
             };
-            let has_lasted = was_live && opened_at.elapsed() > self.shared.config.backoff.1;
+            let longest = self.shared.config.backoff.1;
+            let has_lasted = was_live_since.is_some_and(|since| since + longest < self.now());
             failed = if has_lasted { 0 } else { failed + 1 };
             let cause = end.to_string();
             let times = self.shared.feed_trouble.note(end.word(), &cause);
             let then = "sessions fail again and again: waits end by reads alone";
             self.shared.observer.trouble(&cause, times, then);
             self.note_step();
-            self.shared.report();
             sleep(pause(&self.shared.config, failed.saturating_sub(1))).await;
         }
     }

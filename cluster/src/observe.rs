@@ -124,7 +124,7 @@ impl Observer {
         tracing::warn!(target: "request_purgatory_cluster", cluster = self.name.as_str(), advice);
     }
 
-    /// Every second, and whenever a session begins or ends.
+    /// Every second, and whenever the node comes into step or falls out of it.
     pub(crate) fn report(&self, stats: &Stats, troubles: [&Troubles; 2]) {
         let _ = (stats, troubles);
         #[cfg(feature = "metrics")]

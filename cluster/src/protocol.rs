@@ -90,7 +90,7 @@ pub struct Protocol<K> {
     session: Option<Session<K>>,
     /// How many sessions have begun.
     sessions: u64,
-    was_live: bool,
+    was_live_since: Option<Time>,
     /// Orders that a test carries out too late.
     out_of_step: Vec<K>,
 }
@@ -109,7 +109,7 @@ impl<K: Key> Protocol<K> {
             resumes: now,
             session: None,
             sessions: 0,
-            was_live: false,
+            was_live_since: None,
             out_of_step: Vec::new(),
             config: config.clone(),
         }
@@ -156,9 +156,9 @@ impl<K: Key> Protocol<K> {
         self.session.is_some()
     }
 
-    /// Whether a session has been live since this was asked before.
-    pub fn take_was_live(&mut self) -> bool {
-        std::mem::take(&mut self.was_live)
+    /// Since when a session was live, if one has been since this was asked before.
+    pub fn take_was_live_since(&mut self) -> Option<Time> {
+        self.was_live_since.take()
     }
 
     /// Since when every key that was watched before has been watched and read. `None`: not yet, or there is no session.
@@ -260,7 +260,11 @@ impl<K: Key> Protocol<K> {
         session.tells_inherited = !session.inherited.is_empty();
         if session.tells_inherited {
             let rest = session.inherited.len().saturating_sub(batch);
-            return Some(Tell::Watch(session.inherited.split_off(rest)));
+            return Some(Tell::Watch(match rest {
+                // With the room that all of them took.
+                0 => std::mem::take(&mut session.inherited),
+                _ => session.inherited.split_off(rest),
+            }));
         }
         let watch = *session.tell.first()?;
         let mut keys = Vec::new();
@@ -439,7 +443,7 @@ impl<K: Key> Protocol<K> {
             return;
         }
         session.live_since = Some(now);
-        self.was_live = true;
+        self.was_live_since = Some(now);
         // All was read a moment ago.
         if let Some(audit) = &mut self.audit {
             audit.restart(now);

@@ -60,7 +60,7 @@ struct Slot {
     interests: usize,
     /// In the shard's list of idle keys.
     is_idle: bool,
-    /// Its place in the shard's list of lingering keys.
+    /// Its latest place in the shard's list of lingering keys.
     lingers: Option<(Time, u64)>,
 }
 
@@ -241,10 +241,9 @@ impl<K: Key> Table<K> {
                 && first.key().0 <= now
             {
                 let key = first.remove();
-                let Some(slot) = slots.get_mut(&key) else {
+                let Some(slot) = slots.get(&key) else {
                     continue;
                 };
-                slot.lingers = None;
                 // An interest may have begun again.
                 if slot.interests == 0 || !self.rules.keep(Rule::LookAgain) {
                     // Nothing will be heard of it, and that is no fault of the session's.
@@ -320,7 +319,7 @@ impl<K: Key> Table<K> {
                 true
             }
             Raised::Gap(up_to) => {
-                self.check(key, version.max(up_to));
+                self.check(key, up_to);
                 false
             }
         }

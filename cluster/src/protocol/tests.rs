@@ -141,19 +141,20 @@ fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
     }
 }
 
-/// What a later session watches again settles later, and keeps no other key from being read once more.
+/// What a later session watches again settles later, and keeps no other key from being read once more: all of them at
+/// once.
 #[test]
 fn g24_a_key_that_is_watched_again_delays_no_other() {
     let config = Config::default();
     let (now, later) = (Duration::ZERO, config.settle / 2);
     let (table, mut protocol) = started(&config);
-    let _entries = [1_u64, 2].map(|key| table.enter(&key));
+    let _entries = [1_u64, 2, 3].map(|key| table.enter(&key));
     protocol.begin(false, now);
-    protocol.watched(vec![1, 2], now);
+    protocol.watched(vec![1, 2, 3], now);
     protocol.watched(vec![1], later);
     let mut read = |now| {
         while let Ok(Next::Do(ticket)) = protocol.next_read(now) {
-            if ticket.keys == [2] {
+            if ticket.keys == [2, 3] {
                 return true;
             }
         }
@@ -163,17 +164,19 @@ fn g24_a_key_that_is_watched_again_delays_no_other() {
 }
 
 /// Reads that were on their way together fail of one cause: the next comes after the first pause. Until they have failed
-/// there are no more of them, though an audit is due.
+/// there are no more of them, though an audit is due. When all keys are forgotten the history alone is read; that asks
+/// for no session either.
 #[test]
 fn g24_reads_that_fail_together_pause_as_one() {
     let config = Config {
         read_batch: 1,
         concurrent_reads: 8,
+        linger: Duration::ZERO,
         ..Config::default()
     };
     let now = Duration::ZERO;
     let (table, mut protocol) = started(&config);
-    let _entries = [0_u64, 1, 2, 3, 4, 5, 6, 7].map(|key| table.enter(&key));
+    let entries = [0_u64, 1, 2, 3, 4, 5, 6, 7].map(|key| (key, table.enter(&key)));
     protocol.tend(now);
     let tickets = [(); 8].map(|()| match protocol.next_read(now) {
         Ok(Next::Do(ticket)) => ticket,
@@ -185,7 +188,16 @@ fn g24_reads_that_fail_together_pause_as_one() {
         protocol.read(ticket.fail(), now).expect("it only fails");
     }
     let later = config.backoff.0;
-    assert!(matches!(protocol.next_read(later), Ok(Next::Do(_))));
+    let Ok(Next::Do(again)) = protocol.next_read(later) else {
+        panic!("the first pause is over");
+    };
+    for (key, entry) in entries {
+        table.leave(&key, &entry.expect("there is room"));
+    }
+    protocol.tend(later);
+    protocol.read(again.fail(), later).expect("it only fails");
+    let last = protocol.next_read(later + config.backoff.1);
+    assert!(matches!(last, Ok(Next::Do(ticket)) if ticket.keys.is_empty()));
 }
 
 /// Of each pause a part of up to half is left out by chance.
@@ -274,6 +286,8 @@ fn g24_the_feed_is_told_of_no_more_keys_at_once_than_the_setting_says() {
         Tell::Unwatch(keys) => panic!("{keys:?} are watched"),
     });
     assert_eq!(told.collect::<Vec<_>>(), [10, 10, 5, 10, 10, 5]);
+    let session = protocol.session.expect("it goes on");
+    assert_eq!(session.inherited.capacity(), 0, "of those that were told");
 }
 
 /// A session takes over more keys than it tells the feed of at once, and the one that is still to be told is forgotten:

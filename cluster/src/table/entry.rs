@@ -24,8 +24,8 @@ pub struct Known {
     pub heard: u64,
     /// The number of the latest read of this key that has returned. 0: none has.
     pub read: u64,
-    /// The store has no event of this key after the first of these two versions, up to the second one. Known only of a
-    /// store that gives all versions from one sequence.
+    /// The store has no event of this key after the mark and the first of these two versions, up to the second one.
+    /// Known only of a store that gives all versions from one sequence.
     pub none_after: Option<(u64, u64)>,
     /// How often events of the store that may have been of this key were discarded before this node had seen them.
     pub gaps: u64,
@@ -40,8 +40,7 @@ impl Known {
     fn extend(&mut self, (after, to): (u64, u64)) -> Option<u64> {
         let (since, until) = self.none_after.unwrap_or((after, self.baseline));
         if after <= until.max(self.mark) {
-            // An earlier version than the mark is that of a read which was overtaken.
-            self.none_after = Some((since.max(self.mark.min(after)), until.max(to)));
+            self.none_after = Some((since, until.max(to)));
             return None;
         }
         let is_first = self.none_after.is_none() && self.baseline == 0;

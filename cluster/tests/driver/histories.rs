@@ -324,9 +324,14 @@ async fn g24_an_announcement_stays_in_the_history_that_it_names() {
     assert_eq!(interest.version(&Slow(7)), 0);
 }
 
-/// It ends waits at once, with a feed that tells nothing and no audit; of another history it is ignored.
+/// It ends waits at once, with a feed that tells nothing and no audit; of another history it is ignored, and where none
+/// is known yet.
 #[tokio::test(start_paused = true)]
 async fn g24_an_announcement_ends_waits_of_its_history_and_of_no_other() {
+    let unread = Engine::default().node();
+    let interest = unread.interest([7]).unwrap();
+    unread.announce_position(&7, Position { version: 6, ..ANEW });
+    assert_eq!((interest.version(&7), unread.epoch()), (0, None));
     let engine = Engine::default();
     let (node, interest) = node_that_has_read(&engine, 5).await;
     let waits = ClusterWaits::new(&node).unwrap();

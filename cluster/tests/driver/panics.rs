@@ -41,7 +41,8 @@ async fn g24_reads_that_panic_are_made_again() {
     let too_early = timeout(Duration::from_millis(100), &mut wait).await;
     assert!(too_early.is_err());
     let trouble = node.stats().store_trouble.expect("its reads panic");
-    assert_eq!(&*trouble.cause, "the code of the source panicked");
+    let said = (&*trouble.cause, trouble.word);
+    assert_eq!(said, ("the code of the source panicked", "unread"));
     assert_eq!(timeout(Duration::from_secs(30), wait).await, Ok(Ok(1)));
     assert_eq!(
         (source.1.load(SeqCst), node.stats().store_trouble),

@@ -57,20 +57,24 @@ async fn g24_the_first_pause_is_no_longer_than_was_asked_for() {
     }
 }
 
-/// A session that was live for long is no reason to be quick with attempts that come after it, however long each takes.
+/// A session that was live for long is no reason to be quick with attempts that come after it, however long each takes:
+/// to fail, or to open a session that ends as soon as it is live.
 #[tokio::test(start_paused = true)]
 async fn g24_attempts_that_take_long_to_fail_pause() {
-    let engine = Engine::default();
-    let node = engine.node();
-    until(&node, |it| it.lag.is_zero()).await;
-    sleep(2 * LONGEST).await;
-    engine.set(|it| (it.refuses, it.opens_in) = (true, 2 * LONGEST));
-    engine.cut();
-    until(&node, |it| it.failed == 10).await;
-    let begun = Instant::now();
-    until(&node, |it| it.failed == 11).await;
-    let pause = begun.elapsed() - 2 * LONGEST;
-    assert!(pause >= LONGEST / 3, "{pause:?}");
+    for lasts in [None, Some(FIRST)] {
+        let engine = Engine::default();
+        let node = engine.node();
+        until(&node, |it| it.lag.is_zero()).await;
+        sleep(2 * LONGEST).await;
+        engine.set(|it| (it.refuses, it.lasts) = (lasts.is_none(), lasts));
+        engine.set(|it| it.opens_in = 2 * LONGEST);
+        engine.cut();
+        until(&node, |it| it.failed + it.gaps == 11).await;
+        let begun = Instant::now();
+        until(&node, |it| it.failed + it.gaps == 12).await;
+        let pause = begun.elapsed() - 2 * LONGEST;
+        assert!(pause >= LONGEST / 3, "{lasts:?}: {pause:?}");
+    }
 }
 
 /// Two causes that take turns are each told as one that comes again.

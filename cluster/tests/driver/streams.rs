@@ -116,7 +116,14 @@ async fn g24_a_client_that_comes_after_its_node_has_missed_events_is_told() {
     let (engine, node, waits) = stream((0, 10), 5);
     let interest = node.interest([7]).unwrap();
     until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
-    // Its last event that the node knows is gone as well.
+    // Its last event is discarded, and a read shows that none has followed: who has seen it has missed nothing.
+    engine.set(|it| (it.stream, it.holds) = (Some((8, 12)), Some(9)));
+    let reads = node.stats().reads;
+    node.read_again(&7);
+    until(&node, |it| it.reads > reads).await;
+    let told = timeout(LONG / 2, waits.wait_past_position(7, at(5), LONG)).await;
+    assert!(told.is_err(), "{told:?}");
+    // Events that may have been of it follow, and are gone as well.
     engine.set(|it| (it.stream, it.holds) = (Some((20, 30)), Some(9)));
     node.read_again(&7);
     until(&node, |_| interest.is_reset()).await;
