@@ -8,12 +8,15 @@ mod events;
 use async_nats::HeaderMap;
 use async_nats::header::NATS_SEQUENCE;
 use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::nats::NatsEngine;
+use request_purgatory_cluster::redis::client::Value;
 use request_purgatory_cluster::{
     Changes, Cluster, ClusterWaits, Config, Feed, FeedError, Interests, Source, WaitError,
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use support::engine::{Key, NatsRig, RedisPublished, RedisTracking, Rig};
+use support::nats_server::NatsServer;
 use support::{LONG, eventually, hear, hear_all};
 use tokio::time::timeout;
 
@@ -473,6 +476,47 @@ async fn nats_uses_a_wildcard_above_max_subscriptions() {
     }
 }
 
+/// More than the sockets hold is on its way to a server that reads nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_silence_ends_a_session_that_can_say_nothing() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let config = Config {
+        max_subscriptions: usize::MAX,
+        // (Until then all buffers are full.)
+        ping: Duration::from_secs(2),
+        ..config()
+    };
+    let (mut interests, mut changes) = rig.engine().open(&config).await.expect("it opens");
+    let keys = (0..20_000).map(|number| format!("{number:0900}").into_bytes());
+    let keys = keys.collect::<Vec<Key>>();
+    rig.freeze(true);
+    let error = tokio::select! {
+        watched = interests.watch(&keys) => panic!("{watched:?}"),
+        error = end(&mut changes) => error,
+    };
+    assert!(matches!(error, FeedError::Silent(_)), "{error}");
+}
+
+/// In a cluster of servers (here of one), the others learn of a watch later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_watches_are_exact_where_the_server_is_alone() {
+    let cluster = r#"
+        server_name: "first"
+        cluster { name: "some", listen: "127.0.0.1:-1", routes: ["nats-route://127.0.0.1:1"] }
+    "#;
+    for (lines, is_exact) in [("", true), (cluster, false)] {
+        let server = NatsServer::start_with(lines).await;
+        let engine = NatsEngine::new(NatsRig::config(vec![server.url()], CAPACITY));
+        let config = Config {
+            ping: LONG,
+            ..config()
+        };
+        let opened = Feed::<Key>::open(&engine, &config).await;
+        let (interests, _changes) = opened.expect("it opens");
+        assert_eq!(interests.is_exact(), is_exact, "{lines}");
+    }
+}
+
 /// An event is published with the headers that it had in another stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g24_nats_counts_by_the_sequence_of_its_own_stream() {
@@ -499,6 +543,13 @@ async fn redis_published_ignores_what_is_no_version() {
     let key = b"k".to_vec();
     let watched = interests.watch(std::slice::from_ref(&key)).await;
     watched.expect("it watches");
+    // Nor does it hear the signs of life of another session.
+    let _other = Feed::<Key>::open(&rig.engine(), &config()).await;
+    let echoes = rig.server.query("PUBSUB CHANNELS purgatory:echo:*").await;
+    assert!(
+        matches!(&echoes, Value::Array(it) if it.len() == 2),
+        "{echoes:?}"
+    );
     for text in ["word", "1f-7", "7"] {
         let publish = format!("PUBLISH purgatory:c:k {text}");
         rig.server.query(&publish).await;

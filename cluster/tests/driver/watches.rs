@@ -9,9 +9,13 @@ use tokio::time::{Instant, sleep, timeout};
 const LINGER: Duration = Duration::from_millis(800);
 
 fn node(engine: &Engine) -> Cluster<u64> {
+    node_that_lingers(engine, LINGER)
+}
+
+fn node_that_lingers(engine: &Engine, linger: Duration) -> Cluster<u64> {
     let config = Config {
         audit: LONG * 100,
-        linger: LINGER,
+        linger,
         max_keys: 3,
         ..Config::default()
     };
@@ -51,16 +55,18 @@ async fn g24_a_key_stays_watched_for_the_linger_after_the_last_interest() {
     }
 }
 
-/// Keys that come and go together, in a session and before one.
+/// Keys that come and go together, in a session and before one. Without a linger the driver has its pauses all the same.
 #[tokio::test(start_paused = true)]
 async fn g24_the_watches_of_all_keys_that_are_forgotten_end() {
     let engine = Engine::default();
-    let node = node(&engine);
-    for _ in 0..2 {
-        let interest = node.interest([1, 2, 3]).unwrap();
-        until(&node, |_| engine.0.lock().unwrap().watched.len() == 3).await;
-        drop(interest);
-        until(&node, |_| engine.0.lock().unwrap().watched.is_empty()).await;
+    for linger in [LINGER, Duration::ZERO] {
+        let node = node_that_lingers(&engine, linger);
+        for _ in 0..2 {
+            let interest = node.interest([1, 2, 3]).unwrap();
+            until(&node, |_| engine.0.lock().unwrap().watched.len() == 3).await;
+            drop(interest);
+            until(&node, |_| engine.0.lock().unwrap().watched.is_empty()).await;
+        }
     }
 }
 
