@@ -7,6 +7,7 @@ mod events;
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_SEQUENCE;
+use async_nats::jetstream::stream::StorageType;
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::nats::NatsEngine;
 use request_purgatory_cluster::redis::client::Value;
@@ -459,6 +460,37 @@ async fn nats_reads_a_stream_that_allows_no_direct_requests() {
     });
     assert!(!changed.await.expect("it changes").config.allow_direct);
     reads_show_what_was_committed_before(&rig).await;
+}
+
+/// It is deleted, and made again, while the answers to a read are on their way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_a_read_is_of_one_stream() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let context = rig.context().await;
+    let stream = context.get_stream("PURGATORY").await.expect("it is there");
+    let config = async_nats::jetstream::stream::Config {
+        // (Without files, which the server may remove late.)
+        storage: StorageType::Memory,
+        ..stream.cached_info().config.clone()
+    };
+    let (engine, keys) = (rig.engine(), (0..20_000).map(key).collect::<Vec<_>>());
+    // (Now and then an answer says that there is no stream.)
+    for _ in 0..3 {
+        rig.commit(&keys[0]).await.expect("it commits");
+        let anew = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            rig.freeze(true);
+            let deleted = context.delete_stream("PURGATORY").await;
+            assert!(deleted.expect("it is there").success);
+            let made = context.create_stream(config.clone()).await;
+            rig.freeze(false);
+            made.expect("it makes the stream");
+        };
+        let (read, ()) = tokio::join!(engine.versions(&keys), anew);
+        let now = engine.versions(&keys[..1]).await.expect("it reads").epoch;
+        // (Late on a busy machine, it is of the second one.)
+        assert!(read.is_err() || read.is_ok_and(|it| it.epoch == now));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
