@@ -37,7 +37,6 @@ impl Inner {
         let options = self.config.options.clone();
         options
             .connection_timeout(self.config.timeout)
-            .request_timeout(Some(self.config.timeout))
             // However long an outage lasts: there is no other connection for reads and commits.
             .max_reconnects(None)
             .ping_interval(Duration::from_secs(5))

@@ -43,9 +43,10 @@ impl Subjects {
         format!("{}>", self.news)
     }
 
-    /// The key of a subject of news.
+    /// The key of a subject of news. (A client may publish to subjects that are no key's, and the stream stores it.)
     pub(super) fn key<K: WireKey>(&self, subject: &str) -> Option<K> {
-        K::from_bytes(&decode(subject.strip_prefix(&self.news)?)?)
+        let key = K::from_bytes(&decode(subject.strip_prefix(&self.news)?)?)?;
+        (self.news(&key) == subject).then_some(key)
     }
 
     pub(super) fn admit(&self, key: &impl WireKey) -> Result<(), KeyError> {
@@ -124,8 +125,10 @@ mod tests {
             );
             assert_eq!(subjects.key(&news), Some(key));
         }
-        assert_eq!(subjects.key::<Vec<u8>>("p.in.x"), None);
-        assert_eq!(subjects.key::<Vec<u8>>("p.out.=f"), None);
+        for of_none in ["in.x", "out.=f", "out.a.b", "out.=61", "out.=2E", "out.=+f"] {
+            let subject = format!("p.{of_none}");
+            assert_eq!(subjects.key::<Vec<u8>>(&subject), None, "{subject}");
+        }
     }
 
     /// What counts is the length of its subject.

@@ -25,7 +25,7 @@ pub(super) struct Inner {
 }
 
 /// How many pushes are taken at once.
-pub(super) const BATCH: usize = 1_000;
+const BATCH: usize = 1_000;
 /// Bytes of names in one `MGET`. (What it is answered with is short.)
 const READ_PIECE: usize = 256 * 1024;
 
@@ -119,7 +119,7 @@ pub(super) fn read_pieces(counters: &[Vec<u8>]) -> Vec<&[Vec<u8>]> {
     match counters {
         // The epoch alone.
         [] => vec![counters],
-        counters => pieces(counters, usize::MAX, READ_PIECE),
+        counters => pieces(counters, READ_PIECE),
     }
 }
 

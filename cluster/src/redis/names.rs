@@ -63,15 +63,15 @@ impl Names {
     }
 }
 
-/// Names in pieces of at most `count` and about `bytes`: what a server answers one command with must fit into the room
-/// that it gives a connection (`client-output-buffer-limit`).
-pub(super) fn pieces(names: &[Vec<u8>], count: usize, bytes: usize) -> Vec<&[Vec<u8>]> {
+/// Names in pieces of about `bytes`: what a server answers one command with must fit into the room that it gives a
+/// connection (`client-output-buffer-limit`).
+pub(super) fn pieces(names: &[Vec<u8>], bytes: usize) -> Vec<&[Vec<u8>]> {
     let mut pieces = Vec::new();
     let (mut from, mut sum) = (0, 0);
     for (at, name) in names.iter().enumerate() {
         // What stands around a name in an answer.
         let length = name.len() + 32;
-        if at > from && (at - from >= count || sum + length > bytes) {
+        if at > from && sum + length > bytes {
             pieces.push(&names[from..at]);
             (from, sum) = (at, 0);
         }

@@ -1,6 +1,6 @@
 //! News by `PUBLISH`: the script that commits says the version on the key's channel.
 
-use super::link::{BATCH, Link, parse_epoch};
+use super::link::{Link, parse_epoch};
 use super::names::pieces;
 use crate::error::FeedError;
 use crate::feed::Change;
@@ -55,7 +55,7 @@ impl Subscriber {
     }
 
     async fn tell<K: WireKey>(&self, keys: &[K], listens: bool) -> Result<(), FeedError> {
-        for channels in pieces(&self.channels(keys), BATCH, PIECE) {
+        for channels in pieces(&self.channels(keys), PIECE) {
             let told = self.0.connection.listen_to(channels, listens).await;
             told.map_err(|error| self.0.failure(error))?;
         }

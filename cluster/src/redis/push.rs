@@ -85,10 +85,13 @@ mod tests {
     #[tokio::test]
     async fn g24_there_is_room_for_one_push() {
         let pushes = Pushes::new(0);
-        let push = || PushInfo {
-            kind: PushKind::Message,
+        let push_of = |kind| PushInfo {
+            kind,
             data: Vec::new(),
         };
+        let push = || push_of(PushKind::Message);
+        // A confirmation takes none of it.
+        pushes.push(push_of(PushKind::Subscribe));
         pushes.push(push());
         assert!(matches!(pushes.next(9).await, Arrived::Pushes(it) if it.len() == 1));
         // And for no more than that.

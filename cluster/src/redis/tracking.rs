@@ -228,20 +228,23 @@ mod tests {
     use {
         crate::config::Config,
         crate::feed::{Changes, Feed, Interests},
-        crate::redis::connect::{Pushed, Socket, Wire},
+        crate::redis::connect::{Connection, Pushed, Socket, Wire},
+        crate::redis::push::Pushes,
         crate::redis::{RedisConfig, RedisEngine},
+        crate::source::Source,
         ::redis::{Arg, Cmd, RedisError},
         futures_util::FutureExt,
         futures_util::future::BoxFuture,
         std::sync::atomic::AtomicU64,
         std::time::Duration,
-        tokio::time::timeout,
+        tokio::time::{sleep, timeout},
     };
 
     /// A writer has spoiled a counter that was read before: neither that nor its repair ends the session of the others.
     #[test]
     fn g24_a_counter_that_is_no_number_any_more_did_not_go_back() {
-        let [spoiled, other] = ["spoiled", "other"].map(|name| name.as_bytes().to_vec());
+        let names = ["spoiled", "other", "forgotten"];
+        let [spoiled, other, forgotten] = names.map(|name| name.as_bytes().to_vec());
         let watched = Watched::default();
         let known = [(spoiled.clone(), Some(5)), (other.clone(), Some(5))];
         watched.lock().extend(known);
@@ -249,12 +252,13 @@ mod tests {
         let mut note = |read: &[_]| note(&watched, &mut announced, read.iter().copied());
         assert!(note(&[(&spoiled, None), (&other, Some(6))]).is_ok());
         assert!(note(&[(&spoiled, Some(6))]).is_ok());
-        // That another one went back is seen.
-        assert!(note(&[(&other, Some(5))]).is_err());
+        // That another one went back is seen, also beside one that is watched no more.
+        assert!(note(&[(&forgotten, Some(1)), (&other, Some(5))]).is_err());
         assert_eq!(watched.lock()[&other], Some(6));
     }
 
-    /// A store whose counters all stand at 5, in whatever history.
+    /// A store whose counters all stand at 5 (but somebody has spoiled that of "0"), in whatever history. It takes its time
+    /// for each command: less than half of the timeout.
     #[cfg(feature = "rules")]
     #[derive(Clone, Default)]
     struct Store {
@@ -280,19 +284,26 @@ mod tests {
             let answer = match command.args_iter().next() {
                 Some(Arg::Simple(b"ROLE")) => Value::Array(vec![bulk("master".into())]),
                 Some(Arg::Simple(b"MGET")) => {
-                    let mut values = vec![bulk("5".into()); command.args_iter().count() - 1];
+                    let value = |name: Arg<&[u8]>| match name {
+                        Arg::Simple(b"purgatory:v:0") => bulk("word".into()),
+                        _ => bulk("5".into()),
+                    };
+                    let values = command.args_iter().skip(1).map(value);
+                    let mut values = values.collect::<Vec<_>>();
                     values[0] = bulk(format!("{:x}", self.epoch.load(Ordering::Relaxed)));
                     Value::Array(values)
                 }
                 _ => Value::Okay,
             };
-            std::future::ready(Ok(answer)).boxed()
+            let time = RedisConfig::default().timeout.mul_f64(0.4);
+            sleep(time).map(|()| Ok(answer)).boxed()
         }
     }
 
-    /// A counter that was restored is what it was, and the history is another one. Both are announced, and read together.
+    /// A counter that was restored is what it was, and the history is another one. Both are announced, and read together;
+    /// and so is one that says nothing.
     #[cfg(feature = "rules")]
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn g24_what_is_heard_is_of_the_history_that_it_was_read_in() {
         let store = Store::default();
         let wire = Arc::new(store.clone());
@@ -300,10 +311,10 @@ mod tests {
         let opened = engine.open(&Config::default()).await;
         let (mut interests, mut changes) = opened.expect("it opens");
         let key = b"a".to_vec();
-        let watched = interests.watch(std::slice::from_ref(&key)).await;
+        let watched = interests.watch(&[b"0".to_vec(), key.clone()]).await;
         watched.expect("it watches");
         store.epoch.store(2, Ordering::Relaxed);
-        for name in ["purgatory:epoch", "purgatory:v:a"] {
+        for name in ["purgatory:epoch", "purgatory:v:0", "purgatory:v:a"] {
             let names = Value::Array(vec![Value::BulkString(name.into())]);
             let pushes = store.pushes.lock();
             pushes.as_ref().expect("it is connected")(PushInfo {
@@ -319,5 +330,39 @@ mod tests {
         let heard = timeout(Duration::from_secs(20), changes.next()).await;
         let heard = heard.expect("it is in time").expect("it hears");
         assert_eq!(heard, [expected]);
+    }
+
+    /// Names that no one command takes: each command has the timeout to itself.
+    #[cfg(feature = "rules")]
+    #[tokio::test(start_paused = true)]
+    async fn g24_a_read_takes_as_long_as_its_commands() {
+        let wire = Arc::new(Store::default());
+        let engine = RedisEngine::simulated(wire, RedisConfig::default());
+        let keys = (0..12).map(|key| vec![key; 60_000]).collect::<Vec<_>>();
+        let reading = engine.versions(&keys).await.expect("it reads");
+        assert_eq!(reading.versions, [Some(5); 12]);
+    }
+
+    #[cfg(feature = "rules")]
+    #[tokio::test(start_paused = true)]
+    async fn g24_a_burst_of_keys_leaves_no_memory() {
+        let store = Store::default();
+        let engine = RedisEngine::simulated(Arc::new(store.clone()), RedisConfig::default());
+        let link = || Link {
+            inner: engine.inner.clone(),
+            connection: Connection::Simulated(Arc::new(store.clone())),
+            pushes: Arc::new(Pushes::new(1)),
+            patience: Duration::from_secs(5),
+        };
+        let opened = open(link(), link()).await;
+        let (mut watcher, _listener) = opened.expect("it opens");
+        let keys = (0..10_000_u64).collect::<Vec<_>>();
+        watcher.watch(&keys).await.expect("it watches");
+        for some in keys[1..].chunks(1_000) {
+            watcher.unwatch(some).expect("it ends the watches");
+        }
+        let watched = watcher.watched.lock();
+        assert_eq!(watched.len(), 1);
+        assert!(watched.capacity() < 1_000, "{}", watched.capacity());
     }
 }

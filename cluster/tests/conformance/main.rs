@@ -7,13 +7,17 @@ mod events;
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_SEQUENCE;
+use async_nats::jetstream::stream::StorageType;
 use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::nats::NatsEngine;
+use request_purgatory_cluster::redis::client::Value;
 use request_purgatory_cluster::{
     Changes, Cluster, ClusterWaits, Config, Feed, FeedError, Interests, Source, WaitError,
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use support::engine::{Key, NatsRig, RedisPublished, RedisTracking, Rig};
+use support::nats_server::NatsServer;
 use support::{LONG, eventually, hear, hear_all};
 use tokio::time::timeout;
 
@@ -458,6 +462,37 @@ async fn nats_reads_a_stream_that_allows_no_direct_requests() {
     reads_show_what_was_committed_before(&rig).await;
 }
 
+/// It is deleted, and made again, while the answers to a read are on their way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_a_read_is_of_one_stream() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let context = rig.context().await;
+    let stream = context.get_stream("PURGATORY").await.expect("it is there");
+    let config = async_nats::jetstream::stream::Config {
+        // (Without files, which the server may remove late.)
+        storage: StorageType::Memory,
+        ..stream.cached_info().config.clone()
+    };
+    let (engine, keys) = (rig.engine(), (0..20_000).map(key).collect::<Vec<_>>());
+    // (Now and then an answer says that there is no stream.)
+    for _ in 0..3 {
+        rig.commit(&keys[0]).await.expect("it commits");
+        let anew = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            rig.freeze(true);
+            let deleted = context.delete_stream("PURGATORY").await;
+            assert!(deleted.expect("it is there").success);
+            let made = context.create_stream(config.clone()).await;
+            rig.freeze(false);
+            made.expect("it makes the stream");
+        };
+        let (read, ()) = tokio::join!(engine.versions(&keys), anew);
+        let now = engine.versions(&keys[..1]).await.expect("it reads").epoch;
+        // (Late on a busy machine, it is of the second one.)
+        assert!(read.is_err() || read.is_ok_and(|it| it.epoch == now));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_uses_a_wildcard_above_max_subscriptions() {
     let rig = NatsRig::start(CAPACITY).await;
@@ -470,6 +505,47 @@ async fn nats_uses_a_wildcard_above_max_subscriptions() {
         interests.watch(&[key(number)]).await.expect("it watches");
         let is_it = format!("{interests:?}").contains("has_wildcard: true");
         assert_eq!(is_it, number > 3, "{interests:?}");
+    }
+}
+
+/// More than the sockets hold is on its way to a server that reads nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_silence_ends_a_session_that_can_say_nothing() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let config = Config {
+        max_subscriptions: usize::MAX,
+        // (Until then all buffers are full.)
+        ping: Duration::from_secs(2),
+        ..config()
+    };
+    let (mut interests, mut changes) = rig.engine().open(&config).await.expect("it opens");
+    let keys = (0..20_000).map(|number| format!("{number:0900}").into_bytes());
+    let keys = keys.collect::<Vec<Key>>();
+    rig.freeze(true);
+    let error = tokio::select! {
+        watched = interests.watch(&keys) => panic!("{watched:?}"),
+        error = end(&mut changes) => error,
+    };
+    assert!(matches!(error, FeedError::Silent(_)), "{error}");
+}
+
+/// In a cluster of servers (here of one), the others learn of a watch later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_watches_are_exact_where_the_server_is_alone() {
+    let cluster = r#"
+        server_name: "first"
+        cluster { name: "some", listen: "127.0.0.1:-1", routes: ["nats-route://127.0.0.1:1"] }
+    "#;
+    for (lines, is_exact) in [("", true), (cluster, false)] {
+        let server = NatsServer::start_with(lines).await;
+        let engine = NatsEngine::new(NatsRig::config(vec![server.url()], CAPACITY));
+        let config = Config {
+            ping: LONG,
+            ..config()
+        };
+        let opened = Feed::<Key>::open(&engine, &config).await;
+        let (interests, _changes) = opened.expect("it opens");
+        assert_eq!(interests.is_exact(), is_exact, "{lines}");
     }
 }
 
@@ -499,6 +575,13 @@ async fn redis_published_ignores_what_is_no_version() {
     let key = b"k".to_vec();
     let watched = interests.watch(std::slice::from_ref(&key)).await;
     watched.expect("it watches");
+    // Nor does it hear the signs of life of another session.
+    let _other = Feed::<Key>::open(&rig.engine(), &config()).await;
+    let echoes = rig.server.query("PUBSUB CHANNELS purgatory:echo:*").await;
+    assert!(
+        matches!(&echoes, Value::Array(it) if it.len() == 2),
+        "{echoes:?}"
+    );
     for text in ["word", "1f-7", "7"] {
         let publish = format!("PUBLISH purgatory:c:k {text}");
         rig.server.query(&publish).await;

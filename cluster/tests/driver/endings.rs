@@ -65,6 +65,19 @@ async fn g24_a_node_that_has_ended_leaves_no_wait_and_no_session() {
     }
 }
 
+/// Nor a read that no answer comes to: nothing of the node has the store any more.
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_that_has_ended_leaves_no_read() {
+    let engine = Engine::default();
+    engine.set(|it| it.gated = true);
+    let node = engine.node();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |_| engine.0.lock().unwrap().under_way > 0).await;
+    drop((node, interest));
+    sleep(LONG).await;
+    assert_eq!(Arc::strong_count(&engine.0), 1);
+}
+
 /// A key whose copy panics as often as this says.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Fragile(u64);

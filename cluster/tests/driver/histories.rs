@@ -361,6 +361,28 @@ async fn g24_an_older_copy_in_memory_has_nothing_of_what_came_later() {
     assert_eq!(reading.versions, [Some(0)]);
 }
 
+/// What is heard after a loss names the history that it is of. No audit helps.
+#[tokio::test(start_paused = true)]
+async fn g24_the_first_event_in_memory_after_a_loss_ends_the_waits_before_it() {
+    let engine = MemoryEngine::new();
+    engine.commit(7);
+    let config = Config {
+        audit: LONG * 100,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(7, 1, Duration::MAX);
+    until(&node, |it| it.sessions == 1 && it.lag.is_zero()).await;
+    engine.flush();
+    let anew = Position {
+        version: 0,
+        ..engine.commit(7)
+    };
+    let told = timeout(LONG, wait).await;
+    assert_eq!(told, Ok(Err(WaitError::Reset(anew))));
+}
+
 /// Waits for a version of key 7, and tells whether the history has ended before.
 struct Fetch(Interest<u64>, u64, Sender<bool>);
 

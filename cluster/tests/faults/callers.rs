@@ -15,7 +15,7 @@ use request_purgatory_cluster::{
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// As many as `callers` fail at once, and each is told within the bound. Returns when the last one was.
 async fn all_fail<F>(callers: usize, commit: impl Fn() -> F, bound: Duration) -> Duration
@@ -84,6 +84,9 @@ async fn nats_callers(rig: &NatsRig, engine: NatsEngine, row: &str) {
         };
         worst.push(all_fail(callers, commit, ms(1_600)).await);
     }
+    // The one request that a read begins with.
+    let read = timeout(ms(1_600), engine.versions(&[key("a")])).await;
+    read.expect("in time").expect_err("nothing answers");
     rig.freeze(false);
     let thawed = Instant::now();
     eventually("it answers", async || {

@@ -231,7 +231,7 @@ async fn f2_nats_a_stream_that_does_not_republish_is_refused() {
     }
 }
 
-/// As many events of each key as the setting says, and no bodies in the news.
+/// On as many servers and with as many events of each key as the settings say, and no bodies in the news.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f2_nats_makes_the_stream_as_the_settings_say() {
     let rig = NatsRig::start(10_000).await;
@@ -241,6 +241,13 @@ async fn f2_nats_makes_the_stream_as_the_settings_say() {
         kept: 2,
         ..NatsRig::config(vec![rig.server.url()], 10_000)
     };
+    // On more servers than there are.
+    let spread = NatsEngine::connect(NatsConfig {
+        replicas: 3,
+        ..config.clone()
+    });
+    let refused = spread.await.expect_err("there is one").to_string();
+    assert!(refused.contains("--replicas 3"), "{refused}");
     let engine = NatsEngine::connect(config).await.expect("it makes one");
     for _ in 0..3 {
         engine.commit(&key("a"), b"x").await.expect("it commits");

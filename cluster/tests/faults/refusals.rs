@@ -182,7 +182,8 @@ async fn f4_the_permissions_that_are_documented_are_enough() {
         let commands = "+mget +get +set +xadd +xrange +xinfo +eval +evalsha +select +role +info";
         let user = "ACL SETUSER node on >secret ~purgatory:* &purgatory:*";
         rig.server.query(&format!("{user} {commands} {news}")).await;
-        let engine = rig.direct("db=1&user=node&pass=secret");
+        // (And whatever protocol the address names.)
+        let engine = rig.direct("db=1&user=node&pass=secret&protocol=resp2");
         engine.commit(&key("b"), b"x").await.expect("it commits");
         engine.events(&key("b"), 0, 1).await.expect("it reads");
         has_what_it_needs(engine, RedisRig::<PUBLISHED>::NAME).await;

@@ -160,8 +160,8 @@ async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     rig.commit(&b).await.expect("it commits");
     assert_eq!(other.wait_past(b.clone(), 0, LONG).await, Ok(1));
     let of_b = other.wait_past(b, 1, LONG);
-    // What changes in one step is announced in one piece.
-    let both = "MSET purgatory:v:a 7 purgatory:v:b 7";
+    // What changes in one step is announced in one piece, with what it does not watch.
+    let both = "MSET purgatory:v:0 7 purgatory:v:a 7 purgatory:v:b 7";
     rig.server.query(both).await;
     assert_eq!((of_a.await, of_b.await), (Ok(7), Ok(7)));
     // The loss of the epoch alone is announced as well.

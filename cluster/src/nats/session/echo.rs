@@ -39,9 +39,10 @@ impl Echo {
     pub(super) async fn round_trip(&mut self) -> Result<(), FeedError> {
         self.sent += 1;
         let number = self.sent.to_string();
-        let sent = self.connection.publish(&self.subject, number.clone());
-        sent.await?;
         let back = async {
+            // It waits as well, where the server takes nothing more.
+            let sent = self.connection.publish(&self.subject, number.clone());
+            sent.await?;
             while let Some(message) = self.echoes.next().await {
                 if message.payload == number.as_bytes() {
                     return Ok(());
