@@ -117,3 +117,37 @@ impl<Op: 'static> ForceChanges<Op> {
         drop_user_values(ended.into_values());
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    /// Another call leaves a change meanwhile.
+    #[test]
+    fn g18_a_change_that_comes_while_others_are_forgotten_is_kept() {
+        let changes = ForceChanges::<()>(Mutex::default());
+        let change: ForceChange<()> = Arc::new(|()| {});
+        let [ended, later] = [1, 2].map(|index| Address::new(0, index, 0));
+        changes.add(ended, &change);
+        thread::scope(|scope| {
+            let (added, is_added) = channel();
+            let (add, forget) = channel();
+            let (changes, change) = (&changes, &change);
+            scope.spawn(move || {
+                forget.recv().expect("it is about to forget");
+                changes.add(later, change);
+                added.send(()).expect("it waits");
+            });
+            changes.forget(|_| {
+                add.send(()).expect("it waits");
+                // Time enough to add it, if nothing keeps it from that.
+                let _ = is_added.recv_timeout(Duration::from_millis(50));
+                false
+            });
+        });
+        assert!(changes.take(ended).is_none() && changes.take(later).is_some());
+    }
+}

@@ -474,6 +474,20 @@ fn rechecks_end_with_the_listener_and_with_the_purgatory() {
     assert_eq!(block_on(late.until(|| ready(Some(1)))), Ok(1));
 }
 
+/// A drain waits for a listener, and an event that no check announces ends that.
+#[test]
+fn g15_rechecks_go_on_while_a_drain_waits() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    let bell = Bell::new();
+    assert!(bell.poll(&mut Box::pin(listener.checked())).is_pending());
+    assert_eq!(waits.drain(Duration::ZERO), 1);
+    assert!(waits.next_deadline().is_some(), "the recheck");
+    pass(&waits, &clock, SECOND);
+    let woken = bell.poll(&mut Box::pin(listener.checked()));
+    assert_eq!(woken, Poll::Ready(Ok(())), "a recheck");
+}
+
 /// As in a check: it ends the listener, and costs no other one its wake-up.
 #[test]
 fn g12_a_waker_that_panics_in_a_recheck_ends_its_listener() {

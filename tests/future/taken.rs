@@ -368,6 +368,14 @@ fn g27_no_newcomer_overtakes_one_that_waits() {
     for timeout in [NEVER_IN_A_TEST, Duration::ZERO] {
         let (waits, _clock) = by_hand();
         let jobs = Jobs::default();
+        // Whatever this thread has done before: an examination that checks another key, say.
+        let (other, weak) = (waits.listen([9], None), waits.downgrade());
+        let relay = waits.wait([8], NEVER_IN_A_TEST, move || {
+            let waits = weak.upgrade().expect("it is being examined");
+            waits.check_and_complete(&9);
+            None::<()>
+        });
+        drop((other, relay));
         let first = take(&waits, &jobs);
         lock(&jobs).push_back(1);
         let mut newcomer = take_if(&waits, &jobs, timeout, |_, _| true);
@@ -454,6 +462,33 @@ fn g27_on_several_keys_and_without_a_place() {
     let newcomer = take(&[1, 2]);
     assert_eq!(now(newcomer).err(), Some(WaitError::Full));
     assert_eq!(received(first).done(), 1, "it is told of what went back");
+}
+
+/// Also if the job, which is of key 2, comes while the newcomer arrives.
+#[test]
+fn g27_on_several_keys_a_job_that_comes_meanwhile_is_of_the_one_that_waits() {
+    let (waits, _clock) = by_hand();
+    let jobs = Jobs::default();
+    let take = |keys: &[u64], mut comes: Option<usize>| {
+        let (takes, returns) = (jobs.clone(), jobs.clone());
+        waits.take(
+            keys.to_vec(),
+            None,
+            move |cause| {
+                let found = match cause.key() {
+                    Some(1 | 3) => None,
+                    _ => lock(&takes).pop_front(),
+                };
+                lock(&takes).extend(comes.take());
+                found
+            },
+            move |job| lock(&returns).push_front(job),
+        )
+    };
+    let first = take(&[2, 3], None);
+    let mut newcomer = take(&[1, 2], Some(1));
+    assert!(Bell::new().poll(&mut newcomer).is_pending());
+    assert_eq!(received(first).done(), 1, "it has waited longer");
 }
 
 /// A key that panics when its watchers are counted, or wherever else on the way.

@@ -78,6 +78,22 @@ fn g10_parking_with_a_reading_reads_no_clock() {
     );
 }
 
+/// Which may have taken long.
+#[test]
+fn g10_without_a_reading_the_timeout_counts_from_the_end_of_the_first_examination() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let (slow, mut first) = (clock.clone(), true);
+    let op = Op::new(60 * MS).when(move || {
+        if std::mem::take(&mut first) {
+            slow.advance(50 * MS);
+        }
+        false
+    });
+    let parked = purgatory.try_complete_else_watch(op, [1]);
+    let handle = parked.expect("there is room").into_handle();
+    assert_eq!(handle.expect("parked").remaining(), Some(60 * MS));
+}
+
 /// Rounded up to the tick, from readings of the past, the present and the future.
 #[test]
 fn g10_the_deadline_counts_from_the_reading() {

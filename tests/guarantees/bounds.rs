@@ -31,8 +31,10 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
                 // The other key comes first, and must be left again where the operation is refused. It is full as well,
                 // or has room.
                 let other = Watch::from(9 + if is_shared { way } else { parks.get() });
-                let watch = match way % 2 {
-                    0 => Watch::from(1),
+                // A key that is resolved is still named by itself as well.
+                let watch = match (way % 2, parks.get() % 2) {
+                    (0, _) => Watch::from(1),
+                    (_, 0) => Watch::from(2),
                     _ => resolved.watch(),
                 };
                 // Without a rank, at one, or in turn.

@@ -6,6 +6,7 @@ use request_purgatory::{
     threads::Reaper, tracker::FencingToken,
 };
 use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 fn build(tick: Duration, wheel_size: usize) -> Result<Purgatory<Op>, BuildError> {
@@ -40,6 +41,9 @@ fn absurd_wheels_and_ticks_are_refused() {
     }
     let error = build(Duration::ZERO, 64).expect_err("refused above");
     assert!(!error.to_string().is_empty() && error.source().is_none());
+    let refused = BuildError::Thread(ErrorKind::WouldBlock.into());
+    let cause = refused.source().and_then(|cause| cause.downcast_ref());
+    assert_eq!(cause.map(io::Error::kind), Some(ErrorKind::WouldBlock));
 }
 
 /// Rounded up to a power of two within bounds.

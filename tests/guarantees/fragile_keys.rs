@@ -294,6 +294,26 @@ fn g12_a_key_that_panics_while_it_is_retired_keeps_no_other() {
     }
 }
 
+/// Nor does one while several operations are taken off their lists: what an operation watches beside it is left.
+#[test]
+fn g12_a_key_that_panics_while_operations_are_reclaimed_keeps_no_other() {
+    for hook in [Hook::Hash, Hook::Eq] {
+        for calls in 0..8 {
+            let (purgatory, clock) = manual::<Fragile>(|builder| builder);
+            for _ in 0..3 {
+                let keys = [FRAGILE, OTHER].map(fragile);
+                let parked = purgatory.try_complete_else_watch(Op::new(SOON), keys);
+                assert!(parked.is_ok(), "there is room");
+            }
+            clock.advance(SOON);
+            let advanced = with_one_panic_after(calls, FRAGILE, hook, || purgatory.advance());
+            assert!(advanced.is_none_or(|advanced| matches!(advanced, Ok(3))));
+            let left = purgatory.watchers(&fragile(OTHER));
+            assert_eq!(left, 0, "{hook:?}, {calls} before");
+        }
+    }
+}
+
 /// What was examined before counts, in a check of several keys.
 #[test]
 fn g16_a_check_that_ends_in_a_panic_counts_what_it_examined() {

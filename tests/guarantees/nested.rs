@@ -4,7 +4,10 @@ use crate::support::keys::{Act, by_number};
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
 };
-use request_purgatory::{Completion, Purgatory, purgatory::RejectReason, threads::Reaper};
+use request_purgatory::{
+    Bound, Completion, Handle, Purgatory, purgatory::Admission, purgatory::RejectReason,
+    threads::Reaper,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -149,6 +152,57 @@ fn examine(name: &str, call: Call, reaper: Reaper, at: usize, later: bool) {
     let satisfied = Some(Completion::Satisfied);
     assert_eq!(probe.ending(), satisfied, "{name}, examination {at}");
     assert_eq!(purgatory.stats().missed_checks, 0);
+}
+
+/// In a nested check another thread asks for an examination, which relays the event once more: that check comes with the
+/// next `advance`, as it was asked for.
+#[test]
+fn g01_what_is_relayed_for_another_thread_is_checked_later_as_it_was_asked() {
+    for by_handle in [false, true] {
+        let (purgatory, _clock) = manual(|builder| builder);
+        let (armed, ready) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let relayed = Arc::new(Mutex::new(None));
+        let (weak, is_armed) = (purgatory.downgrade(), armed.clone());
+        let (to, mut relays) = (relayed.clone(), 0);
+        let relay = Op::new(NEVER_IN_A_TEST).when(move || {
+            if is_armed.load(Ordering::SeqCst) {
+                let all = weak.upgrade().expect("it is being examined");
+                let handle = lock(&to);
+                match handle.as_ref().filter(|_| by_handle) {
+                    Some(handle) => _ = Handle::check(handle),
+                    None => _ = all.check_and_complete_with(&2, Bound::at_most(1)),
+                }
+                drop(handle);
+                relays += 1;
+                if relays == 2 {
+                    let other = thread::spawn(move || all.check_and_complete(&1));
+                    other.join().expect("it only checks");
+                }
+            }
+            false
+        });
+        drop(purgatory.try_complete_else_watch(relay, [1]));
+        for _ in 0..2 {
+            let (weak, is_armed) = (purgatory.downgrade(), armed.clone());
+            let is_ready: Arc<AtomicBool> = Arc::clone(&ready);
+            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                if is_armed.load(Ordering::SeqCst) {
+                    let all = weak.upgrade().expect("it is being examined");
+                    all.check_and_complete(&1);
+                }
+                is_ready.load(Ordering::SeqCst)
+            });
+            let parked = purgatory.try_complete_else_watch(op, [2]);
+            *lock(&relayed) = parked.ok().and_then(Admission::into_handle);
+        }
+        armed.store(true, Ordering::SeqCst);
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        armed.store(false, Ordering::SeqCst);
+        ready.store(true, Ordering::SeqCst);
+        purgatory.advance();
+        assert_eq!(purgatory.stats().parked, 2, "by a handle: {by_handle}");
+        lock(&relayed).take();
+    }
 }
 
 /// Operations that make these checks in each examination, once it is switched on.

@@ -2,7 +2,8 @@
 
 use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
-use request_purgatory::{Purgatory, Watch, purgatory::Builder, purgatory::WeakRef, time::Clock};
+use request_purgatory::purgatory::{Builder, RandomState, WeakRef};
+use request_purgatory::{Purgatory, Watch, time::Clock};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -109,7 +110,10 @@ fn g17_each_completion_in_a_storm_makes_room_for_one() {
 /// A place on the key is free before.
 #[test]
 fn g17_no_completion_in_a_storm_finds_its_key_full() {
-    each_completion_in_a_storm_parks(0, |builder| builder.max_watchers_per_key(1));
+    each_completion_in_a_storm_parks(0, |builder| {
+        let bounded = builder.max_watchers_per_key(1);
+        bounded.hasher(RandomState::default())
+    });
 }
 
 /// On the key of the operation that has ended.

@@ -62,8 +62,8 @@ pub(crate) fn g17_a_scheme_that_is_chosen_last_changes_no_other_choice<W: Tested
     let clock = ManualClock::new();
     let builder = Timer::<u32>::builder("last").clock(clock.clone());
     let builder = builder.reaper(Reaper::Manual).max_parked(1);
-    let (timer, expired) = with_channel(builder.scheme::<W>());
-    timer.start(TICK, 1).expect("there is room");
+    let (timer, expired) = with_channel(builder.max_timeout(TICK).scheme::<W>());
+    timer.start(3 * TICK, 1).expect("there is room");
     let refused = timer.start(TICK, 2);
     assert_eq!(refusal(&refused), Some(RejectReason::Full));
     clock.advance(TICK);

@@ -128,6 +128,7 @@ fn g17_a_value_that_has_expired_keeps_its_place_until_its_callback_has_run() {
         .reaper(Reaper::Manual)
         .dispatch(Dispatch::Executor(executor))
         .max_parked(1)
+        .hasher(RandomState::default())
         .build(|_, _, _| ())
         .expect("no threads to refuse");
     let track = || refusal(&tracker.track(1, 1, TICK));

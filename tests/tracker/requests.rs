@@ -2,13 +2,14 @@
 
 use crate::delivered;
 use crate::keys::OneShard;
-use crate::support::{PATIENCE, eventually, lock, quietly, threads_named, within};
-use request_purgatory::future::block_on;
-use request_purgatory::tracker::Responded::{Delivered, Late, Unknown};
-use request_purgatory::{
-    Requests, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
-    threads::ReaperThread, time::ManualClock, tracker::ResponseFuture,
+use crate::support::{
+    Job, PATIENCE, Tally, eventually, lock, quietly, refusal, threads_named, within,
 };
+use request_purgatory::future::block_on;
+use request_purgatory::purgatory::{RandomState, RejectReason, Rejected};
+use request_purgatory::threads::{Dispatch, Reaper, ReaperThread};
+use request_purgatory::tracker::Responded::{Delivered, Late, Unknown};
+use request_purgatory::{Requests, WaitError, time::ManualClock, tracker::ResponseFuture};
 use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +49,28 @@ fn g05_each_request_is_answered_or_times_out() {
     assert_eq!((calls.late(), calls.unknown()), (1, 3));
     let stats = calls.stats();
     assert_eq!((stats.completed, stats.expired, stats.parked), (1, 1, 0));
+}
+
+#[test]
+fn a_hasher_that_is_chosen_last_changes_no_other_choice() {
+    let (clock, jobs) = (ManualClock::new(), Tally::new());
+    let made = jobs.clone();
+    let executor = Dispatch::Executor(Arc::new(move |job: Job| {
+        made.add();
+        job();
+    }));
+    let calls = Requests::<u32, u32>::builder("last").clock(clock.clone());
+    let calls = calls
+        .reaper(Reaper::Manual)
+        .dispatch(executor)
+        .max_parked(1);
+    let calls = calls.hasher(RandomState::default()).build();
+    let calls = calls.expect("no threads to refuse");
+    let silent = calls.request(1, TICK).expect("room");
+    assert_eq!(refusal(&calls.request(2, TICK)), Some(RejectReason::Full));
+    clock.advance(TICK);
+    assert_eq!((calls.advance(), jobs.count()), (1, 1));
+    assert_eq!(block_on(silent), Err(WaitError::Expired));
 }
 
 /// The ids of the requests that ended last without a response are remembered, each as often as it ended so.

@@ -29,17 +29,18 @@ fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
             0 => {
                 let tracked = tracker.track(key, value, timeout).expect("room");
                 back.extend(tracked.1.map(|value| value.number));
-                mine = Some((key, tracked.0));
+                mine = Some((key, tracked.0, number));
             }
-            1 => match mine
-                .take()
-                .map(|(key, token)| tracker.replace_if(key, token, value, timeout))
-            {
-                Some(Ok(tracked)) => {
-                    back.push(tracked.1.number);
-                    mine = Some((key, tracked.0));
+            1 => match mine.take().map(|(key, token, number)| {
+                let replaced = tracker.replace_if(key, token, value, timeout);
+                (replaced, number)
+            }) {
+                Some((Ok(tracked), replaced)) => {
+                    assert_eq!(tracked.1.number, replaced, "the value of another token");
+                    back.push(replaced);
+                    mine = Some((key, tracked.0, number));
                 }
-                Some(Err(rejected)) => {
+                Some((Err(rejected), _)) => {
                     assert_eq!(rejected.reason(), RejectReason::StaleToken);
                     back.push(rejected.into_inner().number);
                 }
@@ -49,7 +50,7 @@ fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
                 .try_track(key, value, timeout)
                 .map_err(Rejected::into_parts)
             {
-                Ok(token) => mine = Some((key, token)),
+                Ok(token) => mine = Some((key, token, number)),
                 Err((RejectReason::Duplicate, value)) => back.push(value.number),
                 Err(other) => panic!("{other:?}"),
             },
@@ -57,10 +58,13 @@ fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
         let other = random.u64(..KEYS);
         match random.u64(..6) {
             4 => {
-                let completed = mine.and_then(|(key, token)| tracker.complete_if(&key, token));
-                back.extend(completed.map(|value| value.number));
+                let completed = mine.and_then(|(key, token, number)| {
+                    Some((tracker.complete_if(&key, token)?.number, number))
+                });
+                assert!(completed.is_none_or(|(value, mine)| value == mine));
+                back.extend(completed.map(|(value, _)| value));
             }
-            5 => drop(mine.map(|(key, token)| tracker.touch_if(&key, token, timeout))),
+            5 => drop(mine.map(|(key, token, _)| tracker.touch_if(&key, token, timeout))),
             0 => back.extend(tracker.complete(&other).map(|value| value.number)),
             1 => drop(tracker.touch(&other, timeout)),
             2 => drop(tracker.contains(&other)),
@@ -132,6 +136,53 @@ fn g05_each_value_ends_once_by_hand() {
                 tracker.advance();
             });
         });
+    });
+}
+
+/// Under keys that share no lock. And of several requests with one id that are made at once, one is taken.
+#[test]
+fn g18_no_token_is_given_twice_and_no_id() {
+    within(PATIENCE, || {
+        let tracker = Tracker::<u64, ()>::builder("g18").reaper(Reaper::Manual);
+        let tracker = tracker.build(|_, (), _| ()).expect("no threads to refuse");
+        let calls = Requests::<u64, ()>::builder("g18").reaper(Reaper::Manual);
+        let calls = calls.build().expect("no threads to refuse");
+        let arrived = AtomicU64::new(0);
+        // Together, as far as two processors can.
+        let meet = |count| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            while arrived.load(Ordering::SeqCst) < count {
+                thread::yield_now();
+            }
+        };
+        let (mut tokens, mut taken) = (Vec::new(), 0);
+        thread::scope(|scope| {
+            let work = |seed| {
+                let (tracker, calls, meet) = (&tracker, &calls, &meet);
+                scope.spawn(move || {
+                    let (mut tokens, mut taken) = (Vec::new(), 0);
+                    for number in 0..VALUES {
+                        let (token, _) = tracker
+                            .track(2 * number + seed, (), Duration::MAX)
+                            .expect("room");
+                        tokens.push(token);
+                        meet(4 * number + 2);
+                        let request = calls.request(number, Duration::MAX);
+                        taken += u64::from(request.is_ok());
+                        meet(4 * number + 4);
+                    }
+                    (tokens, taken)
+                })
+            };
+            for worker in [work(0), work(1)] {
+                let (some, count) = worker.join().expect("no panic");
+                tokens.extend(some);
+                taken += count;
+            }
+        });
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!((tokens.len() as u64, taken), (2 * VALUES, VALUES));
     });
 }
 
