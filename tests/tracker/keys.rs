@@ -1,6 +1,6 @@
 //! G12: keys whose `Hash`, `Eq` or `Clone` panics. The value comes back, stays, or expires; nothing is lost.
 
-use crate::support::{Mint, Token, lock, quietly, refusal};
+use crate::support::{Job, Mint, Token, lock, quietly, refusal};
 use request_purgatory::{
     Requests, Tracker, purgatory::KeyHasher, purgatory::RejectReason, purgatory::Rejected,
     threads::Reaper, time::ManualClock,
@@ -8,6 +8,7 @@ use request_purgatory::{
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -92,6 +93,22 @@ impl BuildHasher for OneShard {
     }
 }
 
+/// Has something done when it is asked for the second time.
+#[derive(Clone, Default)]
+struct Meanwhile(Arc<AtomicUsize>, Arc<Mutex<Option<Job>>>);
+
+impl BuildHasher for Meanwhile {
+    type Hasher = Few;
+
+    fn build_hasher(&self) -> Few {
+        if self.0.fetch_add(1, Ordering::SeqCst) == 1 {
+            let job = lock(&self.1).take();
+            job.into_iter().for_each(|job| job());
+        }
+        Few(0)
+    }
+}
+
 type Log = Arc<Mutex<Vec<(u32, u64)>>>;
 
 fn tracker<S: KeyHasher>(hasher: S) -> (Tracker<Key, Token, S>, ManualClock, Log) {
@@ -104,6 +121,23 @@ fn tracker<S: KeyHasher>(hasher: S) -> (Tracker<Key, Token, S>, ManualClock, Log
         .max_parked(1_000)
         .build(move |key, value, _| lock(&log).push((key.0, value.number)));
     (tracker.expect("no threads to refuse"), clock, expired)
+}
+
+/// Another thread may replace the value between any two steps, such as two looks for the key.
+#[test]
+fn g18_a_token_takes_out_no_later_value() {
+    let (meanwhile, mint) = (Meanwhile::default(), Mint::default());
+    let (tracker, _clock, _log) = tracker(meanwhile.clone());
+    let tracked = tracker.track(Key(1), mint.token(1), Duration::MAX);
+    let (token, _) = tracked.expect("room");
+    let (other, later) = (tracker.clone(), mint.token(2));
+    *lock(&meanwhile.1) = Some(Box::new(move || {
+        drop(other.track(Key(1), later, Duration::MAX));
+    }));
+    meanwhile.0.store(0, Ordering::SeqCst);
+    let completed = tracker.complete_if(&Key(1), token);
+    assert_eq!(completed.map(|value| value.number), Some(1));
+    lock(&meanwhile.1).take();
 }
 
 /// Every hook, at its first, second, third ... call, in every method.
