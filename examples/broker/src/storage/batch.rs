@@ -204,9 +204,11 @@ mod tests {
             let error = unpack_snappy(bytes).map_err(|error| error.kind());
             assert_eq!(error, Err(io::ErrorKind::FileTooLarge));
         }
-        // A record of as many bytes as there may be, behind its length.
-        let zeros = io::repeat(0).take(MAX_UNPACKED);
-        let record = Read::chain(&b"\x80\x80\x80\x80\x02"[..], zeros);
-        assert_eq!(holds(1, record).ok(), Some(false));
+        // A record of as many bytes as there may be with its length, and one of as many behind it.
+        let fits = [b"\xf6\xff\xff\xff\x01", b"\x80\x80\x80\x80\x02"].map(|length| {
+            let record = Read::chain(&length[..], io::repeat(0).take(MAX_UNPACKED));
+            holds(1, record).ok()
+        });
+        assert_eq!(fits, [Some(true), Some(false)]);
     }
 }

@@ -113,12 +113,9 @@ fn a_torn_tail_is_cut_off() {
     {
         let (_broker, mut client) = folder.open();
         client.create_topic("t", 3);
-        for value in values {
-            client.produce("t", value);
-        }
-        for partition in 1..3 {
-            client.produce_to(-1, "t", partition, &batch(&[b"other"]));
-        }
+        let offsets = values.map(|value| client.produce("t", value));
+        assert_eq!(offsets, [0, 1, 2]);
+        (1..3).for_each(|at| _ = client.produce_to(-1, "t", at, &batch(&[b"other"])));
     }
     let segment = folder.entries("t/0").remove(0);
     assert!(fs::read(&segment).expect("the segment") == whole);
@@ -160,6 +157,7 @@ fn a_torn_tail_is_cut_off() {
 #[test]
 fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let (folder, fifteen) = (Folder::new(), batch(&[&vec![7; 15 << 20]]));
+    let repeated = batch_from(7, 0, 0, &[b"value"]);
     {
         let (_broker, mut client) = folder.open();
         client.create_topic("t", 1);
@@ -178,7 +176,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         fs::remove_dir(&oldest).expect("it is empty");
         fs::write(&oldest, "").expect("a file again");
         assert_eq!(append(6..8), 4);
-        assert_eq!(client.produce("t", b"value"), 8);
+        assert_eq!(client.produce_to(-1, "t", 0, &repeated), (0, 8));
         // What is left is found where it is now.
         let oldest = client.fetch(&fetch_from("t", &[(0, 4)], 0));
         let found = records(&oldest[0]);
@@ -187,6 +185,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     }
     {
         let (_broker, mut client) = folder.open();
+        assert_eq!(client.produce_to(-1, "t", 0, &repeated), (0, 8));
         assert_eq!([-2, -1].map(|end| client.offset_at("t", end).1), [4, 9]);
         let oldest = client.fetch(&fetch_from("t", &[(0, 4)], 0));
         assert!(records(&oldest[0])[61..] == fifteen[61..]);

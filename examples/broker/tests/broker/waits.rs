@@ -84,11 +84,12 @@ fn min_bytes_are_counted_over_all_partitions() {
 #[test]
 fn consumers_see_nothing_beyond_the_high_watermark() {
     let (folder, one) = (Folder::new(), batch(&[b"value"]));
+    let first = batch_from(7, 0, 0, &[b"value"]);
     let fifteen = batch(&[&vec![7; 15 << 20]]);
     {
         let (_broker, mut client) = folder.open();
-        client.create_topic("t", 1);
-        client.produce("t", b"value");
+        client.create_topic("t", 2);
+        assert_eq!(client.produce_to(-1, "t", 0, &first), (0, 0));
         client.create_topic("u", 1);
         (0..2).for_each(|_| _ = client.produce_to(1, "u", 0, &fifteen));
     }
@@ -98,6 +99,10 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     // Appended later, and acknowledged by the leader alone.
     let later = patched(&one, 35, &2_000_i64.to_be_bytes());
     assert_eq!(producer.produce_to(1, "t", 0, &later), (0, 1));
+    // What is replicated is acknowledged when it is sent again, whatever else has no time to be.
+    let again = produce_request(-1, 300, "t", &[(0, Some(&first)), (1, Some(&one))]);
+    let answer = produced(producer.request(PRODUCE, &again));
+    assert_eq!(answer, [(0, 0), (REQUEST_TIMED_OUT, -1)]);
     let seen = consumer.fetch(&fetch("t", 1, 0));
     let found = (seen[0].high_watermark, records(&seen[0]).len());
     assert_eq!(found, (1, one.len()));
@@ -132,7 +137,7 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
 
 #[test]
 fn produces_wait_for_the_follower_as_long_as_they_want_to() {
-    let one = batch(&[b"value"]);
+    let (one, again) = (batch(&[b"value"]), batch_from(7, 0, 0, &[b"value"]));
     let send = |producer: &mut Client, acks, timeout, batch: &[u8], partitions: &[i32]| {
         let data = partitions.iter().map(|index| (*index, Some(batch)));
         let request = produce_request(acks, timeout, "t", &data.collect::<Vec<_>>());
@@ -141,20 +146,15 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         (answer, started.elapsed().as_millis())
     };
     let (broker, mut producer) = Broker::with_topic(1, SLOW);
-    for (acks, timeout, error, least) in [
-        (1, 60_000, 0, 0),
-        (-1, 300, REQUEST_TIMED_OUT, 300),
-        (-1, -5, REQUEST_TIMED_OUT, 0),
+    for (acks, timeout, error, least, batch) in [
+        (1, 60_000, 0, 0, &again),
+        // What is sent again waits for what was appended the first time.
+        (-1, 300, REQUEST_TIMED_OUT, 300, &again),
+        (-1, -5, REQUEST_TIMED_OUT, 0, &one),
     ] {
-        let (answer, waited) = send(&mut producer, acks, timeout, &one, &[0]);
+        let (answer, waited) = send(&mut producer, acks, timeout, batch, &[0]);
         assert_eq!(answer[0].0, error, "{acks} {timeout}");
         assert!(waited >= least, "{acks} {timeout}: {waited}");
-    }
-    // A batch that is sent again waits for what was appended the first time.
-    let again = batch_from(7, 0, 0, &[b"value"]);
-    for (acks, error) in [(1, 0), (-1, REQUEST_TIMED_OUT)] {
-        let (answer, _) = send(&mut producer, acks, 100, &again, &[0]);
-        assert_eq!(answer[0].0, error, "{acks}");
     }
     // There is memory for two long ones to wait in, and the next is answered at once.
     let fifteen = batch(&[&vec![7; 15 << 20]]);
@@ -177,15 +177,15 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     let (answer, waited) = send(&mut producer, -1, 60_000, &one, &[0]);
     assert!(answer == [(0, 1)] && waited >= 1_000, "{waited}");
     assert_eq!(producer.fetch(&fetch("t", 1, 0))[0].high_watermark, 2);
-    // The follower gets two partitions one after the other, and the answer waits for the last, whatever a third says.
-    let (answer, _) = send(&mut producer, -1, 60_000, &one, &[1, 0, 2]);
-    assert_eq!(answer, [(0, 0), (0, 2), (UNKNOWN_TOPIC_OR_PARTITION, -1)]);
+    // The follower gets the shorter of two partitions last, and the answer waits for both, whatever a third says.
+    let (answer, _) = send(&mut producer, -1, 60_000, &one, &[0, 1, 2]);
+    assert_eq!(answer, [(0, 2), (0, 0), (UNKNOWN_TOPIC_OR_PARTITION, -1)]);
 }
 
 #[test]
 fn what_waits_for_a_deleted_topic_is_told() {
     let (broker, mut admin) = Broker::with_topic(2, SLOW);
-    let (mut consumer, mut producer) = (broker.client(), broker.client());
+    let [mut consumer, mut producer, mut next] = [(); 3].map(|()| broker.client());
     let fetched = consumer.send(FETCH, &fetch("t", 2, 60_000));
     admin.create_topic("u", 2);
     let values = batch(&[b"value"]);
@@ -194,18 +194,24 @@ fn what_waits_for_a_deleted_topic_is_told() {
     });
     request.topic_data.extend(another.topic_data);
     let sent = producer.send(PRODUCE, &request);
-    broker.wait_for_figure("fetch", 1);
     broker.wait_for_figure("produce", 1);
-    // A part of the next request, and not even of its length the whole.
-    let next = frame(0, 9, &ApiVersionsRequest::default());
-    consumer.send_raw(&next[..2]);
+    // One that comes later waits for the first of these topics alone.
+    request.topic_data.pop();
+    let sent_next = next.send(PRODUCE, &request);
+    broker.wait_for_figure("produce", 2);
+    broker.wait_for_figure("fetch", 1);
+    // A part of another request, and not even of its length the whole.
+    let another = frame(0, 9, &ApiVersionsRequest::default());
+    consumer.send_raw(&another[..2]);
     broker.wait_for_figure("fetch", 1);
     assert_eq!(admin.delete_topics(&["t"]), [0]);
     for data in consumer.receive_fetched(fetched) {
         assert_eq!(data.error_code, UNKNOWN_TOPIC_OR_PARTITION);
     }
-    consumer.send_raw(&next[2..]);
+    consumer.send_raw(&another[2..]);
     consumer.receive::<ApiVersionsRequest>(0, 9);
+    let answer = produced(next.receive::<ProduceRequest>(PRODUCE, sent_next));
+    assert_eq!(answer, [(UNKNOWN_TOPIC_OR_PARTITION, -1)]);
     // A produce waits for all of its topics.
     assert_eq!(admin.delete_topics(&["u"]), [0]);
     let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
@@ -224,13 +230,9 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     // Its machine crashes: a reset instead of a close, since it leaves an answer unread.
     let crashed = [&frame(0, 0, &ApiVersionsRequest::default())[..], &fetch].concat();
     let within_a_request = [&fetch[..], &[0, 0, 1, 0, 1, 2, 3]].concat();
-    for (figure, sent) in [
-        ("produce", produce),
-        ("fetch", fetch),
-        ("fetch", more_than_is_taken_up),
-        ("fetch", crashed),
-        ("fetch", within_a_request),
-    ] {
+    let fetches = [fetch, more_than_is_taken_up, crashed, within_a_request];
+    let fetches = fetches.map(|sent| ("fetch", sent));
+    for (figure, sent) in [("produce", produce)].into_iter().chain(fetches) {
         let mut clients = [(); 10].map(|()| broker.client());
         clients.iter_mut().for_each(|it| it.send_raw(&sent));
         broker.wait_for_figure(figure, 10);

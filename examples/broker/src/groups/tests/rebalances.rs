@@ -374,14 +374,20 @@ fn a_static_member_that_restarts_disturbs_no_other() {
         assert_eq!(world.phase(), "PreparingRebalance");
     }
     // With another protocol it makes all agree anew: it does not know any more what they have agreed on.
-    let world = World::new();
+    let mut world = World::new();
     let ids = world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into(), 2);
-    let mut again = world.ask(named("b").with_protocols(protocols(&["roundrobin"])), 9);
+    world.client_id = "another".to_owned();
+    let again = named("b").with_session_timeout_ms(10_000);
+    let mut again = world.ask(again.with_protocols(protocols(&["roundrobin"])), 9);
     assert!(again.waits());
     let leader = join_request(&ids[0]).with_group_instance_id(Some(text("a")));
     for joined in [world.ask(leader, 9).answer(), again.answer()] {
         assert_eq!(joined.protocol_name.as_deref(), Some("roundrobin"));
     }
+    // Nor is anything else that its client before has said still true.
+    assert_eq!(*world.described().members[1].client_id, *"another");
+    world.pass(SESSION);
+    assert_eq!(world.phase(), "Empty");
 }
 
 /// Two clients have one name: the one that came first is told so, whatever it waits for.
