@@ -288,6 +288,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             let was_live_since = {
                 let mut protocol = self.protocol.lock();
                 protocol.end();
+                // With the lock held: a read that returns later finds no session to doubt.
+                *self.doubt.lock() = None;
                 protocol.take_was_live_since()
             };
             let longest = self.shared.config.backoff.1;
@@ -316,7 +318,6 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         // Counts the gap also when the session panics or is aborted.
         let _gap = Gap(&self.shared);
         span.opened(self.shared.table.watched_keys());
-        *self.doubt.lock() = None;
         let of = match enter(&self.shared.table, reading.epoch, asked_in) {
             Ok(generation) => generation,
             Err(doubt) => return doubt.into(),

@@ -224,6 +224,12 @@ fn g24_nodes_that_lost_an_engine_do_not_come_back_together() {
         assert!(pauses[0] >= whole / 2 && pauses[31] <= whole);
         assert!(pauses[31] - pauses[0] > whole / 8, "{pauses:?}");
     }
+    // The longest is the longest, also where the first is longer.
+    let config = Config {
+        backoff: (8 * second, second),
+        ..config
+    };
+    assert!(pause(&config, 0) <= second);
 }
 
 /// The first read of a node is slow. Meanwhile the store loses its data, and a session adopts the history that follows:
@@ -260,11 +266,11 @@ fn g24_what_is_known_counts_as_heard() {
         epoch: None,
     };
     for _ in 0..2 {
-        // Behind one of a key that is not watched.
-        let told = [change(1), change(0)];
+        // Behind one of a key that is not watched, and one of its own.
+        let told = [change(1), change(0), change(0)];
         assert!(hear(&table, table.history().generation, &told).is_ok());
     }
-    assert_eq!(table.counters.heard.read(), 2, "of the watched key");
+    assert_eq!(table.counters.heard.read(), 4, "of the watched key");
 }
 
 /// Neither the keys that a session takes over nor those that come later are told the feed in one piece.
@@ -290,8 +296,9 @@ fn g24_the_feed_is_told_of_no_more_keys_at_once_than_the_setting_says() {
     assert_eq!(session.inherited.capacity(), 0, "of those that were told");
 }
 
-/// A session takes over more keys than it tells the feed of at once, and the one that is still to be told is forgotten:
-/// its watch does not begin after its end, or it would last as long as the session.
+/// A session takes over more keys than it tells the feed of at once, and the one that is still to be told is forgotten,
+/// comes again and is forgotten again: its watch does not begin after its end, or without one, or it would last as long
+/// as the session.
 #[test]
 fn g24_a_key_that_is_forgotten_while_a_session_takes_it_over_is_watched_no_more() {
     let config = Config {
@@ -307,6 +314,10 @@ fn g24_a_key_that_is_forgotten_while_a_session_takes_it_over_is_watched_no_more(
     // Which of the two comes first is left to chance.
     let last = 1 - first[0];
     table.leave(&last, &entries[last as usize]);
+    protocol.tend(now);
+    let again = table.enter(&last).expect("there is room");
+    protocol.tend(now);
+    table.leave(&last, &again);
     protocol.tend(now);
     protocol.watched(first, now);
     let told = std::iter::from_fn(|| protocol.next_tell());

@@ -257,6 +257,9 @@ mod tests {
         assert_eq!(watched.lock()[&other], Some(6));
     }
 
+    #[cfg(feature = "rules")]
+    const PATIENCE: Duration = Duration::from_secs(5);
+
     /// A store whose counters all stand at 5 (but somebody has spoiled that of "0"), in whatever history. It takes its time
     /// for each command: less than half of the timeout.
     #[cfg(feature = "rules")]
@@ -344,18 +347,33 @@ mod tests {
     }
 
     #[cfg(feature = "rules")]
-    #[tokio::test(start_paused = true)]
-    async fn g24_a_burst_of_keys_leaves_no_memory() {
-        let store = Store::default();
-        let engine = RedisEngine::simulated(Arc::new(store.clone()), RedisConfig::default());
+    async fn opened() -> (Watcher, Listener) {
+        let wire = Arc::new(Store::default());
+        let engine = RedisEngine::simulated(wire.clone(), RedisConfig::default());
         let link = || Link {
             inner: engine.inner.clone(),
-            connection: Connection::Simulated(Arc::new(store.clone())),
+            connection: Connection::Simulated(wire.clone()),
             pushes: Arc::new(Pushes::new(1)),
-            patience: Duration::from_secs(5),
+            patience: PATIENCE,
         };
-        let opened = open(link(), link()).await;
-        let (mut watcher, _listener) = opened.expect("it opens");
+        open(link(), link()).await.expect("it opens")
+    }
+
+    /// Neither hides what was heard long ago that the table has become too small, nor does it add up to that.
+    #[cfg(feature = "rules")]
+    #[tokio::test(start_paused = true)]
+    async fn g24_what_is_announced_is_counted_anew_after_a_sign_of_life() {
+        let (_watcher, mut listener) = opened().await;
+        listener.announced = (1_000, 1_000);
+        let quiet = timeout(3 * PATIENCE, listener.next::<u64>()).await;
+        assert!(quiet.is_err(), "{quiet:?}");
+        assert_eq!(listener.announced, (0, 0));
+    }
+
+    #[cfg(feature = "rules")]
+    #[tokio::test(start_paused = true)]
+    async fn g24_a_burst_of_keys_leaves_no_memory() {
+        let (mut watcher, _listener) = opened().await;
         let keys = (0..10_000_u64).collect::<Vec<_>>();
         watcher.watch(&keys).await.expect("it watches");
         for some in keys[1..].chunks(1_000) {

@@ -7,10 +7,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// A place that exists, or no longer does.
 struct Place {
     is_alive: bool,
+    checks: AtomicUsize,
+}
+
+fn place(is_alive: bool) -> Arc<Place> {
+    let checks = AtomicUsize::new(0);
+    Arc::new(Place { is_alive, checks })
 }
 
 impl Waiting<u8> for Place {
     fn check(&self, _: &u8, _: u64) -> bool {
+        self.checks.fetch_add(1, Ordering::Relaxed);
         self.is_alive
     }
 
@@ -80,7 +87,7 @@ fn a_burst_of_keys_leaves_no_memory() {
 #[test]
 fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
     let table = Table::<u8>::new(1, Rules::default(), || {});
-    let place = Arc::new(Place { is_alive: false });
+    let place = place(false);
     table.attach(place.clone());
     assert_eq!(Arc::strong_count(&place), 2);
     table.check(&7, 0);
@@ -91,12 +98,15 @@ fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
 #[test]
 fn g06_a_place_that_is_gone_is_forgotten_beside_those_that_stay() {
     let table = Table::<u8>::new(1, Rules::default(), || {});
-    let places = [true, false, true].map(|is_alive| Arc::new(Place { is_alive }));
+    let places = [true, false, true].map(place);
     for place in &places {
         table.attach(place.clone());
     }
     table.check(&7, 0);
     assert_eq!(places.each_ref().map(Arc::strong_count), [2, 1, 2]);
+    // Nor does it keep that check from the later ones.
+    let checks = places.map(|it| it.checks.load(Ordering::Relaxed));
+    assert_eq!(checks, [1, 1, 1]);
 }
 
 thread_local! {

@@ -302,18 +302,22 @@ async fn g24_a_claim_beside_the_first_read_of_its_key_is_verified() {
 }
 
 /// It has seen all that the node knows, as nearly all clients have, and finds its key watched since it waited before.
+/// Also of a store that is a stream.
 #[tokio::test(start_paused = true)]
 async fn g24_a_client_that_waits_for_the_next_version_has_nothing_read() {
-    let engine = Engine::default();
-    let (node, interest) = node_that_has_read(&engine, 5).await;
-    let waits = ClusterWaits::new(&node).unwrap();
-    drop(interest);
-    let reads = node.stats().reads;
-    let (epoch, version) = (Epoch(1), 5);
-    let _by_version = waits.wait_past(7, version, LONG);
-    let _by_position = waits.wait_past_position(7, Position { epoch, version }, LONG);
-    sleep(LONG / 2).await;
-    assert_eq!(node.stats().reads, reads);
+    for stream in [None, Some((0, 5))] {
+        let engine = Engine::default();
+        engine.set(|it| it.stream = stream);
+        let (node, interest) = node_that_has_read(&engine, 5).await;
+        let waits = ClusterWaits::new(&node).unwrap();
+        drop(interest);
+        let reads = node.stats().reads;
+        let (epoch, version) = (Epoch(1), 5);
+        let _by_version = waits.wait_past(7, version, LONG);
+        let _by_position = waits.wait_past_position(7, Position { epoch, version }, LONG);
+        sleep(LONG / 2).await;
+        assert_eq!(node.stats().reads, reads, "{stream:?}");
+    }
 }
 
 /// All that a session still owes is the read of a key that is forgotten before it can be made: `concurrent_reads` others

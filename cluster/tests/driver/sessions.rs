@@ -379,6 +379,7 @@ async fn g24_a_session_in_memory_that_something_was_dropped_for_ends_though_late
     let engine = MemoryEngine::new();
     engine.set_capacity(2);
     let (mut interests, mut changes) = engine.open(&Config::default()).await.unwrap();
+    let (mut others, mut of_another) = engine.open(&Config::default()).await.unwrap();
     interests.watch(&[7]).await.unwrap();
     {
         let mut heard = pin!(changes.next());
@@ -396,6 +397,12 @@ async fn g24_a_session_in_memory_that_something_was_dropped_for_ends_though_late
     drop(changes);
     let over = interests.watch(&[8]).await;
     assert!(matches!(over, Err(FeedError::Cut(_))), "{over:?}");
+    // The next one takes the place of none that lives.
+    let _next = engine.open(&Config::default()).await.unwrap();
+    others.watch(&[8]).await.unwrap();
+    engine.commit(8);
+    let heard = of_another.next().await;
+    assert!(heard.is_ok(), "{heard:?}");
 }
 
 /// What is committed and announced on this node, the feed has not told: a deaf one is found out all the same.

@@ -155,6 +155,26 @@ async fn g24_what_is_discarded_before_the_first_read_of_a_key_is_told() {
     assert_eq!(timeout(LONG, wait).await, Ok(is_reset));
 }
 
+/// The stream discards no more than the one event that the client waits for: of a key that had one before, and of a
+/// stream that was empty.
+#[tokio::test(start_paused = true)]
+async fn g24_one_event_that_is_discarded_unseen_is_told() {
+    for head in [10, 0] {
+        let (engine, node, waits) = stream((0, head), head);
+        let interest = node.interest([7]).unwrap();
+        until(&node, |it| {
+            it.lag.is_zero() && it.reads > 0 && interest.version(&7) == head
+        })
+        .await;
+        let wait = waits.wait_past(7, head, LONG);
+        let next = head + 1;
+        engine.set(|it| (it.stream, it.holds) = (Some((next, next)), Some(9)));
+        node.read_again(&7);
+        let is_reset = Err(WaitError::Reset(at(next)));
+        assert_eq!(timeout(LONG, wait).await, Ok(is_reset), "past {head}");
+    }
+}
+
 /// While the node reads a busy stream, more is discarded than the stream had as the read began. A client that goes on
 /// from the `Reset` is behind all of that.
 #[tokio::test(start_paused = true)]

@@ -46,23 +46,43 @@ fn another_connection_is_made_where_another_server_may_do_better() {
     }
 }
 
-/// A server with this role. One that is no primary hangs up. Without a role, its user may not ask.
+/// A server with this role. One that is no primary hangs up, at once and when it is asked. Without a role, its user may
+/// not ask.
 #[cfg(feature = "rules")]
 struct Role(&'static str);
 
 #[cfg(feature = "rules")]
+struct HangsUp(Role, Pushed);
+
+/// A connection has ended.
+#[cfg(feature = "rules")]
+fn ended() -> PushInfo {
+    PushInfo {
+        kind: PushKind::Disconnection,
+        data: Vec::new(),
+    }
+}
+
+#[cfg(feature = "rules")]
 impl Wire for Role {
     fn connect(&self, pushes: Pushed) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
-        let role = self.0;
+        let role = Self(self.0);
         let connect = async move {
-            if role != "master" {
-                let kind = PushKind::Disconnection;
-                let data = Vec::new();
-                pushes(PushInfo { kind, data });
+            if role.0 == "master" {
+                return Ok(Arc::new(role) as Arc<dyn Socket>);
             }
-            Ok(Arc::new(Self(role)) as Arc<dyn Socket>)
+            pushes(ended());
+            Ok(Arc::new(HangsUp(role, pushes)) as Arc<dyn Socket>)
         };
         connect.boxed()
+    }
+}
+
+#[cfg(feature = "rules")]
+impl Socket for HangsUp {
+    fn run(&self, command: &Cmd) -> BoxFuture<'static, Result<Value, RedisError>> {
+        self.1(ended());
+        self.0.run(command)
     }
 }
 
@@ -139,10 +159,6 @@ async fn the_end_of_the_shared_connection_is_noticed_without_a_call() {
     let primary = Arc::new(Primary::default());
     let servers = vec![Server::Simulated(primary.clone())];
     let addresses = Addresses::of(servers, Duration::from_secs(20));
-    let ended = || PushInfo {
-        kind: PushKind::Disconnection,
-        data: Vec::new(),
-    };
     for connections in [1, 2] {
         for _ in 0..2 {
             let called = addresses.call(async |_| Ok(())).await;
