@@ -58,7 +58,7 @@ pub trait DelayedOperation: Send + 'static {
     /// Whether the operation can complete now; `cause` says [for what](Cause) it is examined. The library calls this method
     /// only; by default it calls [`try_complete`](Self::try_complete), whose duties it has.
     ///
-    /// An operation that *takes* something when it completes, and watches several keys, implements it: asked for one
+    /// An operation that *takes* something when it completes, and watches several keys, implements it: examined for one
     /// key, it takes only what belongs to that key. So a [bounded check](crate::Purgatory::check_and_complete_with) of
     /// that key is not used up by an operation that takes from another key.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {

@@ -140,8 +140,8 @@ pub struct Stats {
     /// count until they are reclaimed.
     pub watched: usize,
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
-    /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
-    /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
+    /// thread, to an executor, or to the outermost call on its thread. (A completion that runs in the call that ended its
+    /// operation is not counted.) With a slow `on_complete` this grows, and with it
     /// memory, unless [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// Expires payloads, makes deferred checks and reclaims, by the time that it is now. Returns how many payloads expired.
 ///
-/// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends. (The turns
-/// between deferred checks are passes of their own, and end with the last of these checks.)
+/// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends. (Between
+/// deferred checks, those that are due by then expire too; that ends with the last of these checks.)
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}

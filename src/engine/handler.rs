@@ -18,7 +18,7 @@ pub(crate) struct EndedPayload<V> {
     pub(crate) ending: Ending,
     /// Whether it was parked, and so has one of the `max_parked` permits.
     pub(crate) was_parked: bool,
-    /// Whether it said yes when it was asked for the key that is checked.
+    /// Whether it said yes when it was examined for the key that is checked.
     pub(crate) for_its_key: bool,
     /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
     pub(crate) pass: Option<Pass>,

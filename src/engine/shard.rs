@@ -232,7 +232,7 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Begins to drain the timers that are due at `now`. Returns how many timers there are at all.
+    /// Begins to take out the timers that are due at `now`. Returns how many timers there are at all.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
         let timer = &mut guard.split().0.timer;

@@ -167,8 +167,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                         pass = Some(self.engine.passes.begin());
                     }
                     // The event may have been reported before the ending.
-                    let ask = || self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
-                    let ending = match unexamined.then(ask) {
+                    let examine = || self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
+                    let ending = match unexamined.then(examine) {
                         Some(Ok(true)) => Ending::Satisfied,
                         Some(Err(UserPanic)) => Ending::Aborted,
                         Some(Ok(false)) | None => mark.into(),
