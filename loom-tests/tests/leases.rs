@@ -123,3 +123,19 @@ fn g18_an_expiry_races_a_new_lease() {
         assert_eq!(leases.stats().parked, 0);
     });
 }
+
+/// Catches: two values that are taken in under one key, of which each was asked for before; a token that is given twice.
+#[test]
+fn g18_two_threads_take_leases_at_once() {
+    for key in [1, 2] {
+        bounded(move || {
+            let (leases, _, _) = leases();
+            let take = move |leases: &Leases| leases.try_track(key, 2, Duration::MAX).ok();
+            let other = spawn(&leases, take);
+            let mine = leases.try_track(1, 1, Duration::MAX).ok();
+            let tokens = [mine, other.join().unwrap()];
+            assert_ne!(tokens[0], tokens[1]);
+            assert_eq!(tokens.iter().flatten().count(), usize::from(key));
+        });
+    }
+}
