@@ -6,6 +6,7 @@ use request_purgatory::{
     Timer, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
     time::ManualClock,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
@@ -88,7 +89,14 @@ pub(crate) fn g12_a_clock_that_panics_gives_the_payload_back<W: Tested>() {
     );
     let stats = timer.stats();
     assert_eq!((stats.panicked, stats.rejected, stats.parked), (1, 1, 0));
-    timer.start(TICK, 2).expect("there is room");
+    let id = timer.start(TICK, 2).expect("there is room");
+    // What has no payload to give back passes the panic on, and changes nothing.
+    clock.set_broken(true);
+    let moved = catch_unwind(AssertUnwindSafe(|| timer.reschedule(id, Duration::MAX)));
+    let asked = catch_unwind(AssertUnwindSafe(|| timer.remaining(id)));
+    clock.set_broken(false);
+    assert!(moved.is_err() && asked.is_err());
+    assert_eq!(timer.remaining(id), Some(TICK));
     // After the shutdown it is no reason.
     assert_eq!(timer.shutdown(), [2]);
     clock.set_broken(true);
