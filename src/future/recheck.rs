@@ -6,7 +6,6 @@
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::signal::Signal;
-use crate::dispatch::Dispatch;
 use crate::engine::thread_set::Companion;
 use crate::hash::{Key, KeyHasher};
 use crate::panics::Panics;
@@ -37,7 +36,6 @@ impl Rechecks {
         let timer = Timer::<Job>::builder("rechecks")
             .clock(clock.clone())
             .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Inline)
             .build(|job: Job| job());
         Self {
             timer: timer.unwrap_or_else(|error| unreachable!("it asks for no thread: {error}")),

@@ -67,6 +67,7 @@ fn g18_a_value_that_is_not_replaced_keeps_its_token() {
     while fired.is_empty() {
         shard.fire(now, &mut fired);
     }
+    assert!(!tracker.touch(&KEY, Duration::MAX), "nor renewed");
     let refused = tracker.replace_if(KEY, place.token, 2, Duration::MAX);
     let refused = refused.map(drop).expect_err("it has fired").into_parts();
     assert_eq!(refused, (RejectReason::StaleToken, 2));

@@ -44,6 +44,7 @@ fn g01_an_event_before_the_first_poll_is_not_missed() {
     assert_empty(&waits);
     assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(5)));
     assert!(bell.poll(&mut wait).is_pending(), "and only once");
+    assert_eq!(Arc::strong_count(&bell), 1, "it keeps no waker then");
     assert_eq!(examinations.count(), 3, "a poll asks nothing");
 }
 

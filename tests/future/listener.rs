@@ -45,6 +45,11 @@ fn g01_a_check_after_the_call_is_told_and_those_in_between_are_one() {
     assert_eq!(bell.rung(), 3, "once for the checks in between");
     waits.check_and_complete(&3);
     assert_eq!(bell.rung(), 3, "not a key of its");
+    // Nor need the check name a key.
+    waits.check_and_complete_all([&1, &2]);
+    assert_eq!(checked(&bell, &mut listener), CHECKED);
+    assert!(!listener.handle().expect("it is parked").check());
+    assert_eq!(checked(&bell, &mut listener), CHECKED);
     assert_eq!((waits.stats().parked, waits.stats().watched), (1, 2));
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, refusal, within};
 use request_purgatory::{
     Purgatory, Watch, purgatory::Builder, purgatory::KeyHasher, purgatory::RejectReason,
-    threads::Reaper,
+    threads::Reaper, time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -136,15 +136,18 @@ fn g17_a_bound_of_no_watchers_refuses_every_operation() {
     assert!(purgatory.is_empty());
 }
 
-/// In whatever order they are set. What a full key refuses takes no place.
+/// In whatever order they are set. What a full key refuses takes no place. Nor does a hasher change the time.
 #[test]
 fn g17_both_limits_hold_beside_each_other_and_a_hasher() {
+    const MS: Duration = Duration::from_millis(1);
+
     fn hold<S: KeyHasher>(builder: Builder<Purgatory<Op, S>>) {
         let purgatory = builder.reaper(Reaper::Manual).build();
         let purgatory = purgatory.expect("no threads to refuse");
         let park =
             |key| refusal(&purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key]));
         assert_eq!(park(1), None);
+        assert_eq!(purgatory.snapshot()[0].remaining, Some(2 * MS));
         for _ in 0..3 {
             assert_eq!(park(1), Some(RejectReason::KeyFull));
         }
@@ -153,7 +156,9 @@ fn g17_both_limits_hold_beside_each_other_and_a_hasher() {
         assert_eq!((park(1), park(3)), (None, Some(RejectReason::Full)));
     }
 
-    let (builder, hasher) = (|| Purgatory::<Op>::builder("g17"), RandomState::new());
+    let (clock, hasher) = (ManualClock::new(), RandomState::new());
+    let builder = || Purgatory::<Op>::builder("g17").clock(clock.clone());
+    let builder = || builder().tick(2 * MS).max_timeout(MS);
     hold(builder().max_parked(2).max_watchers_per_key(1));
     hold(builder().max_watchers_per_key(1).max_parked(2));
     let limited = builder().max_watchers_per_key(1).max_parked(2);

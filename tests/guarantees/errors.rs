@@ -3,7 +3,7 @@
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual, refusal};
 use request_purgatory::{
     Purgatory, WaitError, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected,
-    threads::Reaper, tracker::FencingToken,
+    purgatory::ShutdownError, threads::Reaper, tracker::FencingToken,
 };
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -42,8 +42,11 @@ fn absurd_wheels_and_ticks_are_refused() {
     let error = build(Duration::ZERO, 64).expect_err("refused above");
     assert!(!error.to_string().is_empty() && error.source().is_none());
     let refused = BuildError::Thread(ErrorKind::WouldBlock.into());
-    let cause = refused.source().and_then(|cause| cause.downcast_ref());
-    assert_eq!(cause.map(io::Error::kind), Some(ErrorKind::WouldBlock));
+    let late = ShutdownError::Thread(ErrorKind::WouldBlock.into());
+    for error in [&refused as &dyn Error, &late] {
+        let cause = error.source().and_then(|cause| cause.downcast_ref());
+        assert_eq!(cause.map(io::Error::kind), Some(ErrorKind::WouldBlock));
+    }
 }
 
 /// Rounded up to a power of two within bounds.
@@ -95,15 +98,33 @@ fn a_refused_operation_comes_back_untouched() {
     assert_eq!(purgatory.stats().rejected, 3);
 }
 
-/// The operator reads which setting to raise.
+/// The operator reads which setting to raise, and what a shutdown waits for.
 #[test]
 fn g17_a_refusal_names_the_limit_that_was_reached() {
     let [full, key_full] = ["(`max_parked`)", "(`max_watchers_per_key`)"];
+    let late = |threads: &[&str]| {
+        let late = ShutdownError::TimedOut {
+            parked: 3,
+            completions_pending: 4,
+            threads: threads.iter().copied().map(String::from).collect(),
+        };
+        late.to_string()
+    };
     for (text, limit) in [
         (RejectReason::Full.to_string(), full),
         (WaitError::Full.to_string(), full),
         (RejectReason::KeyFull.to_string(), key_full),
         (WaitError::KeyFull.to_string(), key_full),
+        (RejectReason::TooLong.to_string(), "(`Builder::scheme`)"),
+        (BuildError::Tick.to_string(), "`tick`"),
+        (BuildError::WheelSize.to_string(), "`wheel_size`"),
+        (BuildError::FirstToken.to_string(), "`first_token`"),
+        (late(&[]), "3 operations parked, 4 completions pending"),
+        (late(&[]), "threads running: none"),
+        (
+            late(&["reaper", "completions"]),
+            "threads running: reaper, completions",
+        ),
     ] {
         assert!(text.contains(limit), "{text}");
     }

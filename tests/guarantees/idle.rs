@@ -5,7 +5,7 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually};
 use crate::support::{sleeps, threads_named, within};
 use procfs_core::{FromRead, process::Status};
-use request_purgatory::tracker::Requests;
+use request_purgatory::tracker::{FencingToken, Requests};
 use request_purgatory::{
     Completion, Purgatory, Timer, Tracker, Waits, purgatory::RejectReason, purgatory::Rejected,
     threads::Dispatch, threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock,
@@ -115,6 +115,9 @@ fn g28_timers_trackers_and_requests_start_threads_with_the_first_deadline() {
         let touched = tracker();
         touched.track(1, 1, Duration::MAX).expect("there is room");
         assert!(!touched.touch(&2, SOON));
+        assert!(!touched.touch_if(&1, FencingToken::from(9), SOON));
+        // (A thread takes its name once it runs.)
+        thread::sleep(10 * SOON);
         none();
         assert!(touched.touch(&1, SOON));
         eventually("the expiry", || tally.count() == 4);

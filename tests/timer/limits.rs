@@ -6,6 +6,7 @@ use request_purgatory::{
     Timer, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
     time::ManualClock,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
@@ -62,11 +63,13 @@ pub(crate) fn g17_a_scheme_that_is_chosen_last_changes_no_other_choice<W: Tested
     let clock = ManualClock::new();
     let builder = Timer::<u32>::builder("last").clock(clock.clone());
     let builder = builder.reaper(Reaper::Manual).max_parked(1);
-    let (timer, expired) = with_channel(builder.max_timeout(TICK).scheme::<W>());
-    timer.start(3 * TICK, 1).expect("there is room");
+    let builder = builder.max_timeout(TICK).tick(2 * TICK);
+    let (timer, expired) = with_channel(builder.scheme::<W>());
+    let id = timer.start(3 * TICK, 1).expect("there is room");
+    assert_eq!(timer.remaining(id), Some(2 * TICK));
     let refused = timer.start(TICK, 2);
     assert_eq!(refusal(&refused), Some(RejectReason::Full));
-    clock.advance(TICK);
+    clock.advance(2 * TICK);
     assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(1)));
 }
 
@@ -86,7 +89,20 @@ pub(crate) fn g12_a_clock_that_panics_gives_the_payload_back<W: Tested>() {
     );
     let stats = timer.stats();
     assert_eq!((stats.panicked, stats.rejected, stats.parked), (1, 1, 0));
-    timer.start(TICK, 2).expect("there is room");
+    let id = timer.start(TICK, 2).expect("there is room");
+    // What has no payload to give back passes the panic on, and changes nothing.
+    clock.set_broken(true);
+    let moved = catch_unwind(AssertUnwindSafe(|| timer.reschedule(id, Duration::MAX)));
+    let asked = catch_unwind(AssertUnwindSafe(|| timer.remaining(id)));
+    clock.set_broken(false);
+    assert!(moved.is_err() && asked.is_err());
+    assert_eq!(timer.remaining(id), Some(TICK));
+    // After the shutdown it is no reason.
+    assert_eq!(timer.shutdown(), [2]);
+    clock.set_broken(true);
+    let refused = timer.start(TICK, 3);
+    clock.set_broken(false);
+    assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
 }
 
 /// Ids whose timers have ended, and ids of another timer with the same slots in use.

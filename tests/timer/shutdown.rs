@@ -35,6 +35,8 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
             numbers.sort_unstable();
             assert!(numbers.into_iter().eq(0..1_000));
             assert!(timer.is_shut_down() && timer.is_empty());
+            let again = timer.downgrade().upgrade();
+            assert!(again.is_some_and(|it| it.is_shut_down()), "not dropped yet");
             assert!(timer.shutdown().is_empty(), "returned twice");
             drop(remains);
             assert_eq!(mint.living(), 0);
@@ -56,16 +58,17 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
         assert_median_within(Duration::from_millis(50), || {
             repeat_with(shutdown).take(21).collect()
         });
-        // Dropped without a shutdown, a timer drops what it has.
-        let mint = Mint::default();
-        let timer = builder::<Token, W>(&name).build(drop);
+        // Dropped without a shutdown, a timer drops what it has, and calls nothing.
+        let (mint, ran) = (Mint::default(), Tally::new());
+        let count = ran.clone();
+        let timer = builder::<Token, W>(&name).build(move |_| count.add());
         let timer = timer.expect("threads are to be had");
         timer.start(Duration::MAX, mint.token(1)).expect("it fits");
         let (clone, weak) = (timer.clone(), timer.downgrade());
         drop(timer);
         assert_eq!((mint.living(), clone.stats().parked), (1, 1));
         drop(clone);
-        assert_eq!(mint.living(), 0);
+        assert_eq!((mint.living(), ran.count()), (0, 0));
         assert!(weak.upgrade().is_none());
         eventually("the end of its threads", || threads_named(&name).is_empty());
     });

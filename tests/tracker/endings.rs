@@ -374,18 +374,20 @@ fn absurd_settings_are_refused() {
     }
 }
 
-/// Whatever else is chosen after it.
+/// Whatever else is chosen after it. And a hasher changes no other choice.
 #[test]
 fn g18_the_first_token_has_the_number_that_was_chosen() {
     let build = |number| {
         let builder = Tracker::<u32, u32>::builder("first").first_token(number);
-        let builder = builder.hasher(RandomState::default());
-        builder.reaper(Reaper::Manual).build(|_, _, _| ())
+        let builder = builder.clock(ManualClock::new()).reaper(Reaper::Manual);
+        let builder = builder.tick(TICK * 2).max_timeout(TICK);
+        builder.hasher(RandomState::default()).build(|_, _, _| ())
     };
     for number in [1, 7, 1 << 63] {
         let tracker = build(number).expect("no threads to refuse");
-        let token = tracker.try_track(1, 1, TICK).expect("room");
-        assert_eq!(token.get(), number);
+        let token = tracker.try_track(1, 1, TICK * 9).expect("room");
+        let left = tracker.remaining(&1);
+        assert_eq!((token.get(), left), (number, Some(TICK * 2)));
     }
     for number in [0, (1 << 63) + 1, u64::MAX] {
         assert!(matches!(build(number), Err(BuildError::FirstToken)));

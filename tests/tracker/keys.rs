@@ -1,6 +1,6 @@
 //! G12: keys whose `Hash`, `Eq` or `Clone` panics. The value comes back, stays, or expires; nothing is lost.
 
-use crate::support::{Job, Mint, Token, lock, quietly, refusal};
+use crate::support::{FragileClock, Job, Mint, Token, lock, quietly, refusal};
 use request_purgatory::{
     Requests, Tracker, purgatory::KeyHasher, purgatory::RejectReason, purgatory::Rejected,
     threads::Reaper, time::ManualClock,
@@ -165,7 +165,8 @@ fn g12_a_panicking_key_loses_no_value() {
                         {
                             Ok(tracked) => back.extend(tracked.1),
                             Err((RejectReason::Panicked, value)) => {
-                                assert_eq!(value.number, 99);
+                                let panicked = tracker.stats().panicked;
+                                assert_eq!((value.number, panicked), (99, 1));
                                 back.push(value);
                             }
                             Err(other) => panic!("{other:?}"),
@@ -222,11 +223,36 @@ fn g12_a_replacement_whose_key_panics_is_refused_and_the_value_stays() {
         let reason = refusal(&replace(Some((hook, 0))));
         assert_eq!(reason, Some(RejectReason::Panicked), "{hook:?}");
         assert_eq!(tracker.token(&Key(2)), Some(token));
-        assert_eq!(tracker.stats().rejected, refused);
+        let stats = tracker.stats();
+        assert_eq!((stats.rejected, stats.panicked), (refused, refused));
     }
     assert_eq!(replace(None).ok(), Some(1));
     assert_eq!(refusal(&replace(None)), Some(RejectReason::StaleToken));
     assert_eq!((tracker.stats().rejected, mint.living()), (3, 1));
+}
+
+/// As with a key: only a call that has no value passes the panic on.
+#[test]
+fn g12_a_clock_that_panics_loses_no_value() {
+    quietly();
+    let clock = FragileClock::default();
+    let builder = Tracker::<u32, u32>::builder("clock").clock(clock.clone());
+    let tracker = builder.reaper(Reaper::Manual).build(|_, _, _| ());
+    let tracker = tracker.expect("no threads to refuse");
+    let (token, _) = tracker.track(1, 1, TICK).expect("room");
+    clock.set_broken(true);
+    let touch = || tracker.touch(&1, TICK);
+    let touched = catch_unwind(AssertUnwindSafe(touch));
+    let tracked = tracker.track(2, 2, TICK).map(drop);
+    let replaced = tracker.replace_if(1, token, 3, TICK).map(drop);
+    clock.set_broken(false);
+    let back = [tracked, replaced].map(|refused| refused.map_err(Rejected::into_parts));
+    assert_eq!(
+        back,
+        [2, 3].map(|value| Err((RejectReason::Panicked, value)))
+    );
+    assert!(touched.is_err());
+    assert_eq!((tracker.stats().panicked, tracker.get(&1)), (2, Some(1)));
 }
 
 /// The table of a shard grows, which hashes all its keys, and one of them panics.
@@ -286,8 +312,9 @@ fn g12_a_panicking_id_comes_back() {
                 Ok(request) => drop(request),
                 Err(other) => panic!("{other:?}"),
             }
-            assert_eq!(requests.stats().parked, 0);
-            assert_eq!(requests.stats().rejected, refused);
+            let stats = requests.stats();
+            assert_eq!((stats.parked, stats.rejected), (0, refused));
+            assert_eq!(stats.panicked, refused);
         }
     }
     // One clone of an id, and one hash.

@@ -328,6 +328,8 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
 fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
     within(PATIENCE, || {
         let (clock, jobs) = (ManualClock::new(), Arc::<Mutex<Vec<Job>>>::default());
+        let expired = Arc::new(Mutex::new(Vec::new()));
+        let log = expired.clone();
         let executor = || {
             let queue = jobs.clone();
             Dispatch::Executor(Arc::new(move |job| lock(&queue).push(job)))
@@ -342,7 +344,7 @@ fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
             .clock(clock.clone())
             .reaper(Reaper::Manual)
             .dispatch(executor())
-            .build(|_: u64, _: Arc<()>, _| ())
+            .build(move |key: u64, _: Arc<()>, _| lock(&log).push(key))
             .expect("no threads to refuse");
         let late = calls.request(1, Duration::from_secs(1)).expect("a new id");
         let pending = calls.request(2, Duration::MAX).expect("a new id");
@@ -359,6 +361,7 @@ fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
         assert_eq!(Arc::strong_count(&value), 2, "one is in a job");
         lock(&jobs).drain(..).for_each(|job| job());
         assert_eq!(block_on(late), Err(WaitError::Expired));
+        assert_eq!(*lock(&expired), [1], "not what the shutdown ended");
     });
 }
 
