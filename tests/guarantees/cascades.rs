@@ -3,10 +3,12 @@
 
 use crate::support::keys::{Act, Acting};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
-use request_purgatory::{Bound, Purgatory, Watch, time::Clock};
+use request_purgatory::{
+    Bound, Purgatory, Watch, purgatory::WeakRef, threads::Reaper, time::Clock, time::WakeFn,
+};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -412,7 +414,16 @@ fn g01_what_another_thread_brings_during_a_nested_check_is_relayed() {
     const OWN: u64 = 4;
     for asked in [1, 16] {
         within(PATIENCE, move || {
-            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            // A reactor is woken for it inside the examination, and makes another check there.
+            let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
+            let woken = place.clone();
+            let waker = WakeFn::new(move || {
+                let all = woken.get().and_then(WeakRef::upgrade);
+                all.is_some_and(|all| all.check_and_complete(&FIRST) == 0)
+            });
+            let reactor = Reaper::Reactor(waker);
+            let (purgatory, _clock) = manual::<u64>(|builder| builder.reaper(reactor));
+            assert!(place.set(purgatory.downgrade()).is_ok());
             let [came, relayed, ended] = [(); 3].map(|()| Tally::new());
             let (finding, relaying, weak) = (came.clone(), relayed.clone(), purgatory.downgrade());
             let mut examinations = 0;
@@ -462,6 +473,7 @@ fn g01_what_another_thread_brings_during_a_nested_check_is_relayed() {
                 purgatory.advance();
             }
             assert_eq!((came.count(), relayed.count(), ended.count()), (2, 2, 2));
+            assert_eq!(purgatory.stats().panicked, 0);
             assert_eq!(purgatory.stats().cancelled, u64::from(asked > 1));
         });
     }

@@ -211,12 +211,16 @@ fn g25_an_operation_is_told_its_own_value_of_the_key() {
     let waits = Waits::<Written>::builder("g25").reaper(Reaper::Manual);
     let waits = waits.build().expect("no threads to refuse");
     let [key, other] = [1, 2].map(|number| Written(number, "own"));
-    let resolved = waits.resolve(Written(1, "resolved"));
+    let [resolved, second] = [1, 2].map(|number| waits.resolve(Written(number, "resolved")));
+    // Also where one that is asked before it has the key by its resolution.
+    let asks = |cause: Cause<'_, Written>| cause.key().and(None::<()>);
+    let _first = waits.take([resolved.watch()], None, asks, drop);
     for keys in [vec![key.clone()], vec![other.clone(), key], vec![other; 4]] {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = told.clone();
+        let keys = keys.into_iter().chain([Written(1, "own")]);
         let _waits = waits.take(
-            keys.into_iter().chain([Written(1, "own")]),
+            std::iter::once(second.watch()).chain(keys.map(Watch::from)),
             None,
             move |cause| {
                 lock(&tell).extend(cause.key().map(|key| key.1));
