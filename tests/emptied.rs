@@ -13,7 +13,7 @@ use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
 use request_purgatory::tracker::Responded;
 use request_purgatory::{Purgatory, Requests, Tracker};
-use std::hash::{Hash, Hasher};
+use std::hash::{Hash, Hasher, RandomState};
 use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
 use std::thread::{scope, sleep};
@@ -163,6 +163,15 @@ fn g28_a_burst_leaves_no_memory() {
     let each = (allocated() - before) / BURST;
     assert!(each < 150, "a slot, and no entry: {each}");
     drop(calls);
+
+    let mut kept = None;
+    leaves_little("a map of two shards, with whatever hasher", || {
+        let builder = Purgatory::<Op>::builder("g28").reaper(Reaper::Manual);
+        let purgatory = builder.map_shards(2).hasher(RandomState::new()).build();
+        let purgatory = kept.insert(purgatory.expect("no threads to refuse"));
+        drop(purgatory.try_complete_else_watch(Op::new(Duration::MAX), [1]));
+    });
+    drop(kept);
 
     let purgatory = by_hand();
     leaves_little("deferred checks", || {

@@ -382,10 +382,10 @@ fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     assert_eq!(timer.stats().expired, 4);
 }
 
-/// The next deferred check starts the threads as well, or the caller makes it.
+/// The next deferred check starts the threads as well, be it of the same key, or the caller makes it.
 #[test]
 fn g28_a_deferred_check_waits_for_a_thread() {
-    for by_caller in [false, true] {
+    for next in [None, Some(1), Some(2)] {
         let purgatory = Purgatory::<Op>::new("g28-deferred");
         let op = Op::new(Duration::MAX);
         let state = op.1.clone();
@@ -394,9 +394,9 @@ fn g28_a_deferred_check_waits_for_a_thread() {
         grant(0);
         purgatory.check_later(1);
         grant(usize::MAX);
-        match by_caller {
-            true => _ = purgatory.advance(),
-            false => purgatory.check_later(2),
+        match next {
+            None => _ = purgatory.advance(),
+            Some(key) => purgatory.check_later(key),
         }
         eventually(|| *state.lock() == State::Ended);
         assert_eq!(purgatory.stats().parked, 0);

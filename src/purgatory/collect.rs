@@ -108,7 +108,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         &self,
         watches: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Option<Keys<Op::Key>> {
-        let mut watches = watches.into_iter().map(Into::into);
+        let mut watches = watches.into_iter().map(Into::into).fuse();
         let first = watches.next()?;
         let Some(second) = watches.next() else {
             return Some(match first {
@@ -116,8 +116,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 other => self.collect_other(other),
             });
         };
-        let third = watches.next();
-        let fourth = third.is_some().then(|| watches.next()).flatten();
+        let (third, fourth) = (watches.next(), watches.next());
         Some(match (first, second, third, fourth) {
             // Most operations watch a few plain keys, all different.
             (plain!(a), plain!(b), None, None) if a != b => Keys::Two(PlainKeys::of([a, b]), 0),

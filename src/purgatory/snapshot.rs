@@ -31,11 +31,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let all = UserValues(self.watch.all_keys());
         for key in &all.0 {
             self.watch.visit_all(key, |watcher| {
-                let known = keys.entry(watcher).or_default();
-                // A visit may meet an operation twice.
-                if known.last() != Some(key) {
-                    known.push(key.clone());
-                }
+                keys.entry(watcher).or_default().push(key.clone());
             });
         }
         // Not when this returns: a destructor that panics then leaks what is returned.

@@ -3,10 +3,12 @@
 
 use crate::support::keys::{Act, Acting};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
-use request_purgatory::{Bound, Purgatory, Watch, time::Clock};
+use request_purgatory::{
+    Bound, Purgatory, Watch, purgatory::WeakRef, threads::Reaper, time::Clock, time::WakeFn,
+};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -262,11 +264,11 @@ impl Drop for AtTheEnd {
     }
 }
 
-/// An operation whose examination checks the next one, which completes; what that checks completes as well.
+/// An operation that checks for one of three others in each of its two examinations: two complete, and what they check.
 fn cascade(purgatory: &Purgatory<Op>, ended: &Arc<Tally>) {
     let ready = Arc::new(AtomicBool::new(false));
     let (setting, weak) = (ready.clone(), purgatory.downgrade());
-    for key in [RELAY, RELAY, LAST] {
+    for key in [RELAY, RELAY, RELAY, LAST] {
         let (ready, ended, weak) = (ready.clone(), ended.clone(), weak.clone());
         let op = Op::new(NEVER_IN_A_TEST).when(move || ready.load(Ordering::SeqCst));
         let op = op.then(move |_| {
@@ -279,9 +281,8 @@ fn cascade(purgatory: &Purgatory<Op>, ended: &Arc<Tally>) {
     }
     let op = Op::new(NEVER_IN_A_TEST).when(move || {
         setting.store(true, Ordering::SeqCst);
-        weak.upgrade()
-            .expect("the test has it")
-            .check_and_complete(&RELAY);
+        let all = weak.upgrade().expect("the test has it");
+        all.check_and_complete_with(&RELAY, Bound::at_most(1));
         false
     });
     assert!(purgatory.try_complete_else_watch(op, [FIRST]).is_ok());
@@ -413,7 +414,16 @@ fn g01_what_another_thread_brings_during_a_nested_check_is_relayed() {
     const OWN: u64 = 4;
     for asked in [1, 16] {
         within(PATIENCE, move || {
-            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            // A reactor is woken for it inside the examination, and makes another check there.
+            let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
+            let woken = place.clone();
+            let waker = WakeFn::new(move || {
+                let all = woken.get().and_then(WeakRef::upgrade);
+                all.is_some_and(|all| all.check_and_complete(&FIRST) == 0)
+            });
+            let reactor = Reaper::Reactor(waker);
+            let (purgatory, _clock) = manual::<u64>(|builder| builder.reaper(reactor));
+            assert!(place.set(purgatory.downgrade()).is_ok());
             let [came, relayed, ended] = [(); 3].map(|()| Tally::new());
             let (finding, relaying, weak) = (came.clone(), relayed.clone(), purgatory.downgrade());
             let mut examinations = 0;
@@ -463,6 +473,7 @@ fn g01_what_another_thread_brings_during_a_nested_check_is_relayed() {
                 purgatory.advance();
             }
             assert_eq!((came.count(), relayed.count(), ended.count()), (2, 2, 2));
+            assert_eq!(purgatory.stats().panicked, 0);
             assert_eq!(purgatory.stats().cancelled, u64::from(asked > 1));
         });
     }

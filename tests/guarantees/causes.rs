@@ -211,12 +211,16 @@ fn g25_an_operation_is_told_its_own_value_of_the_key() {
     let waits = Waits::<Written>::builder("g25").reaper(Reaper::Manual);
     let waits = waits.build().expect("no threads to refuse");
     let [key, other] = [1, 2].map(|number| Written(number, "own"));
-    let resolved = waits.resolve(Written(1, "resolved"));
+    let [resolved, second] = [1, 2].map(|number| waits.resolve(Written(number, "resolved")));
+    // Also where one that is asked before it has the key by its resolution.
+    let asks = |cause: Cause<'_, Written>| cause.key().and(None::<()>);
+    let _first = waits.take([resolved.watch()], None, asks, drop);
     for keys in [vec![key.clone()], vec![other.clone(), key], vec![other; 4]] {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = told.clone();
+        let keys = keys.into_iter().chain([Written(1, "own")]);
         let _waits = waits.take(
-            keys.into_iter().chain([Written(1, "own")]),
+            std::iter::once(second.watch()).chain(keys.map(Watch::from)),
             None,
             move |cause| {
                 lock(&tell).extend(cause.key().map(|key| key.1));
@@ -354,7 +358,7 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
     let items = Arc::new(Mutex::new(0));
     let looks = Arc::new(Mutex::new(0));
-    for _ in 0..10 {
+    let park = |watch: Watch<'static, u64>| {
         let (items, looks) = (items.clone(), looks.clone());
         let op = Op::new(NEVER_IN_A_TEST).when(move || {
             *lock(&looks) += 1;
@@ -363,8 +367,9 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
             *items -= i32::from(some);
             some
         });
-        assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
-    }
+        assert!(purgatory.try_complete_else_watch(op, [watch]).is_ok());
+    };
+    (0..10).for_each(|_| park(1.into()));
     *lock(&looks) = 0;
     let key = purgatory.resolve(1);
     let bound = Bound::all().until_refused();
@@ -380,6 +385,20 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
         key.check_and_complete_with(Bound::at_most(1).until_refused()),
         1
     );
+    // It goes no further than to a rank, whichever was said first.
+    let below = Bound::all().up_to(2);
+    for bound in [below.until_refused(), bound.up_to(2)] {
+        *lock(&items) = 0;
+        for rank in [1, 2, 2, 3] {
+            park(Watch::from(2).at_rank(rank));
+        }
+        for (there, completed, looked) in [(1, 1, 2), (9, 2, 2)] {
+            (*lock(&items), *lock(&looks)) = (there, 0);
+            let found = purgatory.check_and_complete_with(&2, bound);
+            assert_eq!((found, *lock(&looks)), (completed, looked));
+        }
+        assert_eq!(purgatory.force_complete_for_key(&2), 1);
+    }
 }
 
 /// An operation that panics refuses nothing: the item is for the next one.
@@ -489,10 +508,16 @@ fn g05_a_forced_operation_that_another_thread_holds_gets_the_cause() {
 }
 
 /// Its event is reported in the last examination that its holder makes in a row, before it is forced to end. The
-/// examination that is due finds it satisfied: what it then holds, no change makes an error of.
+/// examination that is due finds it satisfied: what it then holds, no change makes an error of. Or it finds nothing.
 #[test]
 fn g05_what_is_found_satisfied_is_not_changed() {
-    within(PATIENCE, || {
+    for (satisfied, error) in [(true, None), (false, Some("not the leader"))] {
+        force_in_the_last_examination(satisfied, error);
+    }
+}
+
+fn force_in_the_last_examination(satisfied: bool, error: Option<&'static str>) {
+    within(PATIENCE, move || {
         let (purgatory, _clock) = manual_of::<Request>();
         let (answer, answers) = mpsc::channel();
         let (watched, mut examinations) = (purgatory.clone(), 0);
@@ -514,7 +539,7 @@ fn g05_what_is_found_satisfied_is_not_changed() {
             if (3..=last).contains(&examinations) {
                 thread::scope(|scope| _ = scope.spawn(by_another));
             }
-            examinations > last
+            examinations > last && satisfied
         };
         let request = Request {
             error: None,
@@ -523,7 +548,7 @@ fn g05_what_is_found_satisfied_is_not_changed() {
         };
         assert!(purgatory.try_complete_else_watch(request, [1]).is_ok());
         purgatory.check_and_complete(&1);
-        assert_eq!(answers.try_recv(), Ok(None));
+        assert_eq!(answers.try_recv(), Ok(error));
         assert_eq!(purgatory.stats().completed, 1);
     });
 }

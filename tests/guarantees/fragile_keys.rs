@@ -294,22 +294,42 @@ fn g12_a_key_that_panics_while_it_is_retired_keeps_no_other() {
     }
 }
 
-/// Nor does one while several operations are taken off their lists: what an operation watches beside it is left.
+/// Nor does one while operations are taken off their lists, one alone or several together, be it once or each time: what
+/// an operation watches beside it is left, however many keys these are.
 #[test]
 fn g12_a_key_that_panics_while_operations_are_reclaimed_keeps_no_other() {
-    for hook in [Hook::Hash, Hook::Eq] {
+    /// What panics, whether it does for good, the other keys, and how many operations there are.
+    type Row = (Hook, bool, &'static [u32], usize);
+    const ROWS: [Row; 7] = [
+        (Hook::Eq, false, &[OTHER], 3),
+        (Hook::Hash, false, &[OTHER], 3),
+        (Hook::Hash, true, &[OTHER], 1),
+        (Hook::Hash, true, &[OTHER], 3),
+        (Hook::Hash, true, &[3, OTHER], 3),
+        (Hook::Hash, true, &[3, 4, OTHER], 1),
+        (Hook::Hash, true, &[3, 4, OTHER], 3),
+    ];
+    for (hook, for_good, others, operations) in ROWS {
         for calls in 0..8 {
             let (purgatory, clock) = manual::<Fragile>(|builder| builder);
-            for _ in 0..3 {
-                let keys = [FRAGILE, OTHER].map(fragile);
+            for _ in 0..operations {
+                let keys = [&[FRAGILE], others].concat().into_iter().map(fragile);
                 let parked = purgatory.try_complete_else_watch(Op::new(SOON), keys);
                 assert!(parked.is_ok(), "there is room");
             }
             clock.advance(SOON);
-            let advanced = with_one_panic_after(calls, FRAGILE, hook, || purgatory.advance());
-            assert!(advanced.is_none_or(|advanced| matches!(advanced, Ok(3))));
-            let left = purgatory.watchers(&fragile(OTHER));
-            assert_eq!(left, 0, "{hook:?}, {calls} before");
+            let expire = || purgatory.advance();
+            let expired = match for_good {
+                true => Some(with_fuse_after(calls, FRAGILE, hook, expire)),
+                false => with_one_panic_after(calls, FRAGILE, hook, expire),
+            };
+            assert!(expired.is_none_or(|expired| expired.is_ok_and(|all| all == operations)));
+            let left = others.iter().map(|key| purgatory.watchers(&fragile(*key)));
+            let left = left.collect::<Vec<_>>();
+            assert!(
+                left.iter().all(|left| *left == 0),
+                "{left:?}, {hook:?}, {calls} before"
+            );
         }
     }
 }
@@ -418,6 +438,18 @@ fn g12_a_park_whose_iterator_panics_returns_the_operation() {
         assert_eq!(refusal(&refused), Some(RejectReason::Panicked));
         assert_eq!(purgatory.stats().panicked, 1);
     });
+}
+
+/// Nor is one that has ended, and panics when it is asked again: it is not, whether it has named a key twice or not.
+#[test]
+fn g12_a_park_asks_an_iterator_no_more_that_has_ended() {
+    let (purgatory, _clock) = manual::<u32>(|builder| builder);
+    for (count, keys) in (1..7).flat_map(|count| [(count, 1), (count, 9)]) {
+        let mut keys = (0..count).map(|number| Some(number % keys)).chain([None]);
+        let keys = std::iter::from_fn(|| keys.next().expect("it has ended"));
+        let parked = purgatory.try_complete_else_watch(Op::new(SOON), keys);
+        assert_eq!(refusal(&parked), None, "{count} keys");
+    }
 }
 
 /// A panic of `Hash` or `Eq` costs the deferred check in which it happens, and none that comes later.

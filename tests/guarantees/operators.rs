@@ -334,6 +334,23 @@ fn g15_a_shutdown_in_the_background_waits_for_an_operation_that_is_examined() {
     });
 }
 
+/// The first was made in a callback, and has waited for none.
+#[test]
+fn g15_a_second_shutdown_waits_for_no_thread() {
+    within(PATIENCE / 6, || {
+        let purgatory = Purgatory::<Op>::new("g15-second");
+        let go_on = stuck(&purgatory);
+        eventually("the expiry", || purgatory.stats().completions_pending == 1);
+        let inside = purgatory.clone();
+        let op = Op::new(NEVER_IN_A_TEST).then(move |_| inside.shutdown());
+        park(&purgatory, op, 1);
+        assert_eq!(purgatory.force_complete_for_key(&1), 1);
+        purgatory.shutdown();
+        assert_eq!(purgatory.stats().completions_pending, 1);
+        drop(go_on);
+    });
+}
+
 fn poll(future: impl Future<Output = ()>) -> Poll<()> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }

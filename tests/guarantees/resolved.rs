@@ -3,7 +3,7 @@
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch,
+    Bound, Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch, threads::Dispatch,
 };
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -265,10 +265,11 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     assert_eq!(census.count(), 0);
 }
 
-/// Another is parked while the only one is examined: the check completes both.
+/// Another is parked while the only one is examined: the check completes both, and hands neither over.
 #[test]
 fn g05_a_check_counts_those_that_come_while_it_examines() {
-    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    let loses = Dispatch::Executor(Arc::new(std::mem::forget));
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder.dispatch(loses));
     let census = Census::default();
     let key = purgatory.resolve(census.key(1));
     let second = Probe::new();
@@ -289,6 +290,7 @@ fn g05_a_check_counts_those_that_come_while_it_examines() {
     assert!(parked.is_ok_and(|admission| admission.is_parked()));
     assert_eq!(key.check_and_complete(), 2);
     assert_eq!(second.ending(), Some(Completion::Satisfied));
+    assert_eq!(purgatory.stats().completions_pending, 0);
 }
 
 /// This one may have the place of the other, by which handles find it.
