@@ -160,7 +160,7 @@ fn examine(name: &str, call: Call, reaper: Reaper, at: usize, later: bool) {
 fn g01_what_is_relayed_for_another_thread_is_checked_later_as_it_was_asked() {
     for by_handle in [false, true] {
         let (purgatory, _clock) = manual(|builder| builder);
-        let (armed, ready) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let [armed, ready] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let relayed = Arc::new(Mutex::new(None));
         let (weak, is_armed) = (purgatory.downgrade(), armed.clone());
         let (to, mut relays) = (relayed.clone(), 0);
@@ -183,8 +183,7 @@ fn g01_what_is_relayed_for_another_thread_is_checked_later_as_it_was_asked() {
         });
         drop(purgatory.try_complete_else_watch(relay, [1]));
         for _ in 0..2 {
-            let (weak, is_armed) = (purgatory.downgrade(), armed.clone());
-            let is_ready: Arc<AtomicBool> = Arc::clone(&ready);
+            let (weak, is_armed, is_ready) = (purgatory.downgrade(), armed.clone(), ready.clone());
             let op = Op::new(NEVER_IN_A_TEST).when(move || {
                 if is_armed.load(Ordering::SeqCst) {
                     let all = weak.upgrade().expect("it is being examined");
