@@ -67,7 +67,7 @@ def last_was_the_other_side(parked):
 def lines_of_a_life(threads, parked):
     """W1t. Of three keys that neighbours share, two were visited by the life before: one shard is new, as with one key. Where
     the entries lie in no cache, that line would come from elsewhere anyway: the life on one thread has that already."""
-    lines = OF_A_SHARD - (parked > CACHED)
+    lines = OF_A_SHARD - 1 if parked > CACHED else OF_A_SHARD
     return lines * last_was_another(threads, parked)
 
 
@@ -139,8 +139,9 @@ def main():
         hot = w1t.life(keys, 1_000)
         for parked in (1_000, 100_000):
             case = f"{keys} key{'s' * (keys > 1)}, {parked:,} parked"
-            cold = w1t.life(keys, parked) - hot
-            lives = {"near": w1t.life(keys, 2 * parked), "far": w1t.life(keys, parked)}
+            alone = w1t.life(keys, parked)
+            cold = alone - hot
+            lives = {"near": w1t.life(keys, 2 * parked), "far": alone}
             found = [
                 (f"W1t, two threads, {case}", lines_of_a_life(2, parked), where, count, transfer, 2e3 / life_beside(lives[where], 2, parked, transfer), rate)
                 for where, count, transfer, rate in w1t.by_distance(keys, parked, 2)
@@ -154,7 +155,7 @@ def main():
                 worst[where] = max(worst[where], abs(off))
                 text.append(row(name, where, str(count), f"{transfer:.0f}", f"{lines:.2f}", f"{predicted:.2f}", f"{measured:.2f}", f"{off:+.0%}"))
             for where, transfer in ("near", 20), ("far", 130):
-                times = [threads * w1t.life(keys, parked) / life_beside(lives[where], threads, parked, transfer) for threads in (2, 4, 8, 16)]
+                times = [threads * alone / life_beside(lives[where], threads, parked, transfer) for threads in (2, 4, 8, 16)]
                 later.append(row(f"{case}, {where}", *(f"{value:.1f}" for value in times)))
     text += [
         "",

@@ -1,10 +1,11 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
-// The life of an operation, file by file: `collect` and `keys` have the keys that it watches; `park` parks it; `check`
-// (by key or handle) and `as_handler` (for the engine: at its deadline, at the shutdown) find it again; `end` examines
-// it and ends it. All of them are methods of `Inner`, the state that the handles share (`inner`). The watch
-// lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`. A deadline comes from `src/reaper.rs` by
-// `src/engine/drive.rs` and `src/engine/expire.rs`. Where `on_complete` runs is decided in `src/engine/deliver.rs`.
+// The life of an operation, file by file: `collect` and `keys` have the keys that it watches; `park` parks it;
+// `check` (by key or handle) and `as_handler` (for the engine: at its deadline, at the shutdown) find it again;
+// `end` examines it and ends it. All of them are methods of `Inner`, the state that the handles share (`inner`).
+// The watch lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`. A deadline comes from
+// `src/reaper.rs` by `src/engine/drive.rs` and `src/engine/expire.rs`. Where `on_complete` runs is decided in
+// `src/engine/deliver.rs`.
 
 mod as_handler;
 mod check;

@@ -141,8 +141,8 @@ pub struct Stats {
     pub watched: usize,
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
     /// thread, to an executor, or to the outermost call on its thread. (A completion that runs in the call that ended its
-    /// operation is not counted.) With a slow `on_complete` this grows, and with it
-    /// memory, unless [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
+    /// operation is not counted.) With a slow `on_complete` this grows, and with it memory, unless
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
     pub completed_at_once: u64,

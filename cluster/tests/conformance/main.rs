@@ -126,12 +126,17 @@ async fn watches_can_be_repeated_and_ended<R: Rig>() {
     }
 }
 
+/// As many keys, each of so many bytes.
+fn long_names(count: usize, length: usize) -> Vec<Key> {
+    let names = (0..count).map(|number| format!("{number:0length$}").into_bytes());
+    names.collect()
+}
+
 /// Nor are many with long names whose watches end at once. News that were on their way may still come, and then no more.
 async fn a_key_is_not_heard_of_after_its_watch<R: Rig>() {
     let rig = R::start(CAPACITY).await;
     let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
-    let keys = (0..100).map(|number| format!("{number:0300}").into_bytes());
-    let keys = keys.collect::<Vec<Key>>();
+    let keys = long_names(100, 300);
     let (ended, other) = (&keys[..99], &keys[99]);
     // However often they are watched.
     for _ in 0..2 {
@@ -526,8 +531,7 @@ async fn nats_silence_ends_a_session_that_can_say_nothing() {
         ..config()
     };
     let (mut interests, mut changes) = rig.engine().open(&config).await.expect("it opens");
-    let keys = (0..20_000).map(|number| format!("{number:0900}").into_bytes());
-    let keys = keys.collect::<Vec<Key>>();
+    let keys = long_names(20_000, 900);
     rig.freeze(true);
     let error = tokio::select! {
         watched = interests.watch(&keys) => panic!("{watched:?}"),

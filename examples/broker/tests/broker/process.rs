@@ -129,18 +129,18 @@ impl Broker {
         eventually("end", || self.child.0.try_wait().expect("wait"))
     }
 
-    /// Checks that, with the last clients gone, nothing is left behind, nothing panicked, and no check was forgotten.
+    /// Checks that, with the last clients gone, nothing is left behind, and no check was forgotten.
     pub(crate) fn assert_clean<C>(&self, clients: C) {
         drop(clients);
         let report = self.wait_for_figure("connections", 0);
-        let mut left = ["fetch=0", "produce=0", "watched=0"].iter();
-        let is_clean = left.all(|figure| has(&report, figure));
-        let missed = !self.may_miss && !has(&report, "missed_checks=0");
-        assert!(is_clean && !missed, "{report}");
+        let figures = ["fetch=0", "produce=0", "watched=0", "missed_checks=0"];
+        let wanted = &figures[..if self.may_miss { 3 } else { 4 }];
+        let is_clean = wanted.iter().all(|figure| has(&report, figure));
+        assert!(is_clean, "{report}");
     }
 }
 
-/// A test ends with its clients gone, and so with a clean broker, if that has not ended before.
+/// A test ends without a panic of the broker, and with its clients gone: so with a clean broker, if it still runs.
 impl Drop for Broker {
     fn drop(&mut self) {
         let log = self.log().join("\n");

@@ -226,13 +226,13 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     let produce = frame(PRODUCE, 1, &produce);
     let small = frame(FETCH, 1, &fetch("t", 1, 60_000));
     let fetch = frame(FETCH, 1, &fetch("t", 10, 60_000));
-    let more_than_is_taken_up = small.repeat(600);
+    let too_many = small.repeat(600);
     // Its machine crashes: a reset instead of a close, since it leaves an answer unread.
     let crashed = [&frame(0, 0, &ApiVersionsRequest::default())[..], &fetch].concat();
-    let within_a_request = [&fetch[..], &[0, 0, 1, 0, 1, 2, 3]].concat();
-    let fetches = [fetch, more_than_is_taken_up, crashed, within_a_request];
-    let fetches = fetches.map(|sent| ("fetch", sent));
-    for (figure, sent) in [("produce", produce)].into_iter().chain(fetches) {
+    let torn = [&fetch[..], &[0, 0, 1, 0, 1, 2, 3]].concat();
+    let figures = ["produce", "fetch", "fetch", "fetch", "fetch"].into_iter();
+    let sent = [produce, fetch, too_many, crashed, torn];
+    for (figure, sent) in figures.zip(sent) {
         let mut clients = [(); 10].map(|()| broker.client());
         clients.iter_mut().for_each(|it| it.send_raw(&sent));
         broker.wait_for_figure(figure, 10);

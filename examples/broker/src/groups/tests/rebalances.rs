@@ -1,7 +1,6 @@
 //! Rebalances, one step after the other.
 
 use super::*;
-use crate::messages::Code;
 
 const MS: Duration = Duration::from_millis(1);
 
