@@ -57,7 +57,7 @@ impl Leases {
 
     /// Holds it for another `ttl` from now. False if the lease has expired: it is lost.
     fn renew(&self, resource: Resource, token: FencingToken, ttl: Duration) -> bool {
-        self.held.touch_if(&resource, token, ttl)
+        self.held.reschedule_if(&resource, token, ttl)
     }
 }
 

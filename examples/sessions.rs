@@ -4,7 +4,7 @@
 //! cargo run --release -p examples --bin sessions             some seconds; -- 5000 for another number of them
 //! ```
 //!
-//! Every session is tracked with the session timeout and touched once in each heartbeat interval. One in a hundred
+//! Every session is tracked with the session timeout and renewed once in each heartbeat interval. One in a hundred
 //! sends a few heartbeats and falls silent. Each of these must be reported once and not before its deadline; no other
 //! may be.
 //!
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 continue;
             }
             let before = Instant::now();
-            if !sessions.touch(&session, TIMEOUT) {
+            if !sessions.reschedule(&session, TIMEOUT) {
                 return Err(format!("session {session} had expired at its heartbeat").into());
             }
             let after = Instant::now();
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let patience = Instant::now() + TIMEOUT + Duration::from_secs(30);
     while sessions.stats().expired < last.len() as u64 && Instant::now() < patience {
         for session in (0..count).filter(|session| !is_silent(*session)) {
-            sessions.touch(&session, TIMEOUT);
+            sessions.reschedule(&session, TIMEOUT);
         }
         thread::sleep(TIMEOUT / 8);
     }

@@ -27,7 +27,7 @@ pub enum Dispatch {
     ///
     /// An operation whose deadline passes while a call of yours parks or examines it ends in that call, on that thread.
     /// (Payloads of a [`Timer`](crate::Timer) or a [`Tracker`](crate::Tracker) are never examined, and no call that
-    /// starts, stops or touches one expires any.)
+    /// starts, stops or reschedules one expires any.)
     Inline,
     /// Where this function runs the job that it is given, one for each operation: for instance on a thread pool. It may
     /// run the job now or later, on any thread, and each job ends its operation, also if it is dropped. A job never

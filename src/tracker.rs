@@ -25,8 +25,8 @@ use std::time::Duration;
 /// Keeps one value for each key until it is completed, or its timeout passes.
 ///
 /// It is a [`Timer`](crate::Timer) with a map by key, and has the guarantees of the [`Purgatory`](crate::Purgatory). It
-/// keeps sessions that live as long as heartbeats [touch](Self::touch) them, leases, and calls that wait for their
-/// response ([`Requests`] makes futures of these).
+/// keeps sessions that live as long as heartbeats [reschedule](Self::reschedule) them, leases, and calls that wait for
+/// their response ([`Requests`] makes futures of these).
 ///
 /// ```
 /// use request_purgatory::Tracker;
@@ -45,7 +45,7 @@ use std::time::Duration;
 /// sessions.track("bob".to_owned(), 2, Duration::from_secs(10))?;
 ///
 /// clock.advance(Duration::from_secs(9));
-/// assert!(sessions.touch("ann", Duration::from_secs(10)));
+/// assert!(sessions.reschedule("ann", Duration::from_secs(10)));
 /// clock.advance(Duration::from_secs(9));
 /// assert_eq!(sessions.advance(), 1);
 /// assert_eq!(silent.try_recv()?, "bob");
@@ -60,7 +60,7 @@ use std::time::Duration;
 /// has another value by now, that one has a [greater token](Self::token). No method holds a lock of the library while
 /// the callback runs; `Hash`, `Eq` and `Clone` of keys, `Clone` of a value, and what
 /// [`withdraw_where`](Self::withdraw_where) asks run under the lock of one map shard, and must not call the tracker. Of
-/// the methods, only [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a
+/// the methods, only [`advance`](Self::advance) runs the callback, so you may track, reschedule or complete a value under a
 /// lock that the callback takes.
 pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<K, V, S>>,
@@ -151,16 +151,17 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Reads the clock first; if that panics, so does this call. The timeout counts from that reading: of two calls at
     /// the same time, the one that takes effect last decides, even if it has read the clock before the other. Then
     /// takes the shared lock of the key's map shard and, within it, that of a timer shard.
-    pub fn touch<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q, timeout: Duration) -> bool {
-        self.values().touch(key, None, timeout)
+    pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q, timeout: Duration) -> bool {
+        self.values().reschedule(key, None, timeout)
     }
 
-    /// [Touches](Self::touch) only if the value still has `token`: a renewal that comes late does not extend the next lease.
-    pub fn touch_if<Q>(&self, key: &Q, token: FencingToken, timeout: Duration) -> bool
+    /// [Reschedules](Self::reschedule) only if the value still has `token`: a renewal that comes late does not extend the
+    /// next lease.
+    pub fn reschedule_if<Q>(&self, key: &Q, token: FencingToken, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.values().touch(key, Some(token), timeout)
+        self.values().reschedule(key, Some(token), timeout)
     }
 
     /// A clone of the value for `key`. `None` if no value is kept for it, or it is expiring at this moment.

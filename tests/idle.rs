@@ -118,7 +118,7 @@ fn g28_a_thousand_idle_ones_have_no_thread_and_little_memory() {
         || {
             let tracker = Tracker::new("g28", |_: u64, _: u64, _| ());
             assert_eq!((tracker.complete(&1), tracker.get(&1)), (None, None));
-            assert!(!tracker.touch(&1, LONG));
+            assert!(!tracker.reschedule(&1, LONG));
             tracker
         },
         |tracker| {

@@ -206,7 +206,7 @@ fn g28_a_first_deadline_by_its_handle_races_a_park() {
     });
 }
 
-/// Catches: a value that comes when a touch has looked for it in vain, and gets a deadline though there is no thread.
+/// Catches: a value that comes when a `reschedule` has missed it, and gets a deadline though there is no thread.
 #[test]
 fn g28_a_touch_races_the_first_value() {
     bounded(|| {
@@ -219,18 +219,18 @@ fn g28_a_touch_races_the_first_value() {
             count.1.notify_one();
         });
         let tracker = tracker.expect("the settings are sound");
-        let toucher = {
+        let rescheduler = {
             let tracker = tracker.clone();
-            thread::spawn(move || tracker.touch(&1, Duration::ZERO))
+            thread::spawn(move || tracker.reschedule(&1, Duration::ZERO))
         };
         assert!(tracker.track(1, (), NEVER).is_ok());
-        let touched = usize::from(toucher.join().unwrap());
+        let rescheduled = usize::from(rescheduler.join().unwrap());
         let mut count = expired.0.lock().unwrap();
-        while *count < touched {
+        while *count < rescheduled {
             count = expired.1.wait(count).unwrap();
         }
         drop(count);
-        assert_eq!(tracker.shutdown().len(), 1 - touched);
+        assert_eq!(tracker.shutdown().len(), 1 - rescheduled);
     });
 }
 

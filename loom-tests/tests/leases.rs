@@ -39,7 +39,7 @@ fn g18_a_stale_touch_races_a_new_lease() {
     bounded(|| {
         let (leases, _, _) = leases();
         let old = leases.track(1, 1, NEAR).expect("room").0;
-        let renewal = spawn(&leases, move |leases| leases.touch_if(&1, old, NEAR));
+        let renewal = spawn(&leases, move |leases| leases.reschedule_if(&1, old, NEAR));
         let new = leases.track(1, 2, Duration::MAX).expect("room");
         renewal.join().unwrap();
         assert!(new.0 > old);
@@ -54,12 +54,12 @@ fn g18_a_stale_touch_races_a_replacement_in_place() {
     bounded(|| {
         let (leases, _, _) = leases();
         let old = leases.track(1, 1, NEAR).expect("room").0;
-        let renewal = spawn(&leases, move |leases| leases.touch_if(&1, old, NEAR));
+        let renewal = spawn(&leases, move |leases| leases.reschedule_if(&1, old, NEAR));
         let new = leases.replace_if(1, old, 2, Duration::MAX).expect("mine");
         renewal.join().unwrap();
         assert_eq!(new.1, 1);
         assert_eq!((leases.get(&1), leases.remaining(&1)), (Some(2), None));
-        assert!(!leases.touch_if(&1, old, NEAR));
+        assert!(!leases.reschedule_if(&1, old, NEAR));
     });
 }
 

@@ -454,7 +454,7 @@ fn g28_a_refused_thread_gives_values_back() {
     assert!(!timer.reschedule(id, SOON));
     let refused = tracker.track(2, 4, SOON).expect_err("no threads");
     assert_eq!(refused.into_parts(), (RejectReason::Thread, 4));
-    assert!(!tracker.touch(&1, SOON));
+    assert!(!tracker.reschedule(&1, SOON));
     let refused = tracker.replace_if(1, token, 5, SOON);
     let refused = refused.map(drop).expect_err("no threads");
     assert_eq!(refused.into_parts(), (RejectReason::Thread, 5));
@@ -478,7 +478,7 @@ fn g28_a_refused_thread_gives_values_back() {
     assert!(!waits.is_shut_down());
     grant(usize::MAX);
     assert!(timer.reschedule(id, SOON));
-    assert!(tracker.touch(&1, SOON));
+    assert!(tracker.reschedule(&1, SOON));
     let mut all = [(); 2].map(|()| expired.recv().expect("both are there"));
     all.sort_unstable();
     assert_eq!(all, [1, 2]);

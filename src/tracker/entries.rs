@@ -341,7 +341,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     ///
     /// The lock of the map shard is held until the deadline is set: else a value that has got into the same slot and
     /// entry meanwhile would have the deadline of the one before.
-    pub(super) fn touch<Q: Hash + Equivalent<K> + ?Sized>(
+    pub(super) fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
         only: Option<FencingToken>,

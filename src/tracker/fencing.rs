@@ -6,7 +6,7 @@ use std::fmt;
 /// next.
 ///
 /// [`track`](super::Tracker::track) returns it. With it, a holder acts on its own value only:
-/// [`touch_if`](super::Tracker::touch_if), [`complete_if`](super::Tracker::complete_if) and
+/// [`reschedule_if`](super::Tracker::reschedule_if), [`complete_if`](super::Tracker::complete_if) and
 /// [`replace_if`](super::Tracker::replace_if) do nothing once another value has taken its place, even under the same
 /// key and with an equal value. The number may be sent over the network, and comes back by `From<u64>`.
 ///

@@ -220,11 +220,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// Lets the request `id` expire `timeout` from now instead: for instance, the server has said that it is still at
-    /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
+    /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::reschedule`] does.
     ///
-    /// [`Tracker::touch`]: crate::Tracker::touch
-    pub fn touch<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, timeout: Duration) -> bool {
-        self.values().touch(id, None, timeout)
+    /// [`Tracker::reschedule`]: crate::Tracker::reschedule
+    pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, timeout: Duration) -> bool {
+        self.values().reschedule(id, None, timeout)
     }
 
     /// The number of responses so far that were [late](Responded::Late).

@@ -46,7 +46,7 @@ fn g05_a_value_that_has_ended_is_not_found() {
     let ended = end(&tracker, held, || {
         assert_eq!((tracker.get(&KEY), tracker.contains(&KEY)), (None, false));
         assert_eq!((tracker.token(&KEY), tracker.keys()), (None, vec![]));
-        assert!(!tracker.touch(&KEY, Duration::ZERO));
+        assert!(!tracker.reschedule(&KEY, Duration::ZERO));
         assert!(tracker.try_track(KEY, 2, Duration::MAX).is_ok());
         assert_eq!((tracker.get(&KEY), tracker.keys()), (Some(2), vec![KEY]));
     });
@@ -60,14 +60,14 @@ fn g18_a_value_that_is_not_replaced_keeps_its_token() {
     let tracker = tracker();
     let place = tracker.values().find(&KEY).expect("it is tracked");
     let engine = &tracker.shared.inner.engine;
-    assert!(tracker.touch(&KEY, Duration::ZERO));
+    assert!(tracker.reschedule(&KEY, Duration::ZERO));
     let shard = engine.shard(place.address.shard());
     let (now, mut fired) = (engine.now() + 1, Vec::new());
     shard.begin_pass(now);
     while fired.is_empty() {
         shard.fire(now, &mut fired);
     }
-    assert!(!tracker.touch(&KEY, Duration::MAX), "nor renewed");
+    assert!(!tracker.reschedule(&KEY, Duration::MAX), "nor renewed");
     let refused = tracker.replace_if(KEY, place.token, 2, Duration::MAX);
     let refused = refused.map(drop).expect_err("it has fired").into_parts();
     assert_eq!(refused, (RejectReason::StaleToken, 2));

@@ -79,8 +79,11 @@ fn g01_a_tracker_takes_borrowed_parts() {
     let (here, there) = (Parts("a", (1, true)), Parts("a", (1, false)));
     assert_eq!((tracker.get(&here), tracker.get(&there)), (Some(7), None));
     assert_eq!(tracker.token(&here), Some(token));
-    assert!(tracker.contains(&here) && tracker.touch(&here, Duration::MAX));
-    assert!(tracker.touch_if(&here, token, Duration::MAX) && !tracker.touch(&there, Duration::MAX));
+    assert!(tracker.contains(&here) && tracker.reschedule(&here, Duration::MAX));
+    assert!(
+        tracker.reschedule_if(&here, token, Duration::MAX)
+            && !tracker.reschedule(&there, Duration::MAX)
+    );
     assert_eq!(tracker.complete_if(&there, token), None);
     assert_eq!(tracker.complete(&here), Some(7));
 }

@@ -112,16 +112,18 @@ fn g28_timers_trackers_and_requests_start_threads_with_the_first_deadline() {
         eventually("the expiry", || tally.count() == 3);
         two_then_none(Box::new(tracked));
 
-        let touched = tracker();
-        touched.track(1, 1, Duration::MAX).expect("there is room");
-        assert!(!touched.touch(&2, SOON));
-        assert!(!touched.touch_if(&1, FencingToken::from(9), SOON));
+        let rescheduled = tracker();
+        rescheduled
+            .track(1, 1, Duration::MAX)
+            .expect("there is room");
+        assert!(!rescheduled.reschedule(&2, SOON));
+        assert!(!rescheduled.reschedule_if(&1, FencingToken::from(9), SOON));
         // (A thread takes its name once it runs.)
         thread::sleep(10 * SOON);
         none();
-        assert!(touched.touch(&1, SOON));
+        assert!(rescheduled.reschedule(&1, SOON));
         eventually("the expiry", || tally.count() == 4);
-        two_then_none(Box::new(touched));
+        two_then_none(Box::new(rescheduled));
 
         let replaced = tracker();
         let token = replaced.track(1, 1, Duration::MAX).expect("there is room");
@@ -486,11 +488,14 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
     // A thread that is alive when the limit comes keeps its stack; so this one goes on.
     limit(&room.to_string());
     let parked = purgatory.try_complete_else_watch(op, [1]);
-    let touched = tracker.touch(&1, SOON);
+    let rescheduled = tracker.reschedule(&1, SOON);
     let replaced = tracker.replace_if(1, token, 2, SOON);
     limit("unlimited");
     let replaced = replaced.map(drop).map_err(Rejected::into_parts);
-    assert_eq!((touched, replaced), (false, Err((RejectReason::Thread, 2))));
+    assert_eq!(
+        (rescheduled, replaced),
+        (false, Err((RejectReason::Thread, 2)))
+    );
     assert_eq!((tracker.get(&1), tracker.token(&1)), (Some(1), Some(token)));
     let (reason, op) = parked
         .map(drop)

@@ -55,7 +55,7 @@ fn g05_each_value_ends_in_one_way() {
     clock.advance(TICK);
     assert_eq!((tracker.advance(), tracker.contains(&1)), (1, false));
     assert_eq!(*lock(&expired), [(1, 11)]);
-    assert!(tracker.complete(&1).is_none() && !tracker.touch(&1, TICK));
+    assert!(tracker.complete(&1).is_none() && !tracker.reschedule(&1, TICK));
 
     tracker.try_track(1, mint.token(13), TICK).expect("room");
     assert_eq!(tracker.complete(&1).expect("it is kept").number, 13);
@@ -76,7 +76,7 @@ fn keys_are_asked_for_in_a_borrowed_form() {
         .build(|_, _, _| ())
         .expect("no threads to refuse");
     tracker.track("ann".into(), 1, Duration::MAX).expect("room");
-    assert!(tracker.contains("ann") && tracker.touch("ann", TICK));
+    assert!(tracker.contains("ann") && tracker.reschedule("ann", TICK));
     assert!(
         tracker
             .remaining("ann")
@@ -258,7 +258,7 @@ fn g20_values_that_wait_for_their_callback_do_not_slow_down_their_key() {
         .expect("no threads to refuse");
     let cost = || {
         COMPARED.set(0);
-        assert!(tracker.touch(&Counted, TICK) && tracker.contains(&Counted));
+        assert!(tracker.reschedule(&Counted, TICK) && tracker.contains(&Counted));
         assert!(tracker.track(Counted, 0, TICK).is_ok());
         assert_eq!(tracker.complete(&Counted), Some(0));
         COMPARED.get()
@@ -404,7 +404,7 @@ fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
         let asleep = || std::thread::sleep(Duration::from_millis(20));
         assert!(tracker.track(1, 1, Duration::MAX).is_ok());
         asleep();
-        assert!(tracker.touch(&1, TICK));
+        assert!(tracker.reschedule(&1, TICK));
         eventually("the expiry of the first", || *lock(&expired) == [1]);
         let tracked = tracker.track(1, 2, Duration::MAX).expect("there is room");
         asleep();
@@ -435,7 +435,7 @@ fn g03_a_reactor_may_call_the_tracker_while_it_is_woken() {
             .expect("no threads to refuse");
         place.set(tracker.downgrade()).expect("set once");
         let (token, _) = tracker.track(1, 10, 9 * TICK).expect("there is room");
-        assert!(tracker.touch(&1, 7 * TICK));
+        assert!(tracker.reschedule(&1, 7 * TICK));
         assert!(tracker.replace_if(1, token, 11, 5 * TICK).is_ok());
         assert!(tracker.track(1, 12, 3 * TICK).is_ok());
         let expected = [(10, 9), (10, 7), (11, 5), (12, 3)];

@@ -173,7 +173,7 @@ fn g12_a_panicking_key_loses_no_value() {
                         }
                     }
                     2 => back.extend(tracker.complete(&Key(2))),
-                    3 => drop(tracker.touch(&Key(2), TICK)),
+                    3 => drop(tracker.reschedule(&Key(2), TICK)),
                     _ => {
                         clock.advance(TICK);
                         assert_eq!(tracker.advance(), 4);
@@ -241,8 +241,8 @@ fn g12_a_clock_that_panics_loses_no_value() {
     let tracker = tracker.expect("no threads to refuse");
     let (token, _) = tracker.track(1, 1, TICK).expect("room");
     clock.set_broken(true);
-    let touch = || tracker.touch(&1, TICK);
-    let touched = catch_unwind(AssertUnwindSafe(touch));
+    let reschedule = || tracker.reschedule(&1, TICK);
+    let rescheduled = catch_unwind(AssertUnwindSafe(reschedule));
     let tracked = tracker.track(2, 2, TICK).map(drop);
     let replaced = tracker.replace_if(1, token, 3, TICK).map(drop);
     clock.set_broken(false);
@@ -251,7 +251,7 @@ fn g12_a_clock_that_panics_loses_no_value() {
         back,
         [2, 3].map(|value| Err((RejectReason::Panicked, value)))
     );
-    assert!(touched.is_err());
+    assert!(rescheduled.is_err());
     assert_eq!((tracker.stats().panicked, tracker.get(&1)), (2, Some(1)));
 }
 

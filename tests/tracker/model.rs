@@ -88,7 +88,7 @@ impl Pair {
             Call::Touch(key, span) => {
                 let timeout = span.of(tick);
                 let kept = self.kept.contains_key(&key);
-                assert_eq!(self.real.touch(&key, timeout), kept);
+                assert_eq!(self.real.reschedule(&key, timeout), kept);
                 let deadline = self.deadline(timeout);
                 if let Some(entry) = self.kept.get_mut(&key) {
                     entry.1 = deadline;
@@ -97,7 +97,7 @@ impl Pair {
             Call::TouchIf(key, back, span) => {
                 let timeout = span.of(tick);
                 let (token, mine) = self.token(key, back);
-                assert_eq!(self.real.touch_if(&key, token, timeout), mine);
+                assert_eq!(self.real.reschedule_if(&key, token, timeout), mine);
                 let deadline = self.deadline(timeout);
                 if let Some(entry) = self.kept.get_mut(&key).filter(|_| mine) {
                     entry.1 = deadline;

@@ -139,7 +139,7 @@ fn ended_requests_are_told_apart_though_their_hashes_are_equal() {
 fn a_touched_request_waits_longer() {
     let (calls, clock) = manual();
     let request = calls.request(1, TICK).expect("room");
-    assert!(calls.touch(&1, TICK * 5) && !calls.touch(&2, TICK));
+    assert!(calls.reschedule(&1, TICK * 5) && !calls.reschedule(&2, TICK));
     clock.advance(TICK * 4);
     assert_eq!(calls.advance(), 0);
     assert!(calls.next_deadline().is_some());
@@ -428,7 +428,7 @@ fn an_id_is_found_by_its_borrowed_form() {
         .build()
         .expect("no threads to refuse");
     let request = calls.request("one".to_owned(), TICK).expect("room");
-    assert!(calls.touch("one", Duration::MAX));
+    assert!(calls.reschedule("one", Duration::MAX));
     assert_eq!(calls.respond("two", 2), Unknown(2));
     assert_eq!(calls.respond("one", 1), Delivered);
     assert_eq!(block_on(request), Ok(1));

@@ -145,9 +145,9 @@ impl Pair {
             }
             Call::Touch(id, span) => {
                 let deadline = self.deadline(span);
-                let touched = self.real.touch(&id, span.of(self.choices.tick));
+                let rescheduled = self.real.reschedule(&id, span.of(self.choices.tick));
                 let pending = self.pending.get_mut(&id);
-                assert_eq!(touched, pending.is_some());
+                assert_eq!(rescheduled, pending.is_some());
                 if let Some(pending) = pending {
                     pending.1 = deadline;
                 }

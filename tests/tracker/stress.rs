@@ -64,9 +64,9 @@ fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
                 assert!(completed.is_none_or(|(value, mine)| value == mine));
                 back.extend(completed.map(|(value, _)| value));
             }
-            5 => drop(mine.map(|(key, token, _)| tracker.touch_if(&key, token, timeout))),
+            5 => drop(mine.map(|(key, token, _)| tracker.reschedule_if(&key, token, timeout))),
             0 => back.extend(tracker.complete(&other).map(|value| value.number)),
-            1 => drop(tracker.touch(&other, timeout)),
+            1 => drop(tracker.reschedule(&other, timeout)),
             2 => drop(tracker.contains(&other)),
             _ => {}
         }

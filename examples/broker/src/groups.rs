@@ -1,7 +1,7 @@
 //! Consumer groups: Kafka's group coordinator, in the classic protocol.
 //!
 //! Kafka keeps delayed joins, delayed syncs and heartbeats in purgatories. Here the two phases of a rebalance are
-//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id; sessions in a `Tracker`: heartbeats touch it.
+//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id; sessions in a `Tracker`: a heartbeat renews one.
 //!
 //! # Locks
 //!
@@ -13,7 +13,7 @@
 //! 3. park that phase, and check.
 //!
 //! An event between 2 and 3 is not missed: parking examines the operation anew once it can be found, and a check always
-//! comes after its event. A tracker's `track`, `touch` and `complete` run no callback, so they are called under the
+//! comes after its event. A tracker's `track`, `reschedule` and `complete` run no callback, so they are called under the
 //! lock: no member is without a session, and no session without its member.
 //!
 //! Offsets are written to the journal before they count. Its lock, which is taken before a group's, keeps their order.

@@ -199,13 +199,13 @@ impl State {
     }
 
     /// A sign of life of a member. While a request of it waits, its session is suspended.
-    pub(super) fn touch(&self, member: &str) {
+    pub(super) fn renew(&self, member: &str) {
         if let Some(found) = self.members.get(member) {
             let timeout = match found.parked {
                 Some(_) => Duration::MAX,
                 None => found.terms.session_timeout,
             };
-            self.shared.sessions.touch(&found.number, timeout);
+            self.shared.sessions.reschedule(&found.number, timeout);
         }
     }
 
@@ -215,13 +215,13 @@ impl State {
             member.fail(id, Code::RebalanceInProgress);
             member.parked = Some((request, waiter));
         }
-        self.touch(id);
+        self.renew(id);
     }
 
     pub(super) fn heartbeat(&self, request: &HeartbeatRequest) -> Outcome {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
-        self.touch(&request.member_id);
+        self.renew(&request.member_id);
         let may_go_on = self.phase != Phase::PreparingRebalance;
         ensure(may_go_on, Code::RebalanceInProgress)
     }
@@ -236,7 +236,7 @@ impl State {
             return ensure(self.phase == Phase::Empty, Code::UnknownMemberId);
         }
         self.check_member(member, instance, generation)?;
-        self.touch(member);
+        self.renew(member);
         // What it has read until it joins, it may still commit.
         let is_assigned = self.phase != Phase::CompletingRebalance;
         ensure(is_assigned, Code::RebalanceInProgress)
@@ -264,6 +264,6 @@ impl State {
             gone.map(|_| Id::clone(id))
         };
         let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();
-        gone.iter().for_each(|id| self.touch(id));
+        gone.iter().for_each(|id| self.renew(id));
     }
 }

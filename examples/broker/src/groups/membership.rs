@@ -22,7 +22,7 @@ impl State {
                 self.park(&id, Parked::Join, waiter);
             }
             Ok(false) => {
-                self.touch(&id);
+                self.renew(&id);
                 waiter.answer(joined(self, &id));
             }
             Err(error @ Code::MemberIdRequired) => waiter.answer(join_failed(&id, error)),
@@ -217,7 +217,7 @@ impl State {
         let waits = |(id, member): (&Id, &mut Member)| Some((Id::clone(id), member.parked.take()?));
         let waiting: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
         for (id, (_, waiter)) in waiting {
-            self.touch(&id);
+            self.renew(&id);
             waiter.answer(answer(self, &id));
         }
     }
