@@ -50,7 +50,7 @@ mod tests {
     fn g07_an_alarm_keeps_the_earlier_time_and_tells_who_must_wake() {
         let alarm = Alarm::new();
         assert_eq!(alarm.time(), NEVER);
-        assert!(alarm.set(5), "the sleeper counts on none");
+        assert!(alarm.set(5), "the reaper counts on none");
         assert!(!alarm.set(9), "the alarm is earlier");
         assert!(!alarm.set(5), "and at that time");
         assert_eq!(alarm.time(), 5);

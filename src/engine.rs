@@ -29,7 +29,7 @@ use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer};
 use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
-use crate::stats::{Count, Counts, Ending, Event, Stats};
+use crate::stats::{Count, Counts, Ending, Statistic, Stats};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_shards};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
@@ -115,7 +115,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        self.shards.at(number, || self.phase.refusal())
+        self.shards.at(number, || self.phase.reject_reason())
     }
 
     /// Starts the engine's own reaper, unless it was started or the engine is closed. Where the system refuses the thread,
@@ -225,7 +225,7 @@ impl<P, W: Scheme> Engine<P, W> {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
         if self.needs_reaper(timing) && self.start_reaper().is_err() {
-            return Err(self.refused(RejectReason::Thread, payload));
+            return Err(self.reject(RejectReason::Thread, payload));
         }
         let mine = self.shard(self.shards.wrap(thread_number() as usize));
         let (shard, mut guard) = match mine.slab.try_lock() {
@@ -234,13 +234,13 @@ impl<P, W: Scheme> Engine<P, W> {
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => Ok((guard, held, earlier)),
-            Err((refusal, payload)) => Err(self.refused(refusal, payload)),
+            Err((reason, payload)) => Err(self.reject(reason, payload)),
         }
     }
 
     /// Returns a payload, and its permit.
     #[cold]
-    fn refused(&self, reason: RejectReason, payload: P) -> Rejected<P> {
+    fn reject(&self, reason: RejectReason, payload: P) -> Rejected<P> {
         self.free_permit();
         Rejected::new(reason, payload)
     }
@@ -273,7 +273,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let shard = self.shard(slot.address().shard());
         let count = || {
             self.count_ended(ending, 1);
-            self.count(Event::Unwatched, watches);
+            self.count(Statistic::Unwatched, watches);
         };
         if shard.number == mine {
             shard.free(slot, ending, watches, count);
@@ -296,7 +296,7 @@ impl<P, W: Scheme> Engine<P, W> {
                 unwatched += watches;
                 slot
             }));
-            self.count(Event::Unwatched, unwatched);
+            self.count(Statistic::Unwatched, unwatched);
             self.shard(shard).free_counted(&mut slice);
         }
     }
@@ -406,7 +406,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     #[inline]
-    pub(crate) fn count(&self, event: Event, n: usize) {
+    pub(crate) fn count(&self, event: Statistic, n: usize) {
         self.count_in(|counts| counts.of(event), n);
     }
 
@@ -442,7 +442,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn caught<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         Panics::contain(user_code).ok_or_else(|| {
-            self.count(Event::Panic, 1);
+            self.count(Statistic::Panic, 1);
             UserPanic
         })
     }

@@ -27,7 +27,7 @@ macro_rules! reasons {
 }
 pub(crate) use reasons;
 
-/// An operation (payload, value, request) that was refused, with the reason. [`into_inner`](Self::into_inner) returns
+/// An operation (payload, value, request) that was rejected, with the reason. [`into_inner`](Self::into_inner) returns
 /// the operation.
 ///
 /// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every operation that is `Send`.
@@ -38,7 +38,7 @@ pub struct Rejected<Op> {
 }
 
 reasons! {
-    /// Why an operation was refused.
+    /// Why an operation was rejected.
     pub enum RejectReason {
         /// The list of keys was empty.
         NoKeys = "no key was given, and an operation needs at least one to watch",
@@ -49,7 +49,7 @@ reasons! {
         /// already.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
         /// The purgatory is being [drained](crate::Purgatory::drain).
-        Draining = "the purgatory is being drained, and refuses every new operation",
+        Draining = "the purgatory is being drained, and rejects every new operation",
         /// The purgatory (timer, tracker) is shut down.
         ShutDown = "the purgatory, timer or tracker is shut down",
         /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel)
@@ -67,7 +67,7 @@ reasons! {
         /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
         /// It would be the first with a finite timeout, so the reaper was to be started, and the system refused the
-        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds is refused
+        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds is rejected
         /// instead.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
@@ -97,7 +97,7 @@ impl<Op> Rejected<Op> {
         (self.reason, self.operation.into_inner())
     }
 
-    /// This refusal, with the result of `part` in place of the operation.
+    /// This rejection, with the result of `part` in place of the operation.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }

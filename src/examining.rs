@@ -15,7 +15,7 @@ pub(crate) struct Examinee {
 /// Why an operation is examined: a bit above those of its generation.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
-pub(crate) enum Why {
+pub(crate) enum Trigger {
     /// It is being parked, or this thread checks it.
     Check = 0,
     /// It was asked for while the operation was held.
@@ -29,7 +29,7 @@ pub(crate) enum Why {
 pub(crate) struct Examination {
     /// 0 if there is none.
     slot: usize,
-    /// The generation, [why](Why) it is made, and whether one that it is inside of is made at a deadline.
+    /// The generation, [why](Trigger) it is made, and whether one that it is inside of is made at a deadline.
     detail: u64,
 }
 
@@ -45,12 +45,12 @@ impl Examination {
 
     /// Whether another thread has asked for it.
     pub(crate) fn is_for_a_mark(self) -> bool {
-        self.detail & Why::Mark as u64 != 0
+        self.detail & Trigger::Mark as u64 != 0
     }
 
     /// Whether this one, or one that it is inside of, is made because a deadline has passed.
     pub(crate) fn is_in_expiry(self) -> bool {
-        self.detail & Why::Deadline as u64 != 0
+        self.detail & Trigger::Deadline as u64 != 0
     }
 }
 
@@ -71,13 +71,13 @@ impl Examining {
     };
 
     #[inline(always)]
-    pub(crate) fn enter(of: Examinee, why: Why) -> Self {
+    pub(crate) fn enter(of: Examinee, trigger: Trigger) -> Self {
         let outer = EXAMINING.try_with(|examining| {
             let outer = examining.get();
-            let inherited = outer.detail & Why::Deadline as u64;
+            let inherited = outer.detail & Trigger::Deadline as u64;
             examining.set(Examination {
                 slot: of.slot,
-                detail: u64::from(of.generation) | why as u64 | inherited,
+                detail: u64::from(of.generation) | trigger as u64 | inherited,
             });
             outer
         });

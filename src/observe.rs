@@ -79,7 +79,7 @@ impl Observer {
         span.tracing.completed_at_once();
     }
 
-    /// It was refused.
+    /// It was rejected.
     pub(crate) fn rejected(&self, span: &OperationSpan, reason: RejectReason) {
         #[cfg(feature = "metrics")]
         self.meters.rejected.increment(1);

@@ -19,10 +19,10 @@ struct Contents<V> {
 }
 
 /// What a task finds when it reads the value.
-pub(crate) enum Look<R> {
+pub(crate) enum Readiness<R> {
     Ready(R),
     /// Not yet.
-    Wait,
+    NotYet,
     /// It will never be ready.
     Never,
 }
@@ -51,7 +51,7 @@ impl<V> WakeCell<V> {
     pub(crate) fn poll<R>(
         &self,
         cx: &Context<'_>,
-        mut read: impl FnMut(&mut V) -> Look<R>,
+        mut read: impl FnMut(&mut V) -> Readiness<R>,
     ) -> Poll<R> {
         // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
         // unchanged waker need not be cloned again.
@@ -59,9 +59,9 @@ impl<V> WakeCell<V> {
         loop {
             let mut contents = self.0.lock();
             match read(&mut contents.value) {
-                Look::Ready(result) => return Poll::Ready(result),
-                Look::Never => return Poll::Pending,
-                Look::Wait => {}
+                Readiness::Ready(result) => return Poll::Ready(result),
+                Readiness::Never => return Poll::Pending,
+                Readiness::NotYet => {}
             }
             let known = contents.waker.as_ref();
             if known.is_some_and(|known| known.will_wake(cx.waker())) {
@@ -123,15 +123,15 @@ impl<T> Promise<T> {
     /// pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |state| match state {
-            Promised::Open => Look::Wait,
+            Promised::Open => Readiness::NotYet,
             Promised::Kept(_) | Promised::Spent => match mem::replace(state, Promised::Spent) {
-                Promised::Kept(value) => Look::Ready(value),
-                Promised::Open | Promised::Spent => Look::Never,
+                Promised::Kept(value) => Readiness::Ready(value),
+                Promised::Open | Promised::Spent => Readiness::Never,
             },
         })
     }
 
-    /// From now on a value is refused, and no task is woken. Returns the value and the waker that were there: both
+    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there: both
     /// destructors may be the user's.
     pub fn close(&self) -> (Promised<T>, Option<Waker>) {
         self.0.close(Promised::Spent)

@@ -44,7 +44,7 @@ use crate::engine::{Engine, cores};
 use crate::examining::Examining;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
-use crate::stats::Event;
+use crate::stats::Statistic;
 use crate::sync::Arc;
 use crate::trampoline::UserValues;
 use deferred::CheckTarget;
@@ -121,7 +121,7 @@ use std::time::Duration;
 /// * In a park, a hook, the clock, the iterator of keys or a key: the park returns the operation with
 ///   [`RejectReason::Panicked`].
 /// * `Hash` or `Eq` of a key in another call: goes to the caller, after the completions of the operations that the call
-///   had ended. (Operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled).)
+///   had ended. (Operations that `cancel_for_key` had cancelled end with [`Cancelled`](crate::Completion::Cancelled).)
 /// * A destructor, or a key in a nested check, that waited for the end of the outermost call: goes to the caller of that
 ///   call. A park and a cancel count it instead, and return their result.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
@@ -168,7 +168,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused
     /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock). Whether the purgatory
     /// or a key is full, and whether there is a thread, is asked after the first examination only: an operation that can
-    /// complete at once still does. The other refusals come before it, those of a drain or a shutdown if that began before
+    /// complete at once still does. The other rejections come before it, those of a drain or a shutdown if that began before
     /// the call.
     pub fn try_complete_else_watch<'a>(
         &self,
@@ -259,7 +259,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.defer(CheckTarget::key(key), Bound::all());
     }
 
-    /// Takes back every operation that watches `key`: each ends without a completion.
+    /// Cancels every operation that watches `key`: each ends without a completion, and is returned.
     ///
     /// An operation that is being examined is not in the result: the thread that does so ends it, with
     /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is expiring it.
@@ -326,11 +326,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Counts a panic that the caller has caught.
     pub(crate) fn count_panic(&self) {
         let engine = &self.shared.inner.engine;
-        engine.count(Event::Panic, 1);
+        engine.count(Statistic::Panic, 1);
         engine.observe(Observer::panicked);
     }
 
-    /// Ends the purgatory: parks are refused from now on, and every parked operation ends with
+    /// Ends the purgatory: parks are rejected from now on, and every parked operation ends with
     /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is examining it. Then this
     /// call joins the purgatory's own threads, after the completions in their queues have run.
     ///
@@ -409,9 +409,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
         self
     }
 
-    /// The most operations that may watch one key at a time: beyond, a park on it is refused
+    /// The most operations that may watch one key at a time: beyond, a park on it is rejected
     /// ([`KeyFull`](RejectReason::KeyFull)). So no client can make the checks of one key long. The bound is exact; a
-    /// refused operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until the
+    /// rejected operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until the
     /// watches of what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.1.max_watchers = count;

@@ -48,11 +48,11 @@ pub enum Reaper {
 /// threads that need longer run the completions in their queue and then end.
 #[derive(Clone)]
 pub struct ReaperThread {
-    pub(crate) sleeper: Arc<Sleeper>,
+    pub(crate) handle: Arc<ReaperHandle>,
     pub(crate) completions: Arc<CompletionThread>,
 }
 
-debug_fields!([] ReaperThread, "ReaperThread", |it| driven: it.sleeper.shared.driven.lock().len());
+debug_fields!([] ReaperThread, "ReaperThread", |it| driven: it.handle.shared.driven.lock().len());
 
 impl ReaperThread {
     /// Starts the two threads.
@@ -61,7 +61,7 @@ impl ReaperThread {
     /// If the system refuses a thread.
     pub fn spawn(name: &str) -> io::Result<Self> {
         let threads = Self::without_threads();
-        threads.sleeper.start(name)?;
+        threads.handle.start(name)?;
         threads.completions.start(name)?;
         Ok(threads)
     }
@@ -69,34 +69,34 @@ impl ReaperThread {
     /// All but the threads.
     pub(crate) fn without_threads() -> Self {
         Self {
-            sleeper: Arc::new(Sleeper::new()),
+            handle: Arc::new(ReaperHandle::new()),
             completions: Arc::default(),
         }
     }
 }
 
-/// The owner's end of the thread, whose life is [`Shared::run`].
-pub(crate) struct Sleeper {
-    pub(crate) shared: Arc<Shared>,
+/// The owner's end of the thread, whose life is [`ReaperLoop::run`].
+pub(crate) struct ReaperHandle {
+    pub(crate) shared: Arc<ReaperLoop>,
     unparker: Unparker,
     pub(crate) thread: Worker,
 }
 
 /// The state that the thread and its owner share.
-pub(crate) struct Shared {
+pub(crate) struct ReaperLoop {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
     /// The thread sleeps in it, and is the only one that takes this lock, for all its life.
     pub(crate) parker: Mutex<Parker>,
 }
 
-impl Sleeper {
+impl ReaperHandle {
     /// All but the thread. A wake-up that comes before it is started is kept.
     pub(crate) fn new() -> Self {
         let parker = Parker::new();
         Self {
             unparker: parker.unparker().clone(),
-            shared: Arc::new(Shared {
+            shared: Arc::new(ReaperLoop {
                 driven: Mutex::new(Vec::new()),
                 stopping: AtomicBool::new(false),
                 parker: Mutex::new(parker),
@@ -133,18 +133,18 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
+impl Drop for ReaperHandle {
     fn drop(&mut self) {
         self.close();
         self.thread.join(Some(GRACE));
     }
 }
 
-impl Shared {
+impl ReaperLoop {
     /// The thread's whole life.
     pub(crate) fn run(&self) {
         let parker = self.parker.lock();
-        // ORDERING: Acquire, see `Sleeper::close`.
+        // ORDERING: Acquire, see `ReaperHandle::close`.
         while !self.stopping.load(Ordering::Acquire) {
             parker.park_timeout(self.round());
         }
@@ -153,10 +153,10 @@ impl Shared {
     /// Drives each purgatory once. Returns how long to sleep.
     pub(crate) fn round(&self) -> Duration {
         let mut rest = Duration::MAX;
-        let mut place = 0;
+        let mut index = 0;
         // The list is locked for one element at a time: driving runs user code.
-        let at = |place: usize| self.driven.lock().get(place).cloned();
-        while let Some(driven) = at(place) {
+        let at = |index: usize| self.driven.lock().get(index).cloned();
+        while let Some(driven) = at(index) {
             let (driven, begun) = (driven.upgrade(), Instant::now());
             let time = driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC));
             // Those that were driven before it have rested meanwhile.
@@ -164,9 +164,9 @@ impl Shared {
             match time {
                 Some(time) => {
                     rest = rest.min(time);
-                    place += 1;
+                    index += 1;
                 }
-                None => drop(self.driven.lock().swap_remove(place)),
+                None => drop(self.driven.lock().swap_remove(index)),
             }
         }
         rest
@@ -197,15 +197,15 @@ mod tests {
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));
         for after in [Some(Duration::MAX), None] {
-            let sleeper = Sleeper::new();
+            let handle = ReaperHandle::new();
             let all = [(Duration::ZERO, Some(rest)), (work, after)].map(|(work, after)| {
                 let driven: Arc<dyn Driven> = Arc::new(Busy(work, after));
-                sleeper.adopt(Arc::downgrade(&driven));
+                handle.adopt(Arc::downgrade(&driven));
                 driven
             });
-            assert!(sleeper.shared.round() <= rest - work, "{after:?}");
+            assert!(handle.shared.round() <= rest - work, "{after:?}");
             drop(all);
-            assert!(sleeper.shared.round() > rest, "it drives none");
+            assert!(handle.shared.round() > rest, "it drives none");
         }
     }
 
@@ -224,11 +224,11 @@ mod tests {
             let good: Arc<dyn Driven> = Arc::new(Busy(Duration::ZERO, Some(rest)));
             let bad: Arc<dyn Driven> = Arc::new(Bad);
             for order in [[&good, &bad], [&bad, &good]] {
-                let sleeper = Sleeper::new();
+                let handle = ReaperHandle::new();
                 for driven in order {
-                    sleeper.adopt(Arc::downgrade(driven));
+                    handle.adopt(Arc::downgrade(driven));
                 }
-                assert!(Some(sleeper.shared.round()) <= Some(rest).min(AFTER_PANIC));
+                assert!(Some(handle.shared.round()) <= Some(rest).min(AFTER_PANIC));
             }
         }
     }

@@ -63,7 +63,7 @@ impl Count {
 
 /// What is counted beside the [endings](Ending).
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Event {
+pub(crate) enum Statistic {
     Admitted = Ending::COUNT as isize,
     Watched,
     Unwatched,
@@ -78,17 +78,17 @@ pub(crate) enum Event {
     Delivered,
 }
 
-impl Event {
+impl Statistic {
     const COUNT: usize = Self::Delivered as usize + 1;
 }
 
 /// One count of each ending and event.
 #[derive(Debug, Default)]
-pub(crate) struct Counts([Count; Event::COUNT]);
+pub(crate) struct Counts([Count; Statistic::COUNT]);
 
 impl Counts {
     #[inline]
-    pub(crate) fn of(&self, event: Event) -> &Count {
+    pub(crate) fn of(&self, event: Statistic) -> &Count {
         &self.0[event as usize]
     }
 
@@ -150,7 +150,7 @@ pub struct Stats {
     pub completed: u64,
     /// Parked operations whose timeout fired.
     pub expired: u64,
-    /// Parked operations that were cancelled, and those that were refused because a key is full. Of a timer: stopped. Of a
+    /// Parked operations that were cancelled, and those that were rejected because a key is full. Of a timer: stopped. Of a
     /// tracker: withdrawn or replaced.
     pub cancelled: u64,
     /// Parked operations that the shutdown ended.
@@ -164,7 +164,7 @@ pub struct Stats {
     /// those of a clock that the reaper asks whether anything is due, and those of the waker of a future whose operation
     /// or request is dropped. Several destructors that panic one after the other, at the end of one call, count as one.
     pub panicked: u64,
-    /// Operations that were refused: their park returned an error.
+    /// Operations that were rejected: their park returned an error.
     pub rejected: u64,
     /// Examinations by checks that left the operation parked, and parked operations that ended because `try_complete` said
     /// yes, whoever asked. (A check does not count an operation that another thread is examining, which it leaves to
@@ -194,7 +194,7 @@ impl Stats {
         // Departures are read before arrivals, so there are never more departures than arrivals.
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
-        let (unwatched, delivered) = (sum(Event::Unwatched), sum(Event::Delivered));
+        let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
         // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: of a completion that was delivered, the
         // handing over is seen as well, so none is taken for another one that is still to run. And with that in
         // `Passes::begin`: a thread that has read an ending finds the pass that made it.
@@ -203,19 +203,19 @@ impl Stats {
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
         let longest = all.map(|(_, it)| it.lateness_max.read()).max();
         Self {
-            parked: left(Event::Admitted, ended.iter().sum()),
-            watched: left(Event::Watched, unwatched),
-            completions_pending: left(Event::HandedOver, delivered),
-            completed_at_once: sum(Event::CompletedAtOnce),
+            parked: left(Statistic::Admitted, ended.iter().sum()),
+            watched: left(Statistic::Watched, unwatched),
+            completions_pending: left(Statistic::HandedOver, delivered),
+            completed_at_once: sum(Statistic::CompletedAtOnce),
             completed: satisfied + forced,
             expired,
             cancelled,
             shut_down,
             aborted,
-            panicked: sum(Event::Panic),
-            rejected: sum(Event::Rejected),
-            checks: satisfied + sum(Event::VainCheck),
-            missed_checks: sum(Event::MissedCheck),
+            panicked: sum(Statistic::Panic),
+            rejected: sum(Statistic::Rejected),
+            checks: satisfied + sum(Statistic::VainCheck),
+            missed_checks: sum(Statistic::MissedCheck),
             lateness_total: lateness.map(Duration::from_nanos).sum(),
             lateness_max: Duration::from_nanos(longest.unwrap_or_default()),
         }
@@ -238,11 +238,11 @@ mod tests {
             if let Some((counts, _)) = next {
                 counts.ended(Ending::Cancelled).add(1);
                 for event in [
-                    Event::Admitted,
-                    Event::Watched,
-                    Event::Unwatched,
-                    Event::HandedOver,
-                    Event::Delivered,
+                    Statistic::Admitted,
+                    Statistic::Watched,
+                    Statistic::Unwatched,
+                    Statistic::HandedOver,
+                    Statistic::Delivered,
                 ] {
                     counts.of(event).add(1);
                 }
@@ -255,7 +255,11 @@ mod tests {
     #[test]
     fn g16_what_comes_and_goes_hides_nothing_that_stays() {
         let (counts, counters) = (Counts::default(), Counters::default());
-        for event in [Event::Admitted, Event::Watched, Event::HandedOver] {
+        for event in [
+            Statistic::Admitted,
+            Statistic::Watched,
+            Statistic::HandedOver,
+        ] {
             counts.of(event).add(1);
         }
         let stats = Stats::of(Growing(Some((&counts, &counters))));

@@ -87,7 +87,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         })
     }
 
-    /// Takes back a payload that has not expired. `None` if the timer has fired or was stopped, or is firing.
+    /// Withdraws a payload that has not expired. `None` if the timer has fired or was stopped, or is firing.
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
         self.shared.inner.withdraw(address, Ending::Cancelled)
@@ -117,7 +117,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.deadline(self.address_of(id)?)
     }
 
-    /// Ends the timer: it refuses every start from now on. The first call returns the payloads that had not expired.
+    /// Ends the timer: it rejects every start from now on. The first call returns the payloads that had not expired.
     /// Joins the timer's own threads, after the callbacks in their queues have run.
     ///
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that

@@ -57,11 +57,11 @@ use std::time::Duration;
 /// the values are dropped on this thread, and the drop waits for each thread of the tracker for at most about 10 ms.
 ///
 /// The callback may call every method. It gets the [token](FencingToken) of the value that has expired: where its key
-/// has another value by now, that one has a [greater token](Self::token). No method holds a lock of the library while
-/// the callback runs; `Hash`, `Eq` and `Clone` of keys, `Clone` of a value, and what
-/// [`withdraw_where`](Self::withdraw_where) asks run under the lock of one map shard, and must not call the tracker. Of
-/// the methods, only [`advance`](Self::advance) runs the callback, so you may track, reschedule or complete a value under a
-/// lock that the callback takes.
+/// has another value by now, that one has a [greater token](Self::token). No method holds a lock of the library
+/// while the callback runs; `Hash`, `Eq` and `Clone` of keys, `Clone` of a value, and what
+/// [`withdraw_where`](Self::withdraw_where) asks run under the lock of one map shard, and must not call the tracker.
+/// Of the methods, only [`advance`](Self::advance) runs the callback, so you may track, reschedule or complete a
+/// value under a lock that the callback takes.
 pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<K, V, S>>,
 }
@@ -87,8 +87,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<(FencingToken, Option<V>), Rejected<V>> {
-        let (place, replaced) = self.values().track(key, value, timeout, true)?;
-        Ok((place.token, replaced))
+        let (entry, replaced) = self.values().track(key, value, timeout, true)?;
+        Ok((entry.token, replaced))
     }
 
     /// Keeps `value` for `key` as [`track`](Self::track) does, but only if nothing is kept for it.
@@ -101,15 +101,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<FencingToken, Rejected<V>> {
-        let (place, _) = self.values().track(key, value, timeout, false)?;
-        Ok(place.token)
+        let (entry, _) = self.values().track(key, value, timeout, false)?;
+        Ok(entry.token)
     }
 
     /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
     /// token of the new value, which is never `token`, and the old value.
     ///
     /// The new value takes the place of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
-    /// not refuse it. In the statistics the two count as one.
+    /// not reject it. In the statistics the two count as one.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
@@ -180,8 +180,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// To change a value that others change as well, ask for the token first and then [get](Self::get) the value: a
     /// [replacement](Self::replace_if) with that token fails if the value was another one by then.
     pub fn token<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<FencingToken> {
-        let place = self.values().find(key)?;
-        Some(place.token)
+        let entry = self.values().find(key)?;
+        Some(entry.token)
     }
 
     /// Whether a value is kept for `key`. Takes the shared lock of the key's map shard.
@@ -195,8 +195,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Takes the shared lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so
     /// does this call.
     pub fn remaining<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Duration> {
-        let place = self.values().find(key)?;
-        self.shared.inner.engine.remaining(place.address)
+        let entry = self.values().find(key)?;
+        self.shared.inner.engine.remaining(entry.address)
     }
 
     /// The keys of all values, in no order. A value that is tracked or ends meanwhile may be among them or not.
@@ -215,12 +215,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// it, where the value cannot change: let it be short, and not call the tracker. Then takes the lock of each picked
     /// key's map shard, and that of a timer shard only if it is free. If `is_wanted` panics, no value has ended.
     pub fn withdraw_where(&self, is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)> {
-        let places = self.values().places(is_wanted).into_iter();
-        let withdraw = |place| self.values().withdraw(place);
-        places.filter_map(withdraw).collect()
+        let ids = self.values().ids_where(is_wanted).into_iter();
+        let withdraw = |id| self.values().withdraw(id);
+        ids.filter_map(withdraw).collect()
     }
 
-    /// Ends the tracker: it refuses every value from now on. The first call returns the values that were kept. Joins
+    /// Ends the tracker: it rejects every value from now on. The first call returns the values that were kept. Joins
     /// the tracker's own threads, after the callbacks in their queues have run.
     ///
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that

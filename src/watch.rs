@@ -2,7 +2,7 @@
 //!
 //! This module does not know operations: an [`Address`] is a number. The list of a key lies in the map, under the lock
 //! of the key's shard: adding to it and removing it when it is empty happen under the same lock, so a watch can never be
-//! added to a list that is about to vanish. The list of a key that is [resolved] lies in a place of its own, where it is
+//! added to a list that is about to vanish. The list of a key that is [resolved] lies apart, where it is
 //! found without the map.
 //!
 //! The lock of a resolved list may be taken within that of a shard, never the other way round.
@@ -16,7 +16,7 @@ pub(crate) mod sweep;
 use crate::address::Address;
 use crate::sync::{Arc, COPIED, ShardedMap};
 use crate::trampoline::{drop_user_value, drop_user_values};
-use bound::{Bound, Turn};
+use bound::{Bound, Order};
 use equivalent::Equivalent;
 use list::{Walk, WatchList};
 use resolved::{Number, Resolved, ResolvedLists};
@@ -54,8 +54,9 @@ pub(crate) type Copied = Option<[Address; COPIED]>;
 pub(crate) enum Found {
     One(Address),
     /// This many watchers, copied.
-    Few(usize),
-    Many,
+    Copied(usize),
+    /// More than are copied.
+    Long,
 }
 
 /// Lists of watchers by key.
@@ -75,32 +76,32 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, with its turn. `false` if the list has `max_watchers` already. Also
+    /// Adds `watcher` to the list of `target`, in this order. `false` if the list has `max_watchers` already. Also
     /// returns a copy of the key that was not needed, if any: its destructor may panic, and the caller drops it.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(
         &self,
         target: Target<&K>,
-        turn: Turn<'_>,
+        order: Order<'_>,
         watcher: Address,
     ) -> (bool, Option<K>) {
         let max = self.max_watchers;
         let mut added = true;
         match target {
             Target::Key(key) => {
-                let spare = self.place(
+                let spare = self.upsert(
                     key.clone(),
                     #[inline(always)]
                     |location| {
                         added = match location {
                             None if max > 0 => {
-                                return Some(Location::Here(WatchList::new(watcher, turn)));
+                                return Some(Location::Here(WatchList::new(watcher, order)));
                             }
                             None => false,
-                            Some(Location::Here(list)) => list.add_up_to(max, watcher, turn),
+                            Some(Location::Here(list)) => list.add_up_to(max, watcher, order),
                             Some(Location::Resolved(number)) => {
-                                self.resolved.get(*number).add(max, watcher, turn)
+                                self.resolved.get(*number).add(max, watcher, order)
                             }
                         };
                         None
@@ -108,20 +109,20 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 );
                 (added, spare)
             }
-            Target::Resolved(number) => (self.resolved.get(number).add(max, watcher, turn), None),
+            Target::Resolved(number) => (self.resolved.get(number).add(max, watcher, order), None),
         }
     }
 
     /// Shows `edit` where the list of `key` is, and puts it there if it is nowhere yet. Returns `key` if it is not needed.
     #[inline(always)]
-    fn place(
+    fn upsert(
         &self,
         key: K,
         edit: impl FnOnce(Option<&mut Location>) -> Option<Location>,
     ) -> Option<K> {
         let hash = self.lists.hash_of(&key);
         let hash_of = |key: &K, _: &Location| self.lists.hash_of(key);
-        self.lists.place((hash, key), |_| true, edit, hash_of)
+        self.lists.upsert((hash, key), |_| true, edit, hash_of)
     }
 
     /// The key of a resolved list.
@@ -149,26 +150,26 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Removes a watcher that was added with these arguments.
     #[inline(always)]
-    pub(crate) fn remove(&self, target: Target<&K>, turn: Turn<'_>, watcher: Address) {
+    pub(crate) fn remove(&self, target: Target<&K>, order: Order<'_>, watcher: Address) {
         let mut orphan = None;
         match target {
             Target::Key(key) => {
                 let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
                 let removed = self.lists.edit(
                     key,
-                    turn.came_first().then_some(goes),
+                    order.came_first().then_some(goes),
                     #[inline(always)]
                     |location| match location {
-                        Location::Here(list) => list.remove(watcher, turn),
+                        Location::Here(list) => list.remove(watcher, order),
                         Location::Resolved(number) => {
-                            orphan = self.resolved.get(*number).remove(watcher, turn);
+                            orphan = self.resolved.get(*number).remove(watcher, order);
                             false
                         }
                     },
                 );
                 drop_user_value(removed);
             }
-            Target::Resolved(number) => orphan = self.resolved.get(number).remove(watcher, turn),
+            Target::Resolved(number) => orphan = self.resolved.get(number).remove(watcher, order),
         }
         if let Some(key) = orphan {
             self.retire(key);
@@ -204,11 +205,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         match location {
             Location::Here(list) => {
                 let room = copied.insert(Default::default());
-                Some(list.copy_few(room).map_or(Found::Many, Found::Few))
+                Some(list.copy_few(room).map_or(Found::Long, Found::Copied))
             }
             Location::Resolved(number) => {
                 let seen = self.resolved.get(*number).peek_published();
-                (!seen.is_empty()).then(|| seen.only().map_or(Found::Many, Found::One))
+                (!seen.is_empty()).then(|| seen.only().map_or(Found::Long, Found::One))
             }
         }
     }
@@ -229,11 +230,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         match found {
             // It was the only one, so there is nothing to break off.
             Found::One(watcher) => _ = each(watcher),
-            Found::Few(count) => {
+            Found::Copied(count) => {
                 let copied = copied.as_ref().map_or(&[][..], |copied| &copied[..count]);
                 _ = copied.iter().copied().try_for_each(each);
             }
-            Found::Many => Walk::new(bound).visit(each, pause, |read| {
+            Found::Long => Walk::new(bound).visit(each, pause, |read| {
                 self.lists.read(key, |_, location| match location {
                     Location::Here(list) => read(list),
                     Location::Resolved(number) => self.resolved.get(*number).read(read),
@@ -265,10 +266,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         keys
     }
 
-    /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).
+    /// Moves the list of `key` to the resolved ones, until every resolution of it has been [released](Self::release).
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (Number, Arc<Resolved<K>>) {
         let mut resolved = None;
-        let spare = self.place(K::clone(key), |location| {
+        let spare = self.upsert(K::clone(key), |location| {
             let occupy = |list| self.resolved.occupy(key.clone(), list);
             let Some(there) = location else {
                 let number = *resolved.insert(occupy(None));
@@ -302,14 +303,14 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Removes the list of `key`, if that is resolved no more and has no watcher. (It may be resolved again, or have
-    /// another place.)
+    /// another list.)
     #[cold]
     fn retire(&self, key: Arc<K>) {
-        let [entry, place] = self.vacate(&key, |number| self.resolved.retire(number));
-        drop_user_values([entry, place, Some(key)]);
+        let [entry, list] = self.vacate(&key, |number| self.resolved.retire(number));
+        drop_user_values([entry, list, Some(key)]);
     }
 
-    /// Removes the entry of `key`, if its place can be `retired`. Returns the keys of the entry and of the place, to be
+    /// Removes the entry of `key`, if its list can be `retired`. Returns the keys of the entry and of the list, to be
     /// dropped under no lock.
     fn vacate(
         &self,

@@ -6,12 +6,12 @@ use crate::engine::shutdown;
 use crate::hash::RandomState;
 use crate::operation::DelayedOperation;
 use crate::purgatory::Purgatory;
-use crate::reaper::{Reaper, ReaperThread, Sleeper};
+use crate::reaper::{Reaper, ReaperHandle, ReaperThread};
 use crate::scheme::HierarchicalWheel;
-use crate::stats::{Counters, Counts, Ending, Event, Stats};
+use crate::stats::{Counters, Counts, Ending, Statistic, Stats};
 use crate::sync::{Arc, Ordering, fence, set_timer_shards};
 use crate::time::{Timestamp, ticks::NEVER};
-use crate::watch::bound::{Bound, Ticket, Turn};
+use crate::watch::bound::{Bound, Order, Ticket};
 use crate::watch::resolved::{self, Resolved};
 use crate::watch::{Copied, Target, WatchMap};
 use std::cell::Cell;
@@ -180,7 +180,7 @@ impl Watchers {
     pub fn add(&self, by: By, rank: Option<u64>, id: u32) {
         let ticket = Cell::default();
         self.on_target(by, |target| {
-            let (_, spare) = self.map.add(target, Turn::new(rank, &ticket), watcher(id));
+            let (_, spare) = self.map.add(target, Order::new(rank, &ticket), watcher(id));
             drop(spare);
         });
         let mut tickets = self.tickets.lock().expect("no thread panics under it");
@@ -195,7 +195,7 @@ impl Watchers {
         };
         self.on_target(by, |target| {
             self.map
-                .remove(target, Turn::new(rank, &ticket), watcher(id));
+                .remove(target, Order::new(rank, &ticket), watcher(id));
         });
     }
 
@@ -252,14 +252,14 @@ pub struct Completions(Counts, Counters);
 
 impl Completions {
     pub fn hand_over(&self) {
-        self.1.count(false, |it| it.of(Event::HandedOver), 1);
+        self.1.count(false, |it| it.of(Statistic::HandedOver), 1);
     }
 
     /// As [the job of an executor](crate::engine::deliver) does.
     pub fn deliver(&self) {
         // ORDERING: Release, see `Stats::of`.
         fence(Ordering::Release);
-        self.1.count(false, |it| it.of(Event::Delivered), 1);
+        self.1.count(false, |it| it.of(Statistic::Delivered), 1);
     }
 
     pub fn pending(&self) -> usize {
@@ -269,25 +269,25 @@ impl Completions {
 
 /// A reaper whose loop is run by a thread of the model.
 pub struct ReaperLoop {
-    sleeper: Arc<Sleeper>,
+    reaper: Arc<ReaperHandle>,
 }
 
 impl ReaperLoop {
     /// The loop, and what a builder takes.
     pub fn new() -> (Self, Reaper) {
         let threads = ReaperThread::without_threads();
-        let sleeper = threads.sleeper.clone();
-        (Self { sleeper }, Reaper::Shared(threads))
+        let reaper = threads.handle.clone();
+        (Self { reaper }, Reaper::Shared(threads))
     }
 
     /// The loop itself, until it is stopped.
     pub fn run(&self) {
-        self.sleeper.shared.run();
+        self.reaper.shared.run();
     }
 
     /// The loop, as long as there is anything to drive.
     pub fn run_until_idle(&self) {
-        let shared = &self.sleeper.shared;
+        let shared = &self.reaper.shared;
         let is_idle = || shared.driven.lock().is_empty();
         while !is_idle() {
             let rest = shared.round();
@@ -300,11 +300,11 @@ impl ReaperLoop {
 
     /// Ends the loop, from another thread.
     pub fn end(&self) -> LoopEnd {
-        LoopEnd(self.sleeper.clone())
+        LoopEnd(self.reaper.clone())
     }
 }
 
-pub struct LoopEnd(Arc<Sleeper>);
+pub struct LoopEnd(Arc<ReaperHandle>);
 
 impl LoopEnd {
     pub fn stop(&self) {

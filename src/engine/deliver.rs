@@ -2,7 +2,7 @@
 
 use super::handler::{EndedPayload, Handler};
 use crate::dispatch::{Dispatch, Job};
-use crate::stats::{Ending, Event};
+use crate::stats::{Ending, Statistic};
 use crate::sync::{Arc, Ordering, fence};
 use crate::trampoline::{Trampoline, run_later};
 
@@ -200,7 +200,7 @@ fn job<H: Handler>(
     mut ended: Vec<EndedPayload<H::Value>>,
     by_executor: bool,
 ) -> Job {
-    handler.engine().count(Event::HandedOver, ended.len());
+    handler.engine().count(Statistic::HandedOver, ended.len());
     ended.iter_mut().for_each(|ended| ended.pass = None);
     let delivery = Delivery {
         handler: handler.clone(),
@@ -229,7 +229,7 @@ impl<H: Handler> Drop for Delivery<H> {
             complete(&*self.handler, ended);
             // ORDERING: Release, see `Stats::of`.
             fence(Ordering::Release);
-            engine.count(Event::Delivered, 1);
+            engine.count(Statistic::Delivered, 1);
         }
         // A job never panics: the thread may be the user's.
         engine.leave(trampoline);

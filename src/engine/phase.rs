@@ -6,7 +6,7 @@ use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use std::io;
 use std::mem;
 
-/// It takes payloads; it refuses payloads and lets the parked ones end by themselves; it is shut down, by the calling
+/// It takes payloads; it rejects payloads and lets the parked ones end by themselves; it is shut down, by the calling
 /// thread or by one in the background.
 pub(super) const OPEN: u32 = 0; // the default
 pub(super) const DRAINING: u32 = 1;
@@ -31,9 +31,9 @@ impl Phase {
         self.0.fetch_update(set, fetch, enter).is_ok()
     }
 
-    /// Why no payload is taken. Only a shortcut: what the shards refuse decides.
+    /// Why no payload is taken. Only a shortcut: what the shards reject decides.
     #[inline(always)]
-    pub(crate) fn refusal(&self) -> Option<RejectReason> {
+    pub(crate) fn reject_reason(&self) -> Option<RejectReason> {
         match self.now() {
             OPEN => None,
             DRAINING => Some(RejectReason::Draining),

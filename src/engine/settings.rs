@@ -83,7 +83,7 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The highest number of parked operations (timers, values, requests). Beyond it, parking is refused with
+    /// The highest number of parked operations (timers, values, requests). Beyond it, a park is rejected with
     /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). One that has ended counts until your code for it has
     /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
     /// thread writes. Default: none.

@@ -7,7 +7,7 @@ use crate::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard};
 use crate::error::RejectReason;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
-use crate::stats::{Counters, Counts, Ending, Event};
+use crate::stats::{Counters, Counts, Ending, Statistic};
 use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
@@ -29,7 +29,7 @@ pub(crate) struct Timing {
 pub(crate) struct Schedule<W> {
     timer: W,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
-    refuses: Option<RejectReason>,
+    rejects: Option<RejectReason>,
     /// How many parks until one looks for slots that other threads have freed.
     parks_to_look: u32,
 }
@@ -81,10 +81,10 @@ impl<P, G> Records for FieldsView<'_, P, G> {
 }
 
 impl<P, W: Scheme> Shard<P, W> {
-    pub(crate) fn new(number: usize, wheel_size: u32, refuses: Option<RejectReason>) -> Self {
+    pub(crate) fn new(number: usize, wheel_size: u32, rejects: Option<RejectReason>) -> Self {
         let schedule = Schedule {
             timer: W::new(wheel_size, 0),
-            refuses,
+            rejects,
             parks_to_look: 1,
         };
         Self {
@@ -108,8 +108,8 @@ impl<P, W: Scheme> Shard<P, W> {
         limit: u32,
     ) -> Result<(Held<'a, P>, Option<Tick>), (RejectReason, P)> {
         let (schedule, _) = guard.split();
-        if let Some(refusal) = schedule.refuses {
-            return Err((refusal, payload));
+        if let Some(reason) = schedule.rejects {
+            return Err((reason, payload));
         }
         // It does not always look for slots that other threads have freed: each look takes the cache line of their list
         // from the processor of such a thread, which then has to take it back.
@@ -130,8 +130,8 @@ impl<P, W: Scheme> Shard<P, W> {
                 };
                 let held = guard.fill(vacant, payload, fields);
                 let counts = &self.locked_counts;
-                counts.of(Event::Admitted).add_exclusively(1);
-                counts.of(Event::Watched).add_exclusively(watches);
+                counts.of(Statistic::Admitted).add_exclusively(1);
+                counts.of(Statistic::Watched).add_exclusively(watches);
                 Ok((held, earliest))
             }
             Err(HorizonError { .. }) => {
@@ -163,7 +163,7 @@ impl<P, W: Scheme> Shard<P, W> {
         if let Some(mut guard) = self.slab.try_lock() {
             let counts = &self.locked_counts;
             counts.ended(ending).add_exclusively(1);
-            counts.of(Event::Unwatched).add_exclusively(watches);
+            counts.of(Statistic::Unwatched).add_exclusively(watches);
             Self::free_locked(&mut guard, ended);
             self.free_remote(&mut guard);
         } else {
@@ -299,7 +299,7 @@ impl<P, W: Scheme> Shard<P, W> {
             .stop(&mut fields, Position::new(before.position));
         // INVARIANT: a scheme starts every deadline up to `latest`.
         let Ok((position, earlier)) = schedule.start(&mut fields, at.index(), timing) else {
-            unreachable!("a deadline up to `latest` was refused");
+            unreachable!("a deadline up to `latest` was rejected");
         };
         fields.update(at.index(), |fields| {
             fields.deadline = timing.deadline;
@@ -319,12 +319,12 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// From now on the shard takes no payload, for this reason.
-    pub(crate) fn close_with(&self, refusal: RejectReason) {
+    pub(crate) fn close_with(&self, reason: RejectReason) {
         let mut guard = self.slab.lock();
-        let refuses = &mut guard.split().0.refuses;
+        let rejects = &mut guard.split().0.rejects;
         // A drain may come late, and does not hide a shutdown.
-        if *refuses != Some(RejectReason::ShutDown) {
-            *refuses = Some(refusal);
+        if *rejects != Some(RejectReason::ShutDown) {
+            *rejects = Some(reason);
         }
     }
 }

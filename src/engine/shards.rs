@@ -12,7 +12,7 @@ use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 
 pub(crate) struct Shards<P, W> {
     /// By number. Those behind the last shard stay empty.
-    places: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
+    made: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
     /// The highest number of a shard, a power of two less one.
     last: usize,
     /// For the wheels of the shards.
@@ -27,7 +27,7 @@ impl<P, W: Scheme> Shards<P, W> {
     /// Room for at least `count` shards, or for as many as there may be.
     pub(crate) fn new(count: usize, wheel_size: u32) -> Self {
         Self {
-            places: std::array::from_fn(|_| OnceLock::new()),
+            made: std::array::from_fn(|_| OnceLock::new()),
             last: count.next_power_of_two().min(MAX_TIMER_SHARDS) - 1,
             wheel_size,
             order: Mutex::new(()),
@@ -45,32 +45,32 @@ impl<P, W: Scheme> Shards<P, W> {
         self.last + 1
     }
 
-    /// The shard with this number, which is in range. Where the shard is made, `refuses` says in which phase.
+    /// The shard with this number, which is in range. Where the shard is made, `rejects` says in which phase.
     #[inline(always)]
     pub(crate) fn at(
         &self,
         number: usize,
-        refuses: impl FnOnce() -> Option<RejectReason>,
+        rejects: impl FnOnce() -> Option<RejectReason>,
     ) -> &Shard<P, W> {
         let number = number % MAX_TIMER_SHARDS;
-        match self.places[number].get() {
+        match self.made[number].get() {
             Some(shard) => shard,
-            None => self.make(number, refuses),
+            None => self.make(number, rejects),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn make(&self, number: usize, refuses: impl FnOnce() -> Option<RejectReason>) -> &Shard<P, W> {
+    fn make(&self, number: usize, rejects: impl FnOnce() -> Option<RejectReason>) -> &Shard<P, W> {
         let _alone = self.order.lock();
-        let make = || Box::new(Shard::new(number, self.wheel_size, refuses()));
-        self.places[number].get_or_init(make)
+        let make = || Box::new(Shard::new(number, self.wheel_size, rejects()));
+        self.made[number].get_or_init(make)
     }
 
     /// Those that threads have come to.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard<P, W>> + Clone {
-        let places = self.places[..=self.last].iter();
-        places.filter_map(OnceLock::get).map(|shard| &**shard)
+        let made = self.made[..=self.last].iter();
+        made.filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
     /// The [shards](Self::iter) for a thread that has entered a phase. Shards that come later are made in that phase, and
@@ -97,7 +97,7 @@ mod tests {
         Engine::new(settings).expect("no threads to refuse")
     }
 
-    /// A drain that finds another one under way has begun when every shard refuses payloads, not before.
+    /// A drain that finds another one under way has begun when every shard rejects payloads, not before.
     #[test]
     fn g15_a_second_drain_reaches_every_shard_itself() {
         let engine = by_hand("g15-drains");

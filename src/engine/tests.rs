@@ -43,7 +43,7 @@ pub(super) fn parked<W: Scheme>(
         (0..count).map(
             |_| match shard.admit(&mut shard.slab.lock(), (), 0, timing, SLOTS) {
                 Ok((held, _)) => held,
-                Err((refusal, ())) => panic!("{refusal:?}"),
+                Err((reason, ())) => panic!("{reason:?}"),
             },
         );
     held.collect()
@@ -79,9 +79,9 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
     );
 }
 
-/// A timer that is due, and whose new deadline is refused in the middle of a pass, fires in that pass.
+/// A timer that is due, and whose new deadline is rejected in the middle of a pass, fires in that pass.
 #[test]
-fn g10_a_refused_deadline_keeps_the_old_one() {
+fn g10_a_rejected_deadline_keeps_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
     let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL, None);
     let held = parked(&shard, 1, timing(1, 0)).remove(0);
@@ -117,13 +117,13 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// Parks do not always look for them, but often enough, and before they are refused.
+/// Parks do not always look for them, but often enough, and before they are rejected.
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let park = |limit| match shard.admit(&mut shard.slab.lock(), (), 0, timing(1_000, 0), limit) {
         Ok((held, _)) => Ok(held.end().1),
-        Err((refusal, ())) => Err(refusal),
+        Err((reason, ())) => Err(reason),
     };
     let few = 2 * PARKS_PER_LOOK;
     for _ in 0..1_000 {
@@ -314,7 +314,7 @@ fn g16_threads_that_come_and_go_use_low_numbers() {
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
     {
-        // A call that is refused takes no place either.
+        // A call that is rejected takes no permit either.
         let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(2);
         let purgatory = purgatory.build().expect("it starts no thread");
         let op = Op::new(Duration::MAX);
@@ -324,8 +324,8 @@ fn g28_a_refused_thread_changes_nothing() {
         let infinite = infinite.expect("it cannot complete yet");
         grant(0);
         for _ in 0..2 {
-            let refused = purgatory.try_complete_else_watch(Op::new(SOON), [1]);
-            let (reason, op) = refused.map(drop).expect_err("no threads").into_parts();
+            let rejected = purgatory.try_complete_else_watch(Op::new(SOON), [1]);
+            let (reason, op) = rejected.map(drop).expect_err("no threads").into_parts();
             assert_eq!((reason, op.0), (RejectReason::Thread, SOON));
             assert!(!infinite.reschedule(SOON));
         }
@@ -338,7 +338,7 @@ fn g28_a_refused_thread_changes_nothing() {
         grant(usize::MAX);
         let far = Op::new(3_600_000 * SOON);
         assert!(purgatory.try_complete_else_watch(far, [3]).is_ok());
-        // And its place is free.
+        // And its permit is free.
         let is_delivered = || purgatory.stats().completions_pending == 0;
         eventually(|| *state.lock() == State::Ended && is_delivered());
         let op = Op::new(SOON);
@@ -407,17 +407,17 @@ fn g28_a_deferred_check_waits_for_a_thread() {
 #[test]
 fn g15_a_late_drain_does_not_hide_the_shutdown() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, Some(RejectReason::Draining));
-    let refusal = || {
+    let reason = || {
         let admitted = shard.admit(&mut shard.slab.lock(), (), 0, timing(1, 0), SLOTS);
         admitted.map(|_| ()).expect_err("it is closed").0
     };
-    for (refuses, expected) in [
+    for (rejects, expected) in [
         (RejectReason::Draining, RejectReason::Draining),
         (RejectReason::ShutDown, RejectReason::ShutDown),
         (RejectReason::Draining, RejectReason::ShutDown),
     ] {
-        shard.close_with(refuses);
-        assert_eq!(refusal(), expected);
+        shard.close_with(rejects);
+        assert_eq!(reason(), expected);
     }
 }
 
@@ -449,15 +449,15 @@ fn g28_a_refused_thread_gives_values_back() {
     let token = tracker.track(1, 2, Duration::MAX);
     let token = token.expect("it needs no thread").0;
     grant(0);
-    let refused = timer.start(SOON, 3).expect_err("no threads");
-    assert_eq!(refused.into_parts(), (RejectReason::Thread, 3));
+    let rejected = timer.start(SOON, 3).expect_err("no threads");
+    assert_eq!(rejected.into_parts(), (RejectReason::Thread, 3));
     assert!(!timer.reschedule(id, SOON));
-    let refused = tracker.track(2, 4, SOON).expect_err("no threads");
-    assert_eq!(refused.into_parts(), (RejectReason::Thread, 4));
+    let rejected = tracker.track(2, 4, SOON).expect_err("no threads");
+    assert_eq!(rejected.into_parts(), (RejectReason::Thread, 4));
     assert!(!tracker.reschedule(&1, SOON));
-    let refused = tracker.replace_if(1, token, 5, SOON);
-    let refused = refused.map(drop).expect_err("no threads");
-    assert_eq!(refused.into_parts(), (RejectReason::Thread, 5));
+    let rejected = tracker.replace_if(1, token, 5, SOON);
+    let rejected = rejected.map(drop).expect_err("no threads");
+    assert_eq!(rejected.into_parts(), (RejectReason::Thread, 5));
     assert_eq!(
         (
             timer.stats().parked,
@@ -482,7 +482,7 @@ fn g28_a_refused_thread_gives_values_back() {
     let mut all = [(); 2].map(|()| expired.recv().expect("both are there"));
     all.sort_unstable();
     assert_eq!(all, [1, 2]);
-    // The call that was refused has not begun it, and this one does.
+    // The call that was rejected has not begun it, and this one does.
     assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
 }
 
@@ -531,12 +531,12 @@ fn g10_timers_do_not_wait_for_what_a_storm_has_left() {
 
 /// A deadline that the scheme cannot hold takes no slot.
 #[test]
-fn g06_a_refused_deadline_gives_the_slot_back() {
+fn g06_a_rejected_deadline_gives_the_slot_back() {
     let shard = Shard::<(), SimpleWheel>::new(0, 10, None);
     let park = |deadline| {
         let admitted = shard.admit(&mut shard.slab.lock(), (), 0, timing(deadline, 0), 1);
         let admitted = admitted.map(|(held, _)| _ = held.end());
-        admitted.map_err(|(refusal, ())| refusal)
+        admitted.map_err(|(reason, ())| reason)
     };
     for _ in 0..2 {
         assert_eq!(park(1_000), Err(RejectReason::TooLong));

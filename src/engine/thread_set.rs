@@ -1,7 +1,7 @@
 //! The threads that work for one engine, and what its timer's thread drives beside it.
 
 use crate::dispatch::{CompletionThread, Dispatch};
-use crate::reaper::{Driven, Reaper, Sleeper};
+use crate::reaper::{Driven, Reaper, ReaperHandle};
 use crate::sync::{Arc, AtomicBool, Ordering, Weak};
 use crate::time::{Clock, Timestamp, WakeFn};
 use crate::worker::Worker;
@@ -22,7 +22,7 @@ pub(crate) trait Companion: Any + Send + Sync {
 }
 
 pub(crate) struct ThreadSet {
-    reaper: Option<Arc<Sleeper>>,
+    reaper: Option<Arc<ReaperHandle>>,
     pub(super) completions: Option<Arc<CompletionThread>>,
     /// Wakes the thread that drives the timer.
     waker: Option<WakeFn>,
@@ -43,13 +43,13 @@ impl ThreadSet {
         let wants_thread = matches!(dispatch, Dispatch::OwnThread);
         let own_reaper = matches!(reaper, Reaper::Own);
         let (reaper, waker, shared) = match reaper {
-            Reaper::Own => (Some(Arc::new(Sleeper::new())), None, None),
-            Reaper::Shared(thread) => (Some(thread.sleeper), None, Some(thread.completions)),
+            Reaper::Own => (Some(Arc::new(ReaperHandle::new())), None, None),
+            Reaper::Shared(thread) => (Some(thread.handle), None, Some(thread.completions)),
             Reaper::Reactor(waker) => (None, Some(waker), None),
             Reaper::Manual => (None, None, None),
         };
         let threads = Self {
-            waker: waker.or_else(|| reaper.as_deref().map(Sleeper::waker)),
+            waker: waker.or_else(|| reaper.as_deref().map(ReaperHandle::waker)),
             reaper,
             shared: shared.is_some(),
             completions: wants_thread.then(|| shared.unwrap_or_default()),
@@ -107,7 +107,7 @@ impl ThreadSet {
         self.reaper.is_some()
     }
 
-    fn own_reaper(&self) -> Option<&Sleeper> {
+    fn own_reaper(&self) -> Option<&ReaperHandle> {
         self.reaper.as_deref().filter(|_| !self.shared)
     }
 

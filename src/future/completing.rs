@@ -102,7 +102,7 @@ debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| opera
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     /// Parks `op` unless it can complete at once, and returns a future of the operation and its end. Examines, locks and
-    /// refuses as [`try_complete_else_watch`](Self::try_complete_else_watch) does.
+    /// rejects as [`try_complete_else_watch`](Self::try_complete_else_watch) does.
     ///
     /// The operation is parked when this returns, whether the future is polled or not: an event after the call is not
     /// missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the

@@ -42,8 +42,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// [`until_best`](Listener::until_best) is for a condition that may have half of an answer.
     ///
     /// No check after this call is missed, also while the condition is being evaluated. So call this first, and then
-    /// evaluate. If the purgatory refuses to park the listener (it is full, for instance), this call does not fail:
-    /// [`checked`](Listener::checked) returns the reason. A condition that is true at once needs no place in the
+    /// evaluate. If the purgatory rejects the listener (it is full, for instance), this call does not fail:
+    /// [`checked`](Listener::checked) returns the reason. A condition that is true at once needs no permit of the
     /// purgatory.
     ///
     /// The thread that checks a key runs none of the waiter's code but its waker. The library does not know the condition.
@@ -95,7 +95,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
     /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
     /// of its own. It counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, also
-    /// after the listener's timeout, and then as cancelled. If the purgatory refuses it, the listener ends, and
+    /// after the listener's timeout, and then as cancelled. If the purgatory rejects it, the listener ends, and
     /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, so does this call, or
     /// the listener ends with [`WaitError::Panicked`].
     ///
@@ -133,7 +133,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
             Some(known) => *known = rank,
             None => _ = self.known.insert(watch.name().clone(), rank),
         }
-        // Without a handle, the purgatory has refused the listener, which has ended.
+        // Without a handle, the purgatory has rejected the listener, which has ended.
         if let Some(handle) = self.listening.handle() {
             let signal = self.listening.shared().clone();
             let operation = WaitOperation::listener(Duration::MAX, signal.clone());
@@ -158,7 +158,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// check the key.
     ///
     /// Each listener that has rechecks costs a timer; one that has none costs nothing. They come from the thread that
-    /// drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory refused has none.
+    /// drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory rejected has none.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = Recheck::new(&self.listening, interval);
         self
@@ -175,7 +175,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// # Errors
     /// Once the listener has ended, every call returns the reason at once: [`WaitError::Expired`] after the timeout, or
-    /// why the purgatory refused to park it. A check that was made before the end is reported first. A
+    /// why the purgatory rejected it. A check that was made before the end is reported first. A
     /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
     /// `Expired`, as [`until`](Self::until) does.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
@@ -225,7 +225,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// The condition is evaluated in the task that awaits this future (also if the purgatory has refused to park the
+    /// The condition is evaluated in the task that awaits this future (also if the purgatory has rejected the
     /// listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are.
     /// Every evaluation begins anew. All checks that come during one evaluation cause one more. If the evaluation at the
     /// deadline finds something, that counts as a [missed check](crate::purgatory::Stats::missed_checks): the event had
@@ -236,7 +236,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// future. [`until_best`](Self::until_best) does without the evaluation at the deadline.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory has refused the listener.
+    /// The future resolves to a [`WaitError`], also if the purgatory has rejected the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -289,7 +289,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// ```
     ///
     /// The condition is evaluated in the task that awaits this future, and at least once, also if the purgatory has
-    /// refused the listener. A deadline does not interrupt an evaluation, not even the first: its answer is the last one
+    /// rejected the listener. A deadline does not interrupt an evaluation, not even the first: its answer is the last one
     /// then, though a key may have been checked meanwhile.
     ///
     /// # Errors
@@ -316,7 +316,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory refused
+    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory rejected
     /// to park it.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.listening.handle()

@@ -88,7 +88,7 @@ pub(super) struct Recheck {
 pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
 impl Recheck {
-    /// `None` if the purgatory refused the listener, or is shut down.
+    /// `None` if the purgatory rejected the listener, or is shut down.
     pub(super) fn new<K: Key, S: KeyHasher>(
         listening: &Listening<K, S>,
         interval: Duration,

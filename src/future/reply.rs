@@ -119,7 +119,7 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// Tells why, if the operation was not `parked`.
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
         // Before the operation is dropped: its destructor would say that it was cancelled.
-        let parked = parked.inspect_err(|refused| shared.lose(WaitError::of(refused)));
+        let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
         let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }
     }

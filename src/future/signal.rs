@@ -3,15 +3,15 @@
 
 use super::reply::Between;
 use super::wait_error::WaitError;
-use crate::promise::{Look, WakeCell};
+use crate::promise::{Readiness, WakeCell};
 use std::mem::take;
 use std::task::{Context, Poll, Waker};
 
 /// Shared by a listener and its operations.
-pub(super) struct Signal(WakeCell<News>);
+pub(super) struct Signal(WakeCell<Signalled>);
 
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Signalled {
     /// Some key was checked, any number of times.
     checked: bool,
     /// An interval is over.
@@ -29,58 +29,58 @@ pub(super) struct Wake {
 
 impl Signal {
     pub(super) fn new() -> Self {
-        Self(WakeCell::new(News::default()))
+        Self(WakeCell::new(Signalled::default()))
     }
 
-    /// Leaves the mark of a check, and wakes the task. Not after the end: while other operations of the listener are still
+    /// Notes a check, and wakes the task. Not after the end: while other operations of the listener are still
     /// parked, their checks would keep the waiter from it.
     pub(super) fn check(&self) {
-        self.tell(|news| news.checked |= news.end.is_none());
+        self.tell(|signalled| signalled.checked |= signalled.end.is_none());
     }
 
     /// An interval without a recheck is over. After the end there are no more.
     pub(super) fn tick(&self) {
-        self.tell(|news| news.ticked |= news.end.is_none());
+        self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
     }
 
     /// Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
-        self.tell(|news| _ = news.end.get_or_insert(error));
+        self.tell(|signalled| _ = signalled.end.get_or_insert(error));
     }
 
-    /// Leaves news, and wakes the task.
-    fn tell(&self, news: impl FnOnce(&mut News)) {
-        self.0.change(|known| (news(known), true));
+    /// Changes what is signalled, and wakes the task.
+    fn tell(&self, change: impl FnOnce(&mut Signalled)) {
+        self.0.change(|signalled| (change(signalled), true));
     }
 
-    /// Takes the marks of a check and of an interval, or else tells the end, any number of times. With `end_first`, tells
-    /// the end even if a mark came before it.
+    /// Takes what is noted of checks and of an interval, or else tells the end, any number of times. With `end_first`, tells
+    /// the end even if something was noted before it.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
-        self.0.poll(cx, |news| {
-            let (checked, ticked) = (take(&mut news.checked), take(&mut news.ticked));
-            match news.end {
-                Some(error) if end_first => Look::Ready(Err(error)),
-                _ if checked || ticked => Look::Ready(Ok(Wake { checked, ticked })),
-                Some(error) => Look::Ready(Err(error)),
-                None => Look::Wait,
+        self.0.poll(cx, |signalled| {
+            let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));
+            match signalled.end {
+                Some(error) if end_first => Readiness::Ready(Err(error)),
+                _ if checked || ticked => Readiness::Ready(Ok(Wake { checked, ticked })),
+                Some(error) => Readiness::Ready(Err(error)),
+                None => Readiness::NotYet,
             }
         })
     }
 
-    /// Whether there is the mark of a check.
+    /// Whether a check is noted.
     pub(super) fn was_checked(&self) -> bool {
-        self.0.change(|news| (news.checked, false))
+        self.0.change(|signalled| (signalled.checked, false))
     }
 }
 
 impl Between for Signal {
-    type Unreceived = News;
+    type Unreceived = Signalled;
 
     fn lose(&self, lost: WaitError) {
         self.end(lost);
     }
 
-    fn close(&self) -> (News, Option<Waker>) {
-        self.0.close(News::default())
+    fn close(&self) -> (Signalled, Option<Waker>) {
+        self.0.close(Signalled::default())
     }
 }

@@ -75,7 +75,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// checked.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`](super::WaitError), also if the purgatory refuses to park the operation. No
+    /// The future resolves to a [`WaitError`](super::WaitError), also if the purgatory rejects the operation. No
     /// value was taken then.
     pub fn take<'a, A: Attempt + 'static>(
         &self,
@@ -84,7 +84,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         take: impl FnMut(Cause<'_, K>) -> A + Send + 'static,
         give_back: impl FnMut(A::Value) + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, A::Found, S> {
-        // If a key panics here, the park meets a panic in place of the keys: it counts that, and refuses.
+        // If a key panics here, the park meets a panic in place of the keys: it counts that, and rejects.
         let collected = Panics::contain(|| {
             let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
             let names = watches.iter().map(|watch| watch.name().clone());

@@ -70,7 +70,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation. If the last call,
+    /// The future resolves to a [`WaitError`], also if the purgatory rejects the operation. If the last call,
     /// at the timeout, finds a value, the future resolves to it, and the wait counts as expired and as a missed check.
     pub fn wait<'a, T: Send + 'static>(
         &self,

@@ -21,7 +21,7 @@ reasons! {
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
         /// The purgatory is being [drained](crate::Purgatory::drain). If the drain began before the call, the
         /// predicate was not called.
-        Draining = "the purgatory is being drained, and refuses every new wait",
+        Draining = "the purgatory is being drained, and rejects every new wait",
         /// There was no key to watch. The predicate of a wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
         /// The predicate or `try_complete` panicked, or the waker of a listener's task; or, while it was being parked,
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn g28_a_wait_ends_with_the_reason_of_its_refusal() {
+    fn g28_a_wait_ends_with_the_reason_of_its_rejection() {
         for reason in [
             RejectReason::NoKeys,
             RejectReason::Full,

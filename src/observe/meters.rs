@@ -52,7 +52,7 @@ instruments! {
     shut_down: Counter = counter("purgatory_shut_down_total", "parked operations that the shutdown ended");
     aborted: Counter = counter("purgatory_aborted_total", "parked operations whose try_complete panicked");
     panicked: Counter = counter("purgatory_panicked_total", "panics caught in user code");
-    rejected: Counter = counter("purgatory_rejected_total", "operations that were refused");
+    rejected: Counter = counter("purgatory_rejected_total", "operations that were rejected");
     missed_checks: Counter = counter(
         "purgatory_missed_checks_total",
         "events that no check announced, found at a deadline or by a recheck"

@@ -7,10 +7,10 @@ use crate::cell::slab::Held;
 use crate::engine::Engine;
 use crate::engine::deliver::RunOn;
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
-use crate::examining::Why;
+use crate::examining::Trigger;
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
-use crate::stats::{Ending, Event};
+use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::trampoline::drop_user_value;
 
@@ -33,10 +33,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,
     ) -> (EndedPayload<Op>, Unreclaimed<Op::Key>) {
-        let answer = self.examine_without_key(&mut held, Cause::DEADLINE, Why::Deadline);
+        let answer = self.examine_without_key(&mut held, Cause::DEADLINE, Trigger::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
-            self.engine.count(Event::MissedCheck, 1);
+            self.engine.count(Statistic::MissedCheck, 1);
         }
         let ending = answer.map_or(Ending::Aborted, |_| Ending::Expired);
         self.end(held, ending, missed_check)

@@ -24,14 +24,14 @@ use crate::engine::deliver::{Outbox, RunOn, deliver};
 use crate::examining::{Examination, Examinee, Examining};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::stats::{Ending, Event};
+use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::trampoline::{
     Trampoline, drop_user_value, drop_user_values, is_in_nested_check, known_of_nested_checks,
     queue_check,
 };
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{Resolved, Seen};
+use crate::watch::resolved::{Peeked, Resolved};
 use crate::watch::{Copied, Found};
 use equivalent::Equivalent;
 use std::cell::{Cell, RefCell};
@@ -80,7 +80,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
     fn drop(&mut self) {
         if self.in_vain > 0 {
-            self.inner.engine.count(Event::VainCheck, self.in_vain);
+            self.inner.engine.count(Statistic::VainCheck, self.in_vain);
         }
     }
 }
@@ -111,7 +111,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     {
         let trampoline = Trampoline::enter();
         let checked = ByKey::new(key, &self.watch);
-        let in_vain = || self.engine.count(Event::VainCheck, 1);
+        let in_vain = || self.engine.count(Statistic::VainCheck, 1);
         let Some(ended) = self.examine(watcher, Some(&checked), in_vain) else {
             return 0;
         };
@@ -196,7 +196,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,
-        seen: Seen,
+        seen: Peeked,
         bound: &Bound,
     ) -> usize {
         if let Some(cause) = Examining::current() {
@@ -230,7 +230,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return self.check_resolved(checked, list, list.peek_published(), &Bound::all());
         }
         let trampoline = Trampoline::enter();
-        let in_vain = || self.engine.count(Event::VainCheck, 1);
+        let in_vain = || self.engine.count(Statistic::VainCheck, 1);
         if let Some(ended) = self.examine(only, Some(&checked), in_vain) {
             let satisfied = usize::from(ended.ending == Ending::Satisfied);
             // Before `on_complete`, which may park others: they are not for this check.

@@ -12,14 +12,14 @@ use crate::cell::state::{Mark, Unreleased};
 use crate::engine::UserPanic;
 use crate::engine::deliver::{Outbox, RunOn, deliver};
 use crate::engine::handler::EndedPayload;
-use crate::examining::{Examinee, Examining, Why};
+use crate::examining::{Examinee, Examining, Trigger};
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::Target;
-use crate::watch::bound::{Bound, Turn};
+use crate::watch::bound::{Bound, Order};
 use crate::watch::sweep::Sweep;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -59,8 +59,12 @@ impl From<Mark> for Ending {
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// While the result exists, this thread is inside the `try_complete` of an operation.
-    pub(super) fn enter_try_complete(&self, of: Examinee, why: Why) -> impl Sized + use<Op, S> {
-        let examining = Examining::enter(of, why);
+    pub(super) fn enter_try_complete(
+        &self,
+        of: Examinee,
+        trigger: Trigger,
+    ) -> impl Sized + use<Op, S> {
+        let examining = Examining::enter(of, trigger);
         #[cfg(debug_assertions)]
         let examining = (
             InProgress::begin::<Op, Op::Key>(&self.engine.name),
@@ -80,7 +84,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         in_vain: impl FnOnce(),
     ) -> Option<EndedPayload<Op>> {
         let mut held = self.engine.claim_or_mark(address, Mark::Recheck)?;
-        let inside = self.enter_try_complete(held.examinee(), Why::Check);
+        let inside = self.enter_try_complete(held.examinee(), Trigger::Check);
         let try_complete = |parked: &mut Parked<Op>| {
             let Parked { op, keys, .. } = parked;
             match checked {
@@ -111,9 +115,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         &self,
         held: &mut Held<'_, Parked<Op>>,
         cause: Cause<'_, Op::Key>,
-        why: Why,
+        trigger: Trigger,
     ) -> Result<bool, UserPanic> {
-        let _inside = self.enter_try_complete(held.examinee(), why);
+        let _inside = self.enter_try_complete(held.examinee(), trigger);
         let try_complete = |parked: &mut Parked<Op>| parked.op.try_complete_for(cause);
         self.engine.guarded(|| held.with(try_complete))
     }
@@ -122,7 +126,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     pub(crate) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
         if let Some(change) = self.changes.take(held.address()) {
-            let _examining = Examining::enter(held.examinee(), Why::Check);
+            let _examining = Examining::enter(held.examinee(), Trigger::Check);
             // A panic is counted, and the operation ends all the same.
             let engine = &self.engine;
             let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
@@ -158,7 +162,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
                 Err((again, Unreleased::Recheck)) => {
                     held = again;
-                    answer = self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
+                    answer = self.examine_without_key(&mut held, Cause::OTHER, Trigger::Mark);
                 }
                 Err((marked, Unreleased::End { mark, unexamined })) => {
                     held = marked;
@@ -167,7 +171,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                         pass = Some(self.engine.passes.begin());
                     }
                     // The event may have been reported before the ending.
-                    let examine = || self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
+                    let examine =
+                        || self.examine_without_key(&mut held, Cause::OTHER, Trigger::Mark);
                     let ending = match unexamined.then(examine) {
                         Some(Ok(true)) => Ending::Satisfied,
                         Some(Err(UserPanic)) => Ending::Aborted,
@@ -237,7 +242,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.for_each_watch(
             keys,
             #[inline(always)]
-            |target, turn| self.watch.remove(target, turn, watcher),
+            |target, order| self.watch.remove(target, order, watcher),
         );
     }
 
@@ -249,8 +254,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let watches = batch.iter().map(|rest| rest.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
         for rest in batch {
-            self.for_each_watch(&rest.keys, |target, turn| {
-                sweep.add(target, turn, rest.slot.address());
+            self.for_each_watch(&rest.keys, |target, order| {
+                sweep.add(target, order, rest.slot.address());
             });
         }
         sweep.sort();
@@ -266,7 +271,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(super) fn for_each_watch<'k>(
         &self,
         keys: &'k Keys<Op::Key>,
-        mut each: impl FnMut(Target<&'k Op::Key>, Turn<'k>),
+        mut each: impl FnMut(Target<&'k Op::Key>, Order<'k>),
     ) {
         let mut next = 0;
         while next < keys.len() {
@@ -274,9 +279,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 keys.for_each(
                     next,
                     #[inline(always)]
-                    |target, turn| {
+                    |target, order| {
                         next += 1;
-                        each(target, turn);
+                        each(target, order);
                     },
                 );
             });

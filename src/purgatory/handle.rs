@@ -7,7 +7,7 @@ use crate::engine::thread_set::Companion;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
-use crate::stats::Event;
+use crate::stats::Statistic;
 use crate::sync::Arc;
 use crate::time::{Clock, Timestamp};
 use std::marker::PhantomData;
@@ -68,7 +68,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Counts the operation among those whose key was not checked in time, though it has ended.
     pub(crate) fn count_missed_check(&self) {
         self.with(|inner| {
-            inner.engine.count(Event::MissedCheck, 1);
+            inner.engine.count(Statistic::MissedCheck, 1);
             inner.engine.observe(Observer::missed_check);
         });
     }

@@ -2,7 +2,7 @@
 
 use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::Target;
-use crate::watch::bound::{Rank, Ticket, Turn};
+use crate::watch::bound::{Order, Rank, Ticket};
 use crate::watch::resolved::Number;
 use std::cell::Cell;
 
@@ -96,12 +96,14 @@ impl<K> Keys<K> {
     pub(crate) fn for_each<'k>(
         &'k self,
         skipped: usize,
-        mut each: impl FnMut(Target<&'k K>, Turn<'k>),
+        mut each: impl FnMut(Target<&'k K>, Order<'k>),
     ) {
         match self {
-            Self::One(key, ticket) if skipped == 0 => each(Target::Key(key), Turn::Arrived(ticket)),
+            Self::One(key, ticket) if skipped == 0 => {
+                each(Target::Key(key), Order::Arrived(ticket))
+            }
             Self::Resolved(number, ticket) if skipped == 0 => {
-                each(Target::Resolved(*number), Turn::Arrived(ticket));
+                each(Target::Resolved(*number), Order::Arrived(ticket));
             }
             Self::One(..) | Self::Resolved(..) => {}
             Self::Two(keys, _) => for_each_key(keys, skipped, &mut each),
@@ -123,13 +125,13 @@ impl<K, const N: usize> PlainKeys<K, N> {
 fn for_each_key<'k, K, const N: usize>(
     keys: &'k PlainKeys<K, N>,
     skipped: usize,
-    each: &mut impl FnMut(Target<&'k K>, Turn<'k>),
+    each: &mut impl FnMut(Target<&'k K>, Order<'k>),
 ) {
     let mut place = skipped;
     while place < N {
         each(
             Target::Key(&keys.keys[place]),
-            Turn::Arrived(&keys.tickets[place]),
+            Order::Arrived(&keys.tickets[place]),
         );
         place += 1;
     }
@@ -139,11 +141,11 @@ fn for_each_key<'k, K, const N: usize>(
 fn for_each_watch<'k, K>(
     watches: &'k [Watched<K>],
     skipped: usize,
-    mut each: impl FnMut(Target<&'k K>, Turn<'k>),
+    mut each: impl FnMut(Target<&'k K>, Order<'k>),
 ) {
     for watched in watches.get(skipped..).unwrap_or_default() {
-        let turn = Turn::new(watched.rank, &watched.ticket);
-        each(watched.target.as_ref(), turn);
+        let order = Order::new(watched.rank, &watched.ticket);
+        each(watched.target.as_ref(), order);
     }
 }
 

@@ -16,11 +16,11 @@ use crate::engine::UserPanic;
 use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::error::{RejectReason, Rejected};
-use crate::examining::{Examining, Why};
+use crate::examining::{Examining, Trigger};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
-use crate::stats::{Ending, Event};
+use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::trampoline::{NestedPark, Trampoline, drop_user_value};
 
@@ -83,7 +83,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             Ok(keys) if trampoline.is_outermost() => self.park_or_complete(op, keys, &span),
             Ok(keys) => match NestedPark::enter() {
                 Some(_nested) => self.park_or_complete(op, keys, &span),
-                None => Err(self.refuse(RejectReason::Nested, op, keys)),
+                None => Err(self.reject(RejectReason::Nested, op, keys)),
             },
         };
         match parked {
@@ -97,7 +97,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 Ok(Admission::Ended)
             }
             Err(rejected) => {
-                self.engine.count(Event::Rejected, 1);
+                self.engine.count(Statistic::Rejected, 1);
                 self.engine
                     .observe(|observer| observer.rejected(&span, rejected.reason()));
                 self.engine.leave(trampoline);
@@ -113,15 +113,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         keys: Option<Keys<Op::Key>>,
         span: &OperationSpan,
     ) -> Result<Examined<Op>, Rejected<Op>> {
-        if let Some(reason) = self.engine.phase.refusal() {
-            return Err(self.refuse(reason, op, keys));
+        if let Some(reason) = self.engine.phase.reject_reason() {
+            return Err(self.reject(reason, op, keys));
         }
         let Some(keys) = keys else {
             return Err(Rejected::new(RejectReason::NoKeys, op));
         };
         // The first examination, and the clock: user code that may panic before anything is done.
         let examined = self.engine.guarded(|| {
-            let _inside = self.enter_try_complete(Examining::UNPARKED, Why::Check);
+            let _inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
             if op.try_complete_for(Cause::PARKING) {
                 return None;
             }
@@ -130,7 +130,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let timing = match examined {
             Ok(Some(timing)) => timing,
             Ok(None) => {
-                self.engine.count(Event::CompletedAtOnce, 1);
+                self.engine.count(Statistic::CompletedAtOnce, 1);
                 self.engine
                     .observe(|observer| observer.completed_at_once(span));
                 self.drop_keys(keys);
@@ -139,7 +139,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     ..EndedPayload::new(op, Ending::Satisfied)
                 }));
             }
-            Err(UserPanic) => return Err(self.refuse(RejectReason::Panicked, op, Some(keys))),
+            Err(UserPanic) => return Err(self.reject(RejectReason::Panicked, op, Some(keys))),
         };
         let watches = keys.len();
         let parked = Parked {
@@ -162,7 +162,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     #[cold]
-    fn refuse(&self, reason: RejectReason, op: Op, keys: Option<Keys<Op::Key>>) -> Rejected<Op> {
+    fn reject(&self, reason: RejectReason, op: Op, keys: Option<Keys<Op::Key>>) -> Rejected<Op> {
         keys.into_iter().for_each(|keys| self.drop_keys(keys));
         Rejected::new(reason, op)
     }
@@ -181,16 +181,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 parked.keys.for_each(
                     0,
                     #[inline(always)]
-                    |target, turn| {
+                    |target, order| {
                         if full {
                             return;
                         }
-                        let (added, spare) = self.watch.add(target, turn, address);
+                        let (added, spare) = self.watch.add(target, order, address);
                         full = !added;
                         drop_user_value(spare);
                     },
                 );
-                let _inside = self.enter_try_complete(examinee, Why::Check);
+                let _inside = self.enter_try_complete(examinee, Trigger::Check);
                 !full && parked.op.try_complete_for(Cause::PARKING)
             })
         });

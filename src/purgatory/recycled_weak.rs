@@ -1,10 +1,10 @@
 //! How a handle refers to its purgatory without keeping it alive.
 //!
 //! Every park makes a handle, and most are dropped unused. A counted reference in each would cost two locked
-//! instructions for nothing, and counting each use would let all threads write to one line. So handles refer to a place
-//! that is never freed, and that holds the purgatory until its shutdown. Each use protects what it finds there from
-//! being dropped, in a slot of its own thread (`arc-swap`). After the shutdown the place is recycled for the next
-//! purgatory, and its generation tells the two apart. The number of places is the highest number of purgatories that
+//! instructions for nothing, and counting each use would let all threads write to one line. So handles refer to an
+//! *anchor* that is never freed, and that holds the purgatory until its shutdown. Each use protects what it finds there
+//! from being dropped, in a slot of its own thread (`arc-swap`). After the shutdown the anchor is recycled for the next
+//! purgatory, and its generation tells the two apart. The number of anchors is the highest number of purgatories that
 //! ever existed at the same time.
 
 use crate::sync::Arc;
@@ -12,38 +12,38 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
 
-/// A place for one purgatory after another.
-type Place = ArcSwapOption<Occupant>;
+/// Stands for one purgatory after another.
+type Anchor = ArcSwapOption<Anchored>;
 
-struct Occupant {
+struct Anchored {
     generation: u64,
     /// The `Arc` of a purgatory, whatever its type.
     inner: Box<dyn Any + Send + Sync>,
 }
 
-/// Places without a purgatory, and the generations of their next ones.
+/// Anchors without a purgatory, and the generations of their next ones.
 static FREE: Mutex<Vec<RecycledWeak>> = Mutex::new(Vec::new());
 
 /// Refers to one purgatory. Copies cost nothing.
 #[derive(Clone, Copy)]
 pub(crate) struct RecycledWeak {
-    place: &'static Place,
+    anchor: &'static Anchor,
     generation: u64,
 }
 
 impl RecycledWeak {
-    /// Takes a place that is empty until [`fill`](Self::fill).
+    /// Takes an anchor that is empty until [`fill`](Self::fill).
     pub(crate) fn take() -> Self {
         let free = FREE.lock().pop();
         free.unwrap_or_else(|| Self {
-            place: Box::leak(Box::new(Place::empty())),
+            anchor: Box::leak(Box::new(Anchor::empty())),
             generation: 0,
         })
     }
 
     /// Keeps `inner` until [`cut`](Self::cut).
     pub(crate) fn fill<T: Send + Sync + 'static>(self, inner: Arc<T>) {
-        self.place.store(Some(Arc::new(Occupant {
+        self.anchor.store(Some(Arc::new(Anchored {
             generation: self.generation,
             inner: Box::new(inner),
         })));
@@ -55,18 +55,18 @@ impl RecycledWeak {
         self,
         use_it: impl FnOnce(&Arc<T>) -> R,
     ) -> Option<R> {
-        let occupant = self.place.load();
-        let occupant = occupant.as_deref()?;
-        (occupant.generation == self.generation)
-            .then(|| occupant.inner.downcast_ref())
+        let anchored = self.anchor.load();
+        let anchored = anchored.as_deref()?;
+        (anchored.generation == self.generation)
+            .then(|| anchored.inner.downcast_ref())
             .flatten()
             .map(use_it)
     }
 
-    /// Makes every copy stale, and gives the place to the next purgatory. Called once, by the shutdown.
+    /// Makes every copy stale, and gives the anchor to the next purgatory. Called once, by the shutdown.
     pub(crate) fn cut(self) {
         // Drops the purgatory, if nothing else refers to it.
-        self.place.store(None);
+        self.anchor.store(None);
         FREE.lock().push(Self {
             generation: self.generation + 1,
             ..self
@@ -80,16 +80,16 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::mpsc::{Sender, channel};
 
-    /// (Other tests take places meanwhile.)
+    /// (Other tests take anchors meanwhile.)
     #[test]
     fn g06_the_places_of_dropped_purgatories_are_used_again() {
-        let places = (0..1_000).map(|number| {
+        let anchors = (0..1_000).map(|number| {
             let weak = RecycledWeak::take();
             weak.fill(Arc::new(number));
             weak.cut();
-            std::ptr::from_ref(weak.place).addr()
+            std::ptr::from_ref(weak.anchor).addr()
         });
-        assert!(places.collect::<HashSet<_>>().len() < 500);
+        assert!(anchors.collect::<HashSet<_>>().len() < 500);
     }
 
     /// The next purgatory would go with this one.
@@ -106,7 +106,7 @@ mod tests {
         weak.fill(Arc::new(Last(gets)));
         weak.cut();
         let next = next.recv().expect("it was emptied");
-        assert!(!std::ptr::eq(weak.place, next.place));
+        assert!(!std::ptr::eq(weak.anchor, next.anchor));
         next.cut();
     }
 }

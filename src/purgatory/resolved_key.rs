@@ -7,7 +7,7 @@ use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{Number, Resolved, Seen};
+use crate::watch::resolved::{Number, Peeked, Resolved};
 
 /// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
 /// every append.
@@ -77,7 +77,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 
     #[inline(always)]
-    fn check(&self, seen: Seen, bound: &Bound) -> usize {
+    fn check(&self, seen: Peeked, bound: &Bound) -> usize {
         if seen.is_empty() {
             return 0;
         }

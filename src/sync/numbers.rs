@@ -1,4 +1,4 @@
-//! Numbers for threads and for places: none that is in use already, low ones first.
+//! Numbers for threads and for resolved keys: none that is in use already, low ones first.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::Mutex;

@@ -118,7 +118,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// of it under one hold of the exclusive lock of the key's shard. The others of the key stay where they are. `hash`
     /// is the hash of `key`, and `hash_of` that of an entry that is there already. Returns `key` if it is not needed.
     #[inline(always)]
-    pub(crate) fn place(
+    pub(crate) fn upsert(
         &self,
         (hash, key): (u64, K),
         is_current: impl Fn(&V) -> bool,

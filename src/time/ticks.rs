@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_ticks_are_refused() {
+    fn absurd_ticks_are_errors() {
         assert!(TickScale::new(Duration::ZERO, Timestamp::default()).is_none());
         assert!(TickScale::new(Duration::MAX, Timestamp::default()).is_none());
     }

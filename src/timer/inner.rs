@@ -8,7 +8,7 @@ use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
 use crate::engine::shutdown::shut_down;
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
-use crate::stats::{Ending, Event};
+use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Inner<T, W
             Err(_) => Err(Rejected::new(RejectReason::Panicked, payload)),
             Ok(timing) => engine.admit_released(payload, timing),
         };
-        let started = started.inspect_err(|_| engine.count(Event::Rejected, 1));
+        let started = started.inspect_err(|_| engine.count(Statistic::Rejected, 1));
         let (address, earlier) = started?;
         engine.announce(earlier);
         Ok(address)

@@ -22,7 +22,7 @@ use crate::engine::{Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
 use crate::scheme::{HierarchicalWheel, Tick};
-use crate::stats::{Count, Ending, Event};
+use crate::stats::{Count, Ending, Statistic};
 use crate::sync::ShardedMap;
 use crate::timer::inner::Extra;
 use crate::trampoline::{Trampoline, drop_user_value};
@@ -44,7 +44,7 @@ pub(crate) struct Entries<K, V, S> {
 struct Entry<V> {
     /// Shared readers clone a value that may not be `Sync`: one at a time.
     value: Mutex<V>,
-    place: Place,
+    id: EntryId,
     /// Another value has come for the key while this one was being ended.
     superseded: bool,
 }
@@ -52,13 +52,13 @@ struct Entry<V> {
 impl<V> Entry<V> {
     /// Whether its value is the one that is kept for its key.
     fn is_current(&self, timers: &Timers) -> bool {
-        !self.superseded && timers.is_parked(self.place.address)
+        !self.superseded && timers.is_parked(self.id.address)
     }
 }
 
 /// A value that is being kept, so that it can be found again.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct EntryId {
     pub(super) address: Address,
     pub(super) hash: u64,
     pub(super) token: FencingToken,
@@ -66,7 +66,7 @@ pub(super) struct Place {
 
 /// A value that has just got its slot.
 struct Entered<'a, V> {
-    place: Place,
+    id: EntryId,
     /// The value that the key had before.
     replaced: Option<(Held<'a, u64>, V)>,
     /// A deadline to announce.
@@ -80,9 +80,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
 {
     /// Takes out the entry of a value.
     fn take_value(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
-        let is_it = |_: &K, entry: &Entry<V>| entry.place.address == address;
+        let is_it = |_: &K, entry: &Entry<V>| entry.id.address == address;
         match self.map.take_where(hash, is_it) {
-            Some((key, entry)) => (key, entry.value.into_inner(), entry.place.token),
+            Some((key, entry)) => (key, entry.value.into_inner(), entry.id.token),
             // INVARIANT: see above.
             None => unreachable!("an entry leaves the map by the thread that ends its value"),
         }
@@ -136,7 +136,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         value: V,
         timeout: Duration,
         replace: bool,
-    ) -> Result<(Place, Option<V>), Rejected<V>> {
+    ) -> Result<(EntryId, Option<V>), Rejected<V>> {
         let timers = self.timers;
         let mut value = Some(value);
         let mut entered = Err(RejectReason::Panicked);
@@ -162,15 +162,15 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
                     timers.withdraw(held, Ending::Cancelled);
                     value
                 });
-                Ok((entered.place, replaced))
+                Ok((entered.id, replaced))
             }
-            (Err(reason), Some(value)) => Err(self.refused(reason, value)),
+            (Err(reason), Some(value)) => Err(self.reject(reason, value)),
             (Err(_), None) => unreachable!("a value is taken only to be entered"),
         }
     }
 
-    fn refused(&self, reason: RejectReason, value: V) -> Rejected<V> {
-        self.timers.count(Event::Rejected, 1);
+    fn reject(&self, reason: RejectReason, value: V) -> Rejected<V> {
+        self.timers.count(Statistic::Rejected, 1);
         Rejected::new(reason, value)
     }
 
@@ -183,8 +183,8 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         is_current: impl Fn(&Entry<V>) -> bool,
         edit: impl FnOnce(Option<&mut Entry<V>>) -> Option<Entry<V>>,
     ) {
-        let hash_of = |_: &K, entry: &Entry<V>| entry.place.hash;
-        let spare = self.entries.map.place(key, is_current, edit, hash_of);
+        let hash_of = |_: &K, entry: &Entry<V>| entry.id.hash;
+        let spare = self.entries.map.upsert(key, is_current, edit, hash_of);
         self.timers.drop_spare(spare);
     }
 
@@ -206,19 +206,19 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         let Some(value) = value.take() else {
             unreachable!("an entry is made once")
         };
-        let place = Place {
+        let id = EntryId {
             address,
             hash,
             token: self.entries.next_token(),
         };
         let mut fresh = Some(Entry {
             value: Mutex::new(value),
-            place,
+            id,
             superseded: false,
         });
         let mut replaced = None;
         if let Some(occupant) = occupant {
-            let address = occupant.place.address;
+            let address = occupant.id.address;
             match self.timers.claim_or_mark(address, Mark::Cancel) {
                 Some(held) => {
                     let old = fresh.take().map(|fresh| std::mem::replace(occupant, fresh));
@@ -229,7 +229,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
             }
         }
         Ok(Entered {
-            place,
+            id,
             replaced,
             earlier,
             fresh,
@@ -253,10 +253,10 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         Some(value)
     }
 
-    /// Ends the value at `place`, if it is still the one with that token.
-    pub(super) fn withdraw(&self, place: Place) -> Option<(K, V)> {
-        let is_it = |_: &K, token| token == place.token;
-        self.end(place.hash, Ending::Cancelled, is_it)
+    /// Ends the value at `id`, if it is still the one with that token.
+    pub(super) fn withdraw(&self, id: EntryId) -> Option<(K, V)> {
+        let is_it = |_: &K, token| token == id.token;
+        self.end(id.hash, Ending::Cancelled, is_it)
     }
 
     /// Ends a value with this hash, which `is_it` knows by its key and its token.
@@ -269,8 +269,8 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     ) -> Option<(K, V)> {
         let mut held = None;
         let entry = self.entries.map.take_where(hash, |key, entry| {
-            if is_it(key, entry.place.token) {
-                held = self.timers.claim_or_mark(entry.place.address, Mark::Cancel);
+            if is_it(key, entry.id.token) {
+                held = self.timers.claim_or_mark(entry.id.address, Mark::Cancel);
                 return held.is_some();
             }
             false
@@ -297,14 +297,14 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     }
 
     /// Where the values are that `is_wanted` picks. If that panics, nothing has happened.
-    pub(super) fn places(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<Place> {
-        let mut places = Vec::new();
+    pub(super) fn ids_where(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<EntryId> {
+        let mut ids = Vec::new();
         self.visit(|key, entry| {
             if is_wanted(key, &entry.value.lock()) {
-                places.push(entry.place);
+                ids.push(entry.id);
             }
         });
-        places
+        ids
     }
 
     /// Reads the entry of the live value for `key`, under the shared lock of the key's map shard.
@@ -316,7 +316,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     ) -> Option<R> {
         let is_it = |other: &K, entry: &Entry<V>| {
             key.equivalent(other)
-                && only.is_none_or(|only| only == entry.place.token)
+                && only.is_none_or(|only| only == entry.id.token)
                 && entry.is_current(self.timers)
         };
         let hash = self.entries.hash_of(key);
@@ -325,8 +325,8 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     }
 
     /// Where the value for `key` is.
-    pub(super) fn find<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Place> {
-        self.read(key, None, |entry| entry.place)
+    pub(super) fn find<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<EntryId> {
+        self.read(key, None, |entry| entry.id)
     }
 
     /// A clone of the value for `key`.
@@ -354,7 +354,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
             return false;
         }
         let reschedule_to = |at| self.timers.reschedule_to(at, timing).ok();
-        let earlier = self.read(key, only, |entry| reschedule_to(entry.place.address));
+        let earlier = self.read(key, only, |entry| reschedule_to(entry.id.address));
         let announce = |earlier| self.timers.announce(earlier);
         earlier.flatten().map(announce).is_some()
     }
@@ -381,13 +381,13 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
             }
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let occupant = occupant?;
-                let earlier = timers.reschedule_to(occupant.place.address, timing).ok()?;
+                let earlier = timers.reschedule_to(occupant.id.address, timing).ok()?;
                 let old = std::mem::replace(occupant.value.get_mut(), value.take()?);
-                occupant.place.token = self.entries.next_token();
-                replaced = Some((occupant.place.token, old, earlier));
+                occupant.id.token = self.entries.next_token();
+                replaced = Some((occupant.id.token, old, earlier));
                 None
             };
-            let is_it = |entry: &Entry<V>| entry.place.token == token && entry.is_current(timers);
+            let is_it = |entry: &Entry<V>| entry.id.token == token && entry.is_current(timers);
             self.edit((hash, key), is_it, edit);
         });
         match (replaced, value) {
@@ -402,7 +402,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
                     Ok(()) if timers.phase.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
                 };
-                Err(self.refused(reason, value))
+                Err(self.reject(reason, value))
             }
             (None, None) => unreachable!("a value is taken only to be kept"),
         }

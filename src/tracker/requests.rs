@@ -13,13 +13,13 @@ use crate::future::reply::end_awaited;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::promise::Promise;
 use crate::scheme::HierarchicalWheel;
-use crate::stats::{Ending, Event};
+use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::timer;
 use crate::tracker::entries::Values;
 use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
-use pending::{Caller, Failed, Pending};
+use pending::{Failed, Pending, Responder};
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
@@ -82,7 +82,7 @@ pub enum Responded<R> {
 ///         let id = next.fetch_add(1, Ordering::Relaxed);
 ///         match calls.request(id, Duration::from_secs(5)) {
 ///             Ok(pending) => return Some(pending),
-///             Err(refused) if refused.reason() == RejectReason::Duplicate => {}
+///             Err(rejected) if rejected.reason() == RejectReason::Duplicate => {}
 ///             Err(_) => return None, // too many are pending, or shut down
 ///         }
 ///     }
@@ -128,16 +128,16 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let promise = Arc::new(Promise::new());
         let engine = &self.shared.inner.engine;
         let Ok(copy) = engine.guarded(|| id.clone()) else {
-            engine.count(Event::Rejected, 1);
+            engine.count(Statistic::Rejected, 1);
             return Err(Rejected::new(RejectReason::Panicked, id));
         };
-        let caller = Caller::new(promise.clone(), WaitError::ShutDown);
-        match self.values().track(copy, caller, timeout, false) {
-            Ok((place, _)) => Ok(ResponseFuture {
+        let responder = Responder::new(promise.clone(), WaitError::ShutDown);
+        match self.values().track(copy, responder, timeout, false) {
+            Ok((entry, _)) => Ok(ResponseFuture {
                 promise,
                 requests: self.downgrade(),
                 id,
-                address: place.address,
+                address: entry.address,
                 answered: false,
             }),
             Err(rejected) => Err(rejected.map(|_| id)),
@@ -154,11 +154,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let trampoline = Trampoline::enter();
         let Inner { engine, extra, .. } = &*self.shared.inner;
         match self.values().complete(id, None) {
-            Some(caller) => {
+            Some(responder) => {
                 // A waker that responds to the next request does not nest.
                 match trampoline.is_outermost() {
-                    true => caller.answer(Ok(response)),
-                    false => trampoline.run(Box::new(move || caller.answer(Ok(response)))),
+                    true => responder.answer(Ok(response)),
+                    false => trampoline.run(Box::new(move || responder.answer(Ok(response)))),
                 }
                 Responded::Delivered
             }
@@ -205,11 +205,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ) -> usize {
         let _trampoline = Trampoline::enter();
         let inner = &self.shared.inner;
-        let is_wanted = |id: &K, _: &Caller<R>| is_wanted(id);
-        let places = self.values().places(is_wanted);
+        let is_wanted = |id: &K, _: &Responder<R>| is_wanted(id);
+        let ids = self.values().ids_where(is_wanted);
         // All requests end before the first future is woken, so a request that its task makes is not ended here.
         let fail = |address| inner.withdraw(address, Ending::Cancelled);
-        let failed = places.into_iter().filter_map(|place| fail(place.address));
+        let failed = ids.into_iter().filter_map(|id| fail(id.address));
         let failed = failed.collect::<Vec<_>>();
         let count = failed.len();
         for failed in failed {
@@ -243,7 +243,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         shut_down(&self.shared.inner);
     }
 
-    fn values(&self) -> Values<'_, K, Caller<R>, S> {
+    fn values(&self) -> Values<'_, K, Responder<R>, S> {
         Values {
             entries: &self.shared.inner.extra.entries,
             timers: &self.shared.inner.engine,

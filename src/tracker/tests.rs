@@ -20,10 +20,10 @@ fn tracker() -> Tracker<u32, u32> {
 
 /// A thread takes hold of the value, to end it.
 fn claim(tracker: &Tracker<u32, u32>) -> Held<'_, u64> {
-    let place = tracker.values().find(&KEY).expect("it is tracked");
+    let entry = tracker.values().find(&KEY).expect("it is tracked");
     let engine = &tracker.shared.inner.engine;
     engine
-        .claim_or_mark(place.address, Mark::Expire)
+        .claim_or_mark(entry.address, Mark::Expire)
         .expect("no other thread holds it")
 }
 
@@ -58,20 +58,20 @@ fn g05_a_value_that_has_ended_is_not_found() {
 #[test]
 fn g18_a_value_that_is_not_replaced_keeps_its_token() {
     let tracker = tracker();
-    let place = tracker.values().find(&KEY).expect("it is tracked");
+    let entry = tracker.values().find(&KEY).expect("it is tracked");
     let engine = &tracker.shared.inner.engine;
     assert!(tracker.reschedule(&KEY, Duration::ZERO));
-    let shard = engine.shard(place.address.shard());
+    let shard = engine.shard(entry.address.shard());
     let (now, mut fired) = (engine.now() + 1, Vec::new());
     shard.begin_pass(now);
     while fired.is_empty() {
         shard.fire(now, &mut fired);
     }
     assert!(!tracker.reschedule(&KEY, Duration::MAX), "nor renewed");
-    let refused = tracker.replace_if(KEY, place.token, 2, Duration::MAX);
-    let refused = refused.map(drop).expect_err("it has fired").into_parts();
-    assert_eq!(refused, (RejectReason::StaleToken, 2));
-    assert_eq!(tracker.token(&KEY), Some(place.token));
+    let rejected = tracker.replace_if(KEY, entry.token, 2, Duration::MAX);
+    let rejected = rejected.map(drop).expect_err("it has fired").into_parts();
+    assert_eq!(rejected, (RejectReason::StaleToken, 2));
+    assert_eq!(tracker.token(&KEY), Some(entry.token));
     let held = claim(&tracker);
     assert_eq!(end(&tracker, held, || ()), 1);
 }
@@ -81,15 +81,15 @@ fn g18_a_value_that_is_not_replaced_keeps_its_token() {
 fn g05_a_value_that_replaces_a_picked_one_is_not_withdrawn() {
     for in_place in [false, true] {
         let tracker = tracker();
-        let picked = tracker.values().places(|_, value| *value == 1);
-        let place = *picked.first().expect("it is tracked");
+        let picked = tracker.values().ids_where(|_, value| *value == 1);
+        let entry = *picked.first().expect("it is tracked");
         assert!(match in_place {
             true => tracker
-                .replace_if(KEY, place.token, 2, Duration::MAX)
+                .replace_if(KEY, entry.token, 2, Duration::MAX)
                 .is_ok(),
             false => tracker.track(KEY, 2, Duration::MAX).is_ok(),
         });
-        assert_eq!(tracker.values().withdraw(place), None);
+        assert_eq!(tracker.values().withdraw(entry), None);
         assert_eq!(tracker.shutdown(), [(KEY, 2)]);
     }
 }

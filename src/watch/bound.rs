@@ -82,16 +82,16 @@ pub(crate) type Ticket = u32;
 /// The ticket of a watcher that joined a short list.
 pub(crate) const JOINED: Ticket = 1;
 
-/// The place of a watcher in the order in which a check examines them.
+/// In which order a check comes to a watcher, among those of its key.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Turn<'t> {
+pub(crate) enum Order<'t> {
     /// In the order of the ranks.
     Ranked(Rank),
     /// In the order of arrival, behind all with a rank.
     Arrived(&'t Cell<Ticket>),
 }
 
-impl<'t> Turn<'t> {
+impl<'t> Order<'t> {
     #[inline]
     pub(crate) fn new(rank: Option<Rank>, ticket: &'t Cell<Ticket>) -> Self {
         rank.map_or(Self::Arrived(ticket), Self::Ranked)

@@ -10,7 +10,7 @@
 //! finds another one has nothing more to meet.
 
 use super::arrivals::Arrivals;
-use super::bound::{Bound, JOINED, Rank, Turn};
+use super::bound::{Bound, JOINED, Order, Rank};
 use crate::address::Address;
 use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
 use std::cell::Cell;
@@ -49,17 +49,17 @@ pub(crate) struct Many {
 
 impl WatchList {
     #[inline(always)]
-    pub(crate) fn new(watcher: Address, turn: Turn<'_>) -> Self {
-        match turn {
-            Turn::Arrived(_) => Self::One(watcher),
-            Turn::Ranked(_) => Self::ranked(watcher, turn),
+    pub(crate) fn new(watcher: Address, order: Order<'_>) -> Self {
+        match order {
+            Order::Arrived(_) => Self::One(watcher),
+            Order::Ranked(_) => Self::ranked(watcher, order),
         }
     }
 
     #[cold]
-    fn ranked(watcher: Address, turn: Turn<'_>) -> Self {
+    fn ranked(watcher: Address, order: Order<'_>) -> Self {
         let mut many = Box::new(Many::new());
-        many.add(watcher, turn);
+        many.add(watcher, order);
         Self::Many(many)
     }
 
@@ -84,12 +84,12 @@ impl WatchList {
 
     /// Adds a watcher, unless the list has `max` already. Returns whether it was added.
     #[inline(always)]
-    pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
+    pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, order: Order<'_>) -> bool {
         let room = max == usize::MAX || self.count() < max;
-        match turn {
+        match order {
             _ if !room => {}
-            Turn::Arrived(ticket) if self.add_to_short(watcher) => ticket.set(JOINED),
-            _ => self.add_to_many(watcher, turn),
+            Order::Arrived(ticket) if self.add_to_short(watcher) => ticket.set(JOINED),
+            _ => self.add_to_many(watcher, order),
         }
         room
     }
@@ -114,13 +114,13 @@ impl WatchList {
 
     /// The list is a long one, or is made one.
     #[inline(never)]
-    fn add_to_many(&mut self, watcher: Address, turn: Turn<'_>) {
+    fn add_to_many(&mut self, watcher: Address, order: Order<'_>) {
         if let Self::Many(many) = self {
-            return many.add(watcher, turn);
+            return many.add(watcher, order);
         }
         let mut many = Box::new(Many::new());
-        self.for_each(|watcher| many.add(watcher, Turn::Arrived(&Cell::default())));
-        many.add(watcher, turn);
+        self.for_each(|watcher| many.add(watcher, Order::Arrived(&Cell::default())));
+        many.add(watcher, order);
         *self = Self::Many(many);
     }
 
@@ -142,14 +142,14 @@ impl WatchList {
         matches!(self, Self::One(only) if *only == watcher)
     }
 
-    /// `watcher`, which was added with this turn, leaves. Returns whether the list is empty now.
+    /// `watcher`, which was added in this order, leaves. Returns whether the list is empty now.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, watcher: Address, turn: Turn<'_>) -> bool {
+    pub(crate) fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match self {
             Self::One(only) => *only == watcher,
             Self::Few(few) => few.remove(watcher),
             Self::Several(several) => several.remove(watcher),
-            Self::Many(many) => many.remove(watcher, turn),
+            Self::Many(many) => many.remove(watcher, order),
         }
     }
 
@@ -315,20 +315,20 @@ impl Many {
         }
     }
 
-    fn add(&mut self, watcher: Address, turn: Turn<'_>) {
-        match turn {
-            Turn::Ranked(rank) => {
+    fn add(&mut self, watcher: Address, order: Order<'_>) {
+        match order {
+            Order::Ranked(rank) => {
                 self.ranked.insert((rank, watcher), self.next_ranked);
                 self.next_ranked += 1;
             }
-            Turn::Arrived(ticket) => ticket.set(self.unranked.add(watcher)),
+            Order::Arrived(ticket) => ticket.set(self.unranked.add(watcher)),
         }
     }
 
-    fn remove(&mut self, watcher: Address, turn: Turn<'_>) -> bool {
-        match turn {
-            Turn::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
-            Turn::Arrived(ticket) => self.unranked.remove(ticket.get(), watcher),
+    fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
+        match order {
+            Order::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
+            Order::Arrived(ticket) => self.unranked.remove(ticket.get(), watcher),
         }
         self.ranked.is_empty() && self.unranked.len == 0
     }

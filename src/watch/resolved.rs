@@ -1,4 +1,4 @@
-//! The lists of resolved keys, each in a place of its own.
+//! The lists of resolved keys, each on a cache line of its own, and reached without a hash.
 //!
 //! A list is one word while at most one operation watches the key: adding and removing that one is a single
 //! compare-and-swap, and a look costs one load. With a second watcher (or one with a rank) the word says
@@ -10,13 +10,13 @@
 //! | an address | this one watches; the key is resolved |
 //! | `MANY` | see the locked list, which may be empty if the key is not resolved any more |
 //!
-//! A place belongs to a key as long as the key is resolved or watched. A key that is not resolved any more has `MANY`
-//! in its word, so that every removal takes the lock, and the one that leaves an empty list behind sees that the place
-//! can be retired. What could keep a place in use comes only with the lock of the key's shard (a watch by the plain
-//! key, another resolution) or from a thread that has the key resolved; so a thread that has that lock and finds
-//! neither retires it.
+//! A list belongs to a key as long as the key is resolved or watched; then it is *retired*, and another key's. A key
+//! that is not resolved any more has `MANY` in its word, so that every removal takes the lock, and the one that
+//! leaves an empty list behind sees that it can be retired. What could keep a list in use comes only with the lock
+//! of the key's shard (a watch by the plain key, another resolution) or from a thread that has the key resolved; so
+//! a thread that has that lock and finds neither retires it.
 
-use super::bound::{Bound, Turn};
+use super::bound::{Bound, Order};
 use super::list::{Walk, WatchList};
 use crate::address::Address;
 use crate::sync::numbers::Numbers;
@@ -24,7 +24,7 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
-/// Names a place.
+/// Names the list of a resolved key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Number(u32);
 
@@ -33,7 +33,7 @@ const EMPTY: u64 = u32::MAX as u64;
 /// The list is behind the lock.
 const MANY: u64 = 1 << 32 | EMPTY;
 
-/// The place of one resolved key, on a cache line of its own.
+/// The list of one resolved key.
 #[repr(align(64))]
 pub(crate) struct Resolved<K> {
     word: AtomicU64,
@@ -41,7 +41,7 @@ pub(crate) struct Resolved<K> {
 }
 
 struct Locked<K> {
-    /// Whose place it is. (Shared, so that it is neither cloned nor dropped under this lock.)
+    /// Whose list it is. (Shared, so that it is neither cloned nor dropped under this lock.)
     key: Option<Arc<K>>,
     /// The number of resolutions of the key that exist.
     pins: usize,
@@ -49,11 +49,11 @@ struct Locked<K> {
     list: Option<WatchList>,
 }
 
-/// What a look at the word of a key has shown: no watcher, one, or that the list is behind the lock.
+/// What a look at the word has shown: no watcher, one, or that the list is behind the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen(u64);
+pub(crate) struct Peeked(u64);
 
-impl Seen {
+impl Peeked {
     #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == EMPTY
@@ -80,26 +80,26 @@ impl<K> Resolved<K> {
 
     /// From now on, a visit finds `watcher`, unless there are `max` watchers already. Returns whether it was added.
     #[inline(always)]
-    pub(crate) fn add(&self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
-        let only = !turn.is_ranked() && max > 0 && self.swap(EMPTY, watcher.0);
-        only || self.add_locked(max, watcher, turn)
+    pub(crate) fn add(&self, max: usize, watcher: Address, order: Order<'_>) -> bool {
+        let only = !order.is_ranked() && max > 0 && self.swap(EMPTY, watcher.0);
+        only || self.add_locked(max, watcher, order)
     }
 
     #[cold]
-    fn add_locked(&self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
+    fn add_locked(&self, max: usize, watcher: Address, order: Order<'_>) -> bool {
         if max == 0 {
             return false;
         }
         let mut locked = self.locked.lock();
         // Without a rank and on an empty list, the word is enough.
-        if !turn.is_ranked() && self.swap(EMPTY, watcher.0) {
+        if !order.is_ranked() && self.swap(EMPTY, watcher.0) {
             return true;
         }
         self.gather(&mut locked);
         match &mut locked.list {
-            Some(list) => list.add_up_to(max, watcher, turn),
+            Some(list) => list.add_up_to(max, watcher, order),
             none => {
-                *none = Some(WatchList::new(watcher, turn));
+                *none = Some(WatchList::new(watcher, order));
                 true
             }
         }
@@ -110,19 +110,19 @@ impl<K> Resolved<K> {
         // ORDERING: Relaxed: `MANY` comes and goes under this lock only.
         if self.word.load(Ordering::Relaxed) != MANY {
             // ORDERING: AcqRel, as in `swap`. No removal comes between reading the only watcher and moving it.
-            let seen = Seen(self.word.swap(MANY, Ordering::AcqRel));
+            let seen = Peeked(self.word.swap(MANY, Ordering::AcqRel));
             locked.list = seen.only().map(WatchList::One);
         }
     }
 
-    /// Takes `watcher` off, which was added with this turn. Returns the key if it has no watcher and no resolution any more.
+    /// Takes `watcher` off, which was added in this order. Returns the key if it has no watcher and no resolution any more.
     #[inline(always)]
-    pub(crate) fn remove(&self, watcher: Address, turn: Turn<'_>) -> Option<Arc<K>> {
-        if !turn.is_ranked() && self.swap(watcher.0, EMPTY) {
+    pub(crate) fn remove(&self, watcher: Address, order: Order<'_>) -> Option<Arc<K>> {
+        if !order.is_ranked() && self.swap(watcher.0, EMPTY) {
             return None;
         }
         let mut locked = self.locked.lock();
-        if !locked.list.as_mut()?.remove(watcher, turn) {
+        if !locked.list.as_mut()?.remove(watcher, order) {
             return None;
         }
         locked.list = None;
@@ -150,25 +150,25 @@ impl<K> Resolved<K> {
     /// Looks at the watchers. What happened before this call is seen by a thread that adds a watcher that this call
     /// does not find.
     #[inline(always)]
-    pub(crate) fn peek_published(&self) -> Seen {
+    pub(crate) fn peek_published(&self) -> Peeked {
         // ORDERING: AcqRel, a read-modify-write that changes nothing. It comes before or after the swap of any parker:
         // after, it finds the watch (Acquire pairs with the Release in `swap`); before, its Release passes the event
         // on to the parker's Acquire there. A load does the one, but not the other. (That before the exchange is
         // Relaxed: the exchange checks it.)
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
-        Seen(word)
+        Peeked(word)
     }
 
     /// The watchers, for a caller whose event happened under a lock that the watchers' `try_complete` takes as well: that
     /// lock orders the two, and a load is enough.
     #[inline]
-    pub(crate) fn peek(&self) -> Seen {
+    pub(crate) fn peek(&self) -> Peeked {
         // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would do, and no model can tell the two apart:
         // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that
         // lock later and sees the event. An address whose slot this thread does not see yet is stale to
         // `State::claim_or_mark`.)
-        Seen(self.word.load(Ordering::Acquire))
+        Peeked(self.word.load(Ordering::Acquire))
     }
 
     /// Calls `each` for every watcher that is on the list during the whole visit, as
@@ -178,7 +178,7 @@ impl<K> Resolved<K> {
         Walk::new(bound).visit(each, || (), |read| self.read(read));
     }
 
-    /// Whose place it is.
+    /// Whose list it is.
     pub(crate) fn key(&self) -> Option<Arc<K>> {
         self.locked.lock().key.clone()
     }
@@ -222,11 +222,11 @@ impl<K> Resolved<K> {
 
 type Chunk<K> = Box<[Arc<Resolved<K>>]>;
 
-/// All places.
+/// The lists of all resolved keys.
 pub(crate) struct ResolvedLists<K> {
-    /// Chunk `c` has `FIRST << c` places. They are never moved, and freed with the whole.
+    /// Chunk `c` has `FIRST << c` lists. They are never moved, and freed with the whole.
     chunks: [OnceLock<Chunk<K>>; CHUNKS],
-    /// Of places without a key.
+    /// Of lists without a key.
     free: Numbers,
 }
 
@@ -245,34 +245,34 @@ impl<K> ResolvedLists<K> {
     pub(crate) fn get(&self, number: Number) -> &Arc<Resolved<K>> {
         let chunk = (number.0 / FIRST + 1).ilog2();
         let first = FIRST * ((1 << chunk) - 1);
-        let places = self.chunks[chunk as usize].get_or_init(|| {
-            let places = 0..FIRST << chunk;
-            places.map(|_| Arc::new(Resolved::new())).collect()
+        let lists = self.chunks[chunk as usize].get_or_init(|| {
+            let lists = 0..FIRST << chunk;
+            lists.map(|_| Arc::new(Resolved::new())).collect()
         });
-        &places[(number.0 - first) as usize]
+        &lists[(number.0 - first) as usize]
     }
 
-    /// Gives `key` a place, with the list that it has, for one resolution. The caller has the lock of the
+    /// Gives `key` a list, with the watchers that it has, for one resolution. The caller has the lock of the
     /// key's shard.
     pub(crate) fn occupy(&self, key: Arc<K>, list: Option<WatchList>) -> Number {
         let number = Number(self.free.take());
-        let place = self.get(number);
+        let resolved = self.get(number);
         {
-            let mut locked = place.locked.lock();
+            let mut locked = resolved.locked.lock();
             locked.key = Some(key);
             locked.list = list;
         }
-        place.pin();
+        resolved.pin();
         number
     }
 
-    /// One resolution less. Retires the place if that was the last one and there is no watcher.
+    /// One resolution less. Retires the list if that was the last one and there is no watcher.
     pub(crate) fn unpin(&self, number: Number) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)
     }
 
-    /// Takes a place back, if its key has neither resolution nor watcher. Returns the key, to be dropped under no lock.
+    /// Takes a list back, if its key has neither resolution nor watcher. Returns the key, to be dropped under no lock.
     /// The caller has the lock of the key's shard, and removes the entry.
     pub(crate) fn retire(&self, number: Number) -> Option<Arc<K>> {
         let mut locked = self.get(number).locked.lock();

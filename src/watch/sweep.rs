@@ -4,7 +4,7 @@
 //! million times. Sorted by shard, the watches of one shard are removed under one hold of its lock, and their entries
 //! are close together.
 
-use super::bound::Turn;
+use super::bound::Order;
 use super::{Location, Target, WatchMap};
 use crate::address::Address;
 use crate::sync::{Arc, Edit, SLICE};
@@ -18,8 +18,8 @@ use std::hash::{BuildHasher, Hash};
 /// would abort the process.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
-    /// Each with the watcher that leaves, and its turn.
-    edits: Vec<Edit<'m, K, (Address, Turn<'m>)>>,
+    /// Each with the watcher that leaves, and its place in the order.
+    edits: Vec<Edit<'m, K, (Address, Order<'m>)>>,
     done: usize,
     /// Entries of keys without watchers, to be dropped.
     removed: Vec<(K, Location)>,
@@ -40,15 +40,15 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
     }
 
     /// One more watch. (On a resolved key, it is taken off at once: there is nothing to look up.)
-    pub(crate) fn add(&mut self, target: Target<&'m K>, turn: Turn<'m>, watcher: Address) {
+    pub(crate) fn add(&mut self, target: Target<&'m K>, order: Order<'m>, watcher: Address) {
         match target {
             Target::Key(key) => {
                 let hash = self.map.lists.hash_of(key);
-                self.edits.push((hash, key, (watcher, turn)));
+                self.edits.push((hash, key, (watcher, order)));
             }
             Target::Resolved(number) => {
                 let list = self.map.resolved.get(number);
-                self.orphans.extend(list.remove(watcher, turn));
+                self.orphans.extend(list.remove(watcher, order));
             }
         }
     }
@@ -76,10 +76,10 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         map.lists.edit_all(
             by_shard.next().unwrap_or_default(),
             |location| matches!(location, Location::Here(_)),
-            |location, (watcher, turn)| match location {
-                Location::Here(list) => list.remove(watcher, turn),
+            |location, (watcher, order)| match location {
+                Location::Here(list) => list.remove(watcher, order),
                 Location::Resolved(number) => {
-                    orphans.extend(map.resolved.get(*number).remove(watcher, turn));
+                    orphans.extend(map.resolved.get(*number).remove(watcher, order));
                     false
                 }
             },
@@ -125,9 +125,9 @@ mod tests {
         let mut sweep = Sweep::of(&map, keys.len());
         let ticket = Cell::default();
         for key in &keys {
-            let (target, turn) = (Target::Key(key), Turn::Arrived(&ticket));
-            assert_eq!(map.add(target, turn, watcher(key)), (true, None));
-            sweep.add(target, turn, watcher(key));
+            let (target, order) = (Target::Key(key), Order::Arrived(&ticket));
+            assert_eq!(map.add(target, order, watcher(key)), (true, None));
+            sweep.add(target, order, watcher(key));
         }
         sweep.sort();
         let mut done = 0;

@@ -16,45 +16,45 @@ fn watcher(number: u32) -> Address {
 struct Map(WatchMap<u32, RandomState>);
 
 impl Map {
-    fn add(&self, place: Number, number: u32) {
+    fn add(&self, list: Number, number: u32) {
         let ticket = Cell::<Ticket>::default();
         let added = self.0.add(
-            Target::Resolved(place),
-            Turn::Arrived(&ticket),
+            Target::Resolved(list),
+            Order::Arrived(&ticket),
             watcher(number),
         );
         assert_eq!(added, (true, None));
     }
 
     /// The first step of a removal. The last one is to retire what this returns, with no lock held in between.
-    fn leave(&self, place: Number, number: u32) -> Option<Arc<u32>> {
+    fn leave(&self, list: Number, number: u32) -> Option<Arc<u32>> {
         let ticket = Cell::<Ticket>::default();
-        let place = self.0.resolved.get(place);
-        place.remove(watcher(number), Turn::Arrived(&ticket))
+        let list = self.0.resolved.get(list);
+        list.remove(watcher(number), Order::Arrived(&ticket))
     }
 
     /// Resolves `key`, has it watched, and is resolved no more.
     fn watched(&self, key: u32, number: u32) -> Number {
-        let (place, _) = self.0.resolve(&Arc::new(key));
-        self.add(place, number);
-        self.0.release(&key, place);
-        place
+        let (list, _) = self.0.resolve(&Arc::new(key));
+        self.add(list, number);
+        self.0.release(&key, list);
+        list
     }
 }
 
-/// A thread has taken the last watcher off a key's list, and is late to retire the place: that is another key's by now,
-/// which waits to be retired as well, and the first key has another place.
+/// A thread has taken the last watcher off a key's list, and is late to retire the list: that is another key's by now,
+/// which waits to be retired as well, and the first key has another list.
 #[test]
-fn g02_a_place_is_retired_by_the_key_that_has_it() {
+fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
-    let place = map.watched(KEY, 0);
-    let late = map.leave(place, 0).expect("it was the last");
+    let list = map.watched(KEY, 0);
+    let late = map.leave(list, 0).expect("it was the last");
     let (again, _) = map.0.resolve(&Arc::new(KEY));
     map.0.release(&KEY, again);
-    assert_eq!((again, map.0.all_keys()), (place, vec![]), "it was retired");
+    assert_eq!((again, map.0.all_keys()), (list, vec![]), "it was retired");
 
-    assert_eq!(map.watched(OTHER, 1), place, "the place is used again");
-    let late_too = map.leave(place, 1).expect("it was the last");
+    assert_eq!(map.watched(OTHER, 1), list, "the list is used again");
+    let late_too = map.leave(list, 1).expect("it was the last");
     let (fresh, _) = map.0.resolve(&Arc::new(KEY));
     map.add(fresh, 2);
 
@@ -75,34 +75,34 @@ fn g02_a_place_is_retired_by_the_key_that_has_it() {
 #[test]
 fn g28_a_resolved_list_that_becomes_empty_is_one_word_again() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
-    let place = map.watched(KEY, 0);
+    let named = map.watched(KEY, 0);
     let (again, list) = map.0.resolve(&Arc::new(KEY));
-    assert_eq!(again, place, "it was watched");
-    map.leave(place, 0);
+    assert_eq!(again, named, "it was watched");
+    map.leave(named, 0);
     assert!(list.peek().is_empty());
     for watchers in [1, 2, 7] {
-        (0..watchers).for_each(|number| map.add(place, number));
+        (0..watchers).for_each(|number| map.add(named, number));
         assert_eq!(list.peek().only().is_some(), watchers == 1);
-        (0..watchers).for_each(|number| _ = map.leave(place, number));
+        (0..watchers).for_each(|number| _ = map.leave(named, number));
         assert!(list.peek().is_empty(), "there were {watchers}");
     }
-    let ranked = Turn::Ranked(3);
+    let ranked = Order::Ranked(3);
     assert!(list.add(usize::MAX, watcher(0), ranked));
     assert!(list.remove(watcher(0), ranked).is_none() && list.peek().is_empty());
 }
 
-/// One thread takes the place that another gives back, for a key of another map shard.
+/// One thread takes the list that another has retired, for a key of another map shard.
 #[test]
-fn g18_a_place_that_passes_between_threads_has_the_key_that_took_it() {
+fn g18_a_list_that_passes_between_threads_has_the_key_that_took_it() {
     let map = Map(WatchMap::new(RandomState::new(), 64, usize::MAX));
     std::thread::scope(|scope| {
         for key in 0..4 {
             let map = &map.0;
             scope.spawn(move || {
                 for _ in 0..20_000 {
-                    let (place, _) = map.resolve(&Arc::new(key));
-                    assert_eq!(map.resolved_key(place).as_deref(), Some(&key));
-                    map.release(&key, place);
+                    let (list, _) = map.resolve(&Arc::new(key));
+                    assert_eq!(map.resolved_key(list).as_deref(), Some(&key));
+                    map.release(&key, list);
                 }
             });
         }

@@ -1,7 +1,7 @@
 //! Consumer groups: Kafka's group coordinator, in the classic protocol.
 //!
 //! Kafka keeps delayed joins, delayed syncs and heartbeats in purgatories. Here the two phases of a rebalance are
-//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id; sessions in a `Tracker`: a heartbeat renews one.
+//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id; sessions, in a `Tracker`.
 //!
 //! # Locks
 //!

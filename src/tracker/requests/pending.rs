@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
 
 /// Answers a request. It ends with a shutdown where this is dropped.
-pub(crate) type Caller<R> = Reply<Promise<Result<R, WaitError>>>;
+pub(crate) type Responder<R> = Reply<Promise<Result<R, WaitError>>>;
 
 pub(crate) struct Pending<K: 'static, R: 'static, S> {
-    pub(super) entries: Entries<K, Caller<R>, S>,
+    pub(super) entries: Entries<K, Responder<R>, S>,
     /// Its lock is taken before that of a map shard.
     ended: Mutex<Remembered<K>>,
     pub(super) late: Count,
@@ -65,12 +65,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pendi
     /// finds it in one of the two.
     fn take_value(&self, address: Address, hash: u64) -> Failed<K, R> {
         let mut ended = self.ended.lock();
-        let (id, caller, token) = self.entries.take_value(address, hash);
+        let (id, responder, token) = self.entries.take_value(address, hash);
         let id = Arc::new(id);
         let forgotten = ended.add((hash, token.get()), id.clone());
         Failed {
             id,
-            caller,
+            responder,
             forgotten,
         }
     }
@@ -83,7 +83,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pendi
 /// A request that has ended without a response, and has not been told.
 pub(crate) struct Failed<K: 'static, R: 'static> {
     id: Arc<K>,
-    caller: Caller<R>,
+    responder: Responder<R>,
     /// An id that is not remembered any more because this one is.
     forgotten: Option<Arc<K>>,
 }
@@ -95,7 +95,7 @@ impl<K, R> Failed<K, R> {
         let mut panics = Panics::default();
         let answer = panics.catch(|| answer(&self.id));
         let answer = answer.unwrap_or(Err(WaitError::Panicked));
-        panics.catch(|| self.caller.answer(answer));
+        panics.catch(|| self.responder.answer(answer));
         panics.catch(|| drop_user_value(self.id));
         panics.catch(|| drop_user_value(self.forgotten));
         panics.resume();

@@ -28,10 +28,10 @@ impl Listed {
 
     fn add(&mut self, rank: Option<Rank>) {
         let ticket = Cell::default();
-        let (id, turn) = (self.tickets.len() as u32, Turn::new(rank, &ticket));
+        let (id, order) = (self.tickets.len() as u32, Order::new(rank, &ticket));
         match &mut self.list {
-            None => self.list = Some(WatchList::new(watcher(id), turn)),
-            Some(list) => assert!(list.add_up_to(usize::MAX, watcher(id), turn)),
+            None => self.list = Some(WatchList::new(watcher(id), order)),
+            Some(list) => assert!(list.add_up_to(usize::MAX, watcher(id), order)),
         }
         self.tickets.push((rank, ticket));
     }
@@ -39,9 +39,9 @@ impl Listed {
     /// The watcher is in the list.
     fn remove(&mut self, id: u32) {
         let (rank, ticket) = &self.tickets[id as usize];
-        let turn = Turn::new(*rank, ticket);
+        let order = Order::new(*rank, ticket);
         if let Some(list) = &mut self.list {
-            let empty = list.remove(watcher(id), turn);
+            let empty = list.remove(watcher(id), order);
             if empty {
                 self.list = None;
             }
