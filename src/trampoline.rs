@@ -213,11 +213,11 @@ pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) 
 }
 
 /// Several values whose destructors may be the user's, which are [dropped](drop_user_values) one after the other.
-pub(crate) struct UserValues<T: 'static>(pub(crate) Vec<T>);
+pub(crate) struct UserValues<C: Default + IntoIterator<Item: 'static>>(pub(crate) C);
 
-impl<T> Drop for UserValues<T> {
+impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
     fn drop(&mut self) {
-        if std::mem::needs_drop::<T>() {
+        if std::mem::needs_drop::<C::Item>() {
             let _trampoline = Trampoline::enter();
             drop_user_values(std::mem::take(&mut self.0));
         }

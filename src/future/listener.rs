@@ -9,6 +9,7 @@ use super::wait_error::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
+use crate::trampoline::UserValues;
 use crate::watch::bound::Rank;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -68,7 +69,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
             listening: Awaiting::new(signal, parked),
             recheck: None,
             also: Vec::new(),
-            known: HashMap::new(),
+            known: UserValues(HashMap::new()),
         }
     }
 }
@@ -83,9 +84,8 @@ pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     recheck: Option<Recheck>,
     /// The operations of the keys that [`also`](Self::also) has added.
     also: Vec<Listening<K, S>>,
-    /// These keys, each with the lowest rank at which it is watched. The operations are not in this map, because a map
-    /// does not drop all of its entries if the destructor of a key panics, and these operations would stay parked.
-    known: HashMap<K, Option<Rank>>,
+    /// These keys, each with the lowest rank at which it is watched.
+    known: UserValues<HashMap<K, Option<Rank>>>,
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
@@ -128,10 +128,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     pub fn also<'a>(&mut self, key: impl Into<Watch<'a, K>>) {
         let watch = key.into();
         let rank = watch.rank;
-        match self.known.get_mut(watch.name()) {
+        match self.known.0.get_mut(watch.name()) {
             Some(known) if *known <= rank => return,
             Some(known) => *known = rank,
-            None => _ = self.known.insert(watch.name().clone(), rank),
+            None => _ = self.known.0.insert(watch.name().clone(), rank),
         }
         // Without a handle, the purgatory has rejected the listener, which has ended.
         if let Some(handle) = self.listening.handle() {

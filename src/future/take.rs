@@ -292,7 +292,7 @@ trait WayBack<T>: Send {
 
 struct Route<K: Key, S: KeyHasher, G> {
     waits: WeakRef<Purgatory<WaitOperation<K>, S>>,
-    keys: UserValues<K>,
+    keys: UserValues<Vec<K>>,
     /// Until the way is dropped.
     give_back: Option<G>,
 }

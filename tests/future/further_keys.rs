@@ -1,14 +1,20 @@
 //! Further keys: what a listener learns while it reads.
 
-use crate::by_hand;
+use crate::drops::Bomb;
 use crate::recheck::{SECOND, pass};
 use crate::support::bell::Bell;
-use crate::support::eventually;
+use crate::support::keys::by_number;
+use crate::support::{PATIENCE, eventually, within};
+use crate::{assert_empty, by_hand};
 use request_purgatory::future::{Listener, WaitError, block_on};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::ManualClock;
 use request_purgatory::{Bound, Waits, Watch};
-use std::task::Poll;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 #[test]
 fn a_key_that_is_learnt_while_reading_is_listened_to() {
@@ -106,4 +112,38 @@ fn a_further_key_expires_at_the_longest_timeout() {
     assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
     drop(listener);
     assert_eq!(waits.stats().parked, 0);
+}
+
+/// Of a destructor that panics while the thread unwinds already, the process would die.
+#[test]
+fn g12_a_listener_whose_waker_and_added_keys_panic_when_dropped_costs_no_process() {
+    #[derive(Clone)]
+    struct Key(u64, Arc<AtomicBool>);
+    by_number!(Key);
+    impl Drop for Key {
+        fn drop(&mut self) {
+            if self.1.load(Ordering::SeqCst) {
+                resume_unwind(Box::new("intended"));
+            }
+        }
+    }
+    struct Loud(Bomb);
+    impl Wake for Loud {
+        fn wake(self: Arc<Self>) {}
+    }
+    within(PATIENCE, || {
+        let (waits, armed) = (Waits::<Key>::new("loud"), Arc::new(AtomicBool::new(false)));
+        let key = |number| Key(number, armed.clone());
+        let mut listener = waits.listen([key(1)], None);
+        (2..5).for_each(|number| listener.also(key(number)));
+        let waker = Waker::from(Arc::new(Loud(Bomb)));
+        let poll = pin!(listener.checked()).poll(&mut Context::from_waker(&waker));
+        assert!(poll.is_pending());
+        drop(waker);
+        armed.store(true, Ordering::SeqCst);
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(listener))).is_err());
+        armed.store(false, Ordering::SeqCst);
+        assert_eq!(Arc::strong_count(&armed), 1, "a key is left");
+        assert_empty(&waits);
+    });
 }

@@ -31,7 +31,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
         Self {
             entries: Entries::new(hasher, 0),
             ended: Mutex::new(Remembered {
-                ids: BTreeMap::new(),
+                ids: UserValues(BTreeMap::new()),
                 order: VecDeque::new(),
                 max: remembered,
             }),
@@ -105,7 +105,7 @@ impl<K, R> Failed<K, R> {
 /// The ids of the requests that ended last without a response.
 struct Remembered<K: 'static> {
     /// By the hash of the id, and the token of the request. (One id may be there several times.)
-    ids: BTreeMap<(u64, u64), Arc<K>>,
+    ids: UserValues<BTreeMap<(u64, u64), Arc<K>>>,
     /// In the order in which they ended, with those whose response has come since.
     order: VecDeque<(u64, u64)>,
     /// The most that `order` has.
@@ -115,23 +115,16 @@ struct Remembered<K: 'static> {
 impl<K> Remembered<K> {
     /// Adds an id. Returns the one that makes room for it.
     fn add(&mut self, at: (u64, u64), id: Arc<K>) -> Option<Arc<K>> {
-        self.ids.insert(at, id);
+        self.ids.0.insert(at, id);
         self.order.push_back(at);
         let oldest = (self.order.len() > self.max).then(|| self.order.pop_front());
-        self.ids.remove(&oldest??)
+        self.ids.0.remove(&oldest??)
     }
 
     /// Takes the oldest id with this hash that `is_it`.
     fn take(&mut self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Arc<K>> {
-        let mut equal = self.ids.range((hash, 0)..=(hash, u64::MAX));
+        let mut equal = self.ids.0.range((hash, 0)..=(hash, u64::MAX));
         let (&at, _) = equal.find(|(_, id)| is_it(id))?;
-        self.ids.remove(&at)
-    }
-}
-
-impl<K> Drop for Remembered<K> {
-    fn drop(&mut self) {
-        let ids = std::mem::take(&mut self.ids);
-        drop(UserValues(ids.into_values().collect()));
+        self.ids.0.remove(&at)
     }
 }
