@@ -57,7 +57,7 @@ pub(crate) struct Engine<P, W> {
     /// if there is a bound: every park writes it.
     max_parked: Option<u64>,
     permits_taken: AtomicU64,
-    /// Whether slots and watch entries of ended payloads are reclaimed before their completions run.
+    /// Whether slots and watches of ended payloads are reclaimed before their completions run.
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
@@ -254,7 +254,7 @@ impl<P, W: Scheme> Engine<P, W> {
             .unwrap_or_else(|| (mine, mine.slab.lock()))
     }
 
-    /// Takes hold of the payload at `address`, or leaves `mark` for the thread that holds it.
+    /// Claims the payload at `address`, or leaves `mark` for the thread that holds it.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, address: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slab = &self.shard(address.shard()).slab;
@@ -283,8 +283,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Frees several slots whose endings are counted, those of one shard together. With each comes the number of its watch
-    /// entries.
+    /// Frees several slots whose endings are counted, those of one shard together. With each comes the number of its
+    /// watches.
     pub(crate) fn free_counted(&self, all: impl Iterator<Item = (EndedSlot, usize)>) {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
@@ -309,7 +309,8 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Takes one of the `max_parked` permits, if there is one.
+    /// Takes one of the `max_parked` permits, if there is one. [`free_permit`](Self::free_permit) is called by `reject` and
+    /// `withdraw` here, by `complete` in `deliver`, and where the purgatory returns an operation to its caller.
     #[inline]
     fn take_permit(&self) -> bool {
         // ORDERING: Relaxed: a count guards no memory.
@@ -321,7 +322,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.max_parked.is_none_or(take)
     }
 
-    /// Gives a permit back: the user's code for the payload has run, or the payload went back to the caller.
+    /// Frees a permit: the user's code for the payload has run, or the payload went back to the caller.
     #[inline]
     pub(crate) fn free_permit(&self) {
         if self.max_parked.is_some() {
@@ -348,7 +349,7 @@ impl<P, W: Scheme> Engine<P, W> {
         address: Address,
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
-        // The payload was parked after the caller asked whether a reaper is needed: the call counts as one from before.
+        // The payload was parked after `exists` was asked: this call answers as if it had come before the park.
         if self.needs_reaper(timing) {
             return Err(Unchanged);
         }

@@ -1,4 +1,4 @@
-//! Refusals, and their reasons.
+//! Rejections, and their reasons; errors of builders and shutdowns.
 
 use parking_lot::Mutex;
 use std::error::Error;
@@ -67,7 +67,7 @@ reasons! {
         /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
         /// It would be the first with a finite timeout, so the reaper was to be started, and the system refused the
-        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds is rejected
+        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds fails
         /// instead.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }

@@ -129,10 +129,10 @@ pub trait DelayedOperation: Send + 'static {
 /// assert_eq!(causes, ["any", "any", "2", "any", "deadline"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Cause<'a, K>(Reason<&'a dyn Fn() -> Option<&'a K>>);
+pub struct Cause<'a, K>(Kind<&'a dyn Fn() -> Option<&'a K>>);
 
 #[derive(Clone, Copy)]
-enum Reason<T> {
+enum Kind<T> {
     Parking,
     Key(T),
     Deadline,
@@ -140,13 +140,13 @@ enum Reason<T> {
 }
 
 impl<'a, K> Cause<'a, K> {
-    pub(crate) const PARKING: Self = Self(Reason::Parking);
-    pub(crate) const DEADLINE: Self = Self(Reason::Deadline);
-    pub(crate) const OTHER: Self = Self(Reason::Other);
+    pub(crate) const PARKING: Self = Self(Kind::Parking);
+    pub(crate) const DEADLINE: Self = Self(Kind::Deadline);
+    pub(crate) const OTHER: Self = Self(Kind::Other);
 
     /// The check of a key. `find` finds that key among the keys of the operation: `None` only if `Eq` contradicts itself.
     pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>) -> Self {
-        Self(Reason::Key(find))
+        Self(Kind::Key(find))
     }
 
     /// The key that is checked, as the operation's own value of it. `None` if the operation is examined for another
@@ -156,25 +156,25 @@ impl<'a, K> Cause<'a, K> {
     /// resolved key that was checked by the plain one, it takes the lock of the key's list for an instant.
     pub fn key(&self) -> Option<&'a K> {
         match self.0 {
-            Reason::Key(find) => find(),
-            Reason::Parking | Reason::Deadline | Reason::Other => None,
+            Kind::Key(find) => find(),
+            Kind::Parking | Kind::Deadline | Kind::Other => None,
         }
     }
 
     /// Whether the operation is being parked: the examination before it is watched, or the one after.
     pub fn is_parking(&self) -> bool {
-        matches!(self.0, Reason::Parking)
+        matches!(self.0, Kind::Parking)
     }
 
     /// Whether the deadline has passed. The answer decides nothing then, and a yes is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     pub fn is_deadline(&self) -> bool {
-        matches!(self.0, Reason::Deadline)
+        matches!(self.0, Kind::Deadline)
     }
 
     /// Whether a key or a handle was checked, by this thread or by another.
     pub(crate) fn is_check(&self) -> bool {
-        matches!(self.0, Reason::Key(_) | Reason::Other)
+        matches!(self.0, Kind::Key(_) | Kind::Other)
     }
 }
 

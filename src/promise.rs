@@ -110,9 +110,9 @@ impl<T> Promise<T> {
     /// Sets the value and wakes the task that waits for it, with no lock held: a waker may be the user's code. Only the
     /// first value counts; a later one is returned.
     pub fn keep(&self, value: T) -> Result<(), T> {
-        self.0.change(|state| match state {
+        self.0.change(|promised| match promised {
             Promised::Open => {
-                *state = Promised::Kept(value);
+                *promised = Promised::Kept(value);
                 (Ok(()), true)
             }
             Promised::Kept(_) | Promised::Spent => (Err(value), false),
@@ -122,9 +122,9 @@ impl<T> Promise<T> {
     /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
     /// pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
-        self.0.poll(cx, |state| match state {
+        self.0.poll(cx, |promised| match promised {
             Promised::Open => Readiness::NotYet,
-            Promised::Kept(_) | Promised::Spent => match mem::replace(state, Promised::Spent) {
+            Promised::Kept(_) | Promised::Spent => match mem::replace(promised, Promised::Spent) {
                 Promised::Kept(value) => Readiness::Ready(value),
                 Promised::Open | Promised::Spent => Readiness::Never,
             },

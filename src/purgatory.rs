@@ -1,10 +1,16 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
-// The life of an operation, file by file: `collect` and `keys` have the keys that it watches; `park` parks it;
-// `check` (by key or handle) and `as_handler` (for the engine: at its deadline, at the shutdown) find it again;
-// `end` examines it and ends it. All of them are methods of `Inner`, the state that the handles share (`inner`).
-// The watch lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`. A deadline comes from
-// `src/reaper.rs` by `src/engine/drive.rs` and `src/engine/expire.rs`. Where `on_complete` runs is decided in
+// Begin with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below; an expiry begins with
+// `ReaperLoop::run` in `src/reaper.rs`, and comes by `src/engine/drive.rs` and `src/engine/expire.rs`. The work is done
+// by methods of `Inner` (`inner`), which all clones share:
+//
+// * `collect`: `collect` makes the keys that an operation watches (`keys`)
+// * `park`: `park`, `park_or_complete`, `register`
+// * `check`: the checks of keys and of handles, `queue_nested`; `deferred`: those that wait for the reaper
+// * `end`: `examine`, `release_or_end`, `end_and_reclaim`, `end`; `cancel_key`, `force_key`
+// * `as_handler`: what the engine calls, at a deadline, at the shutdown, and to complete
+//
+// The watch lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`. Where `on_complete` runs is decided in
 // `src/engine/deliver.rs`.
 
 mod as_handler;
@@ -122,8 +128,8 @@ use std::time::Duration;
 ///   [`RejectReason::Panicked`].
 /// * `Hash` or `Eq` of a key in another call: goes to the caller, after the completions of the operations that the call
 ///   had ended. (Operations that `cancel_for_key` had cancelled end with [`Cancelled`](crate::Completion::Cancelled).)
-/// * A destructor, or a key in a nested check, that waited for the end of the outermost call: goes to the caller of that
-///   call. A park and a cancel count it instead, and return their result.
+/// * A destructor, or a key in a nested check, that runs at the end of the outermost call: goes to the caller of that
+///   call. If that call is a park or a cancel, it is counted instead, and the call returns its result.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
@@ -150,8 +156,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// or until its timeout fires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
-    /// operation is examined after the event, by the checking thread or by the one that held it then, or that one was
-    /// ending it: at its deadline, for instance. (A check that stops early, as
+    /// operation is examined after the event, by the checking thread or by the thread that was examining it then. (Unless
+    /// that one was ending it, at its deadline for instance.) (A check that stops early, as
     /// [`check_and_complete_with`](Self::check_and_complete_with) may, examines the operations that its
     /// [`Bound`] says.)
     ///
@@ -167,7 +173,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
     /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused
     /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock). Whether the purgatory
-    /// or a key is full, and whether there is a thread, is asked after the first examination only: an operation that can
+    /// or a key is full, and whether there is a thread, is decided after the first examination only: an operation that can
     /// complete at once still does. The other rejections come before it, those of a drain or a shutdown if that began before
     /// the call.
     pub fn try_complete_else_watch<'a>(
@@ -342,7 +348,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         shut_down(&self.shared.inner);
     }
 
-    /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
+    /// Rejects every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
     /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked:
     /// [`snapshot`](Self::snapshot) says which. Timers and checks go on; a [`shutdown`](Self::shutdown) is the next
     /// step, and ends a drain that waits.
@@ -383,7 +389,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries they
-    /// count for a moment longer, until their watch entries are reclaimed.
+    /// count for a moment longer, until their watches are reclaimed.
     ///
     /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
     pub fn watchers<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -394,7 +400,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     shared_methods!("operations"
         /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred check
         /// examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call; inside one
-        /// that is asked because a deadline has passed, everything is left, and this returns 0.
+        /// that runs because a deadline has passed, everything is left, and this returns 0.
     );
 }
 

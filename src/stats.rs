@@ -69,7 +69,7 @@ pub(crate) enum Statistic {
     Unwatched,
     CompletedAtOnce,
     Rejected,
-    VainCheck,
+    VainExamination,
     MissedCheck,
     Panic,
     /// A completion was handed to another thread, or to the end of an outermost call.
@@ -136,7 +136,7 @@ impl Counters {
 pub struct Stats {
     /// Operations parked now.
     pub parked: usize,
-    /// Watch entries now: the sum of the keys of all parked operations. After many have expired at once, their entries
+    /// Watches now: the sum of the keys of all parked operations. After many have expired at once, their watches
     /// count until they are reclaimed.
     pub watched: usize,
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
@@ -214,7 +214,7 @@ impl Stats {
             aborted,
             panicked: sum(Statistic::Panic),
             rejected: sum(Statistic::Rejected),
-            checks: satisfied + sum(Statistic::VainCheck),
+            checks: satisfied + sum(Statistic::VainExamination),
             missed_checks: sum(Statistic::MissedCheck),
             lateness_total: lateness.map(Duration::from_nanos).sum(),
             lateness_max: Duration::from_nanos(longest.unwrap_or_default()),

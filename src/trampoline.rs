@@ -193,8 +193,8 @@ pub(crate) fn queue_check(check: WaitingCall) {
 }
 
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
-/// outermost call is about to return. So a destructor that ends the next operation does not nest in the destructor of
-/// what that leaves. The caller is inside a call of the library.
+/// outermost call is about to return. So where a destructor ends another operation, the destructors of that one run
+/// after it, not inside it. The caller is inside a call of the library.
 #[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {

@@ -19,7 +19,7 @@ use crate::trampoline::{drop_user_value, drop_user_values};
 use bound::{Bound, Order};
 use equivalent::Equivalent;
 use list::{Walk, WatchList};
-use resolved::{Number, Resolved, ResolvedLists};
+use resolved::{ListNumber, ResolvedList, ResolvedLists};
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ use std::ops::ControlFlow;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target<K> {
     Key(K),
-    Resolved(Number),
+    Resolved(ListNumber),
 }
 
 impl<K> Target<K> {
@@ -44,7 +44,7 @@ enum Location {
     /// Here.
     Here(WatchList),
     /// With the resolved ones.
-    Resolved(Number),
+    Resolved(ListNumber),
 }
 
 /// Room for the watchers of a short list. Most checks find none, so it is made when it is needed.
@@ -126,7 +126,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// The key of a resolved list.
-    pub(crate) fn resolved_key(&self, number: Number) -> Option<Arc<K>> {
+    pub(crate) fn resolved_key(&self, number: ListNumber) -> Option<Arc<K>> {
         self.resolved.get(number).key()
     }
 
@@ -267,7 +267,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Moves the list of `key` to the resolved ones, until every resolution of it has been [released](Self::release).
-    pub(crate) fn resolve(&self, key: &Arc<K>) -> (Number, Arc<Resolved<K>>) {
+    pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
         let mut resolved = None;
         let spare = self.upsert(K::clone(key), |location| {
             let occupy = |list| self.resolved.occupy(key.clone(), list);
@@ -297,8 +297,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// One resolution less. With the last, a list without watchers vanishes.
-    pub(crate) fn release(&self, key: &K, number: Number) {
-        let unpin = |found: Number| (found == number).then(|| self.resolved.unpin(number))?;
+    pub(crate) fn release(&self, key: &K, number: ListNumber) {
+        let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
         drop_user_values(self.vacate(key, unpin));
     }
 
@@ -315,7 +315,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     fn vacate(
         &self,
         key: &K,
-        retire: impl FnOnce(Number) -> Option<Arc<K>>,
+        retire: impl FnOnce(ListNumber) -> Option<Arc<K>>,
     ) -> [Option<Arc<K>>; 2] {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;

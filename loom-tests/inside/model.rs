@@ -12,7 +12,7 @@ use crate::stats::{Counters, Counts, Ending, Statistic, Stats};
 use crate::sync::{Arc, Ordering, fence, set_timer_shards};
 use crate::time::{Timestamp, ticks::NEVER};
 use crate::watch::bound::{Bound, Order, Ticket};
-use crate::watch::resolved::{self, Resolved};
+use crate::watch::resolved::{self, ResolvedList};
 use crate::watch::{Copied, Target, WatchMap};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub use crate::address::Address;
 pub use crate::cell::slab::Held;
-pub use crate::cell::state::{Claimed, Mark, State, Unreleased};
+pub use crate::cell::state::{Claim, Mark, State, Unreleased};
 pub use crate::promise::Promise;
 pub use crate::sync::numbers::Numbers;
 
@@ -126,8 +126,8 @@ struct Key(u64, Arc<()>);
 /// A resolved key.
 pub struct Resolution {
     key: Arc<Key>,
-    number: resolved::Number,
-    list: Arc<Resolved<Key>>,
+    number: resolved::ListNumber,
+    list: Arc<ResolvedList<Key>>,
 }
 
 impl Resolution {
@@ -162,7 +162,7 @@ pub enum By {
 
 /// The number of a resolved key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Number(resolved::Number);
+pub struct Number(resolved::ListNumber);
 
 impl Watchers {
     pub fn new() -> Self {

@@ -36,7 +36,7 @@ pub(crate) const SEVERAL: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;
 pub(crate) const COPIED: usize = 1;
 pub(crate) const SLICE: usize = 1;
-pub(crate) const PARKS_PER_LOOK: u32 = 1;
+pub(crate) const PARKS_PER_EMPTYING: u32 = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
 pub(crate) const LAST_GENERATION: u32 = 1;
 pub(crate) const MAX_TIMER_SHARDS: usize = 2;
@@ -202,7 +202,7 @@ pub(crate) fn timer_shards(_processors: usize) -> usize {
 }
 
 /// The shards of a map: a single one. (A model has a handful of keys: they are searched one after the other.)
-pub(crate) struct Shards<K, V>([Shard<K, V>; 1]);
+pub(crate) struct MapShards<K, V>([Shard<K, V>; 1]);
 
 pub(crate) struct Shard<K, V>(Mutex<Table<K, V>>);
 
@@ -210,11 +210,11 @@ pub(crate) struct Table<K, V>(Vec<Pair<K, V>>);
 
 type Pair<K, V> = (K, SharedValue<V>);
 
-pub(crate) fn make_shards<K, V>(_count: usize) -> Shards<K, V> {
-    Shards([Shard(Mutex::new(Table(Vec::new())))])
+pub(crate) fn make_shards<K, V>(_count: usize) -> MapShards<K, V> {
+    MapShards([Shard(Mutex::new(Table(Vec::new())))])
 }
 
-impl<K, V> Shards<K, V> {
+impl<K, V> MapShards<K, V> {
     pub(crate) fn shards(&self) -> &[Shard<K, V>] {
         &self.0
     }
@@ -225,11 +225,11 @@ impl<K, V> Shards<K, V> {
 }
 
 /// A handful of entries is not worth giving back.
-pub(crate) fn shrink<K, V>(_map: &Shards<K, V>) -> bool {
+pub(crate) fn shrink<K, V>(_map: &MapShards<K, V>) -> bool {
     false
 }
 
-pub(crate) fn for_each_entry<K, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
+pub(crate) fn for_each_entry<K, V>(map: &MapShards<K, V>, mut visit: impl FnMut(&K, &V)) {
     let entries = &map.0[0].read().0;
     entries
         .iter()

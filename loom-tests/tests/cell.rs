@@ -40,7 +40,7 @@ impl World {
             self.examine(&mut held);
             match held.release(true) {
                 Ok(_) => return,
-                Err((again, Unreleased::Recheck)) => held = again,
+                Err((again, Unreleased::Examine)) => held = again,
                 Err((held, Unreleased::End { .. })) => return self.end(held),
             }
         }
@@ -52,13 +52,13 @@ impl World {
     }
 
     fn check(&self, at: Address) {
-        if let Some(held) = self.shard.claim_or_mark(at, Mark::Recheck) {
+        if let Some(held) = self.shard.claim_or_mark(at, Mark::Examine) {
             self.hold(held);
         }
     }
 
     fn end_having_seen_both(&self, at: Address) {
-        let held = self.shard.claim_or_mark(at, Mark::Recheck);
+        let held = self.shard.claim_or_mark(at, Mark::Examine);
         let mut held = held.expect("no other thread ended it");
         assert_eq!(held.with(|seen| *seen), [true; 2]);
         self.end(held);

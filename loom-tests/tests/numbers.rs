@@ -26,13 +26,13 @@ fn g16_counters_go_from_thread_to_thread_with_their_number() {
                 let number = numbers.take();
                 // SAFETY: as above; loom complains if it is not so.
                 counters.0[number as usize].with_mut(|counter| unsafe { *counter += 1 });
-                numbers.give_back(number);
+                numbers.put_back(number);
             })
         });
         let number = numbers.take();
         // SAFETY: as above.
         counters.0[number as usize].with_mut(|counter| unsafe { *counter += 1 });
-        numbers.give_back(number);
+        numbers.put_back(number);
         for thread in threads {
             thread.join().unwrap();
         }

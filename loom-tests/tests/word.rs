@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::exhaustive;
-use request_purgatory::model::{Claimed, Mark, State, Unreleased};
+use request_purgatory::model::{Claim, Mark, State, Unreleased};
 use std::sync::Arc;
 
 /// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
@@ -45,7 +45,7 @@ impl World {
             });
             match self.word.release(0, true) {
                 Ok(_) => return,
-                Err(Unreleased::Recheck) => {}
+                Err(Unreleased::Examine) => {}
                 Err(Unreleased::End { .. }) => return self.end(),
             }
         }
@@ -70,7 +70,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
                 if happens {
                     world.event.store(true, Ordering::Relaxed);
                 }
-                if world.word.claim_or_mark(0, Mark::Recheck) == Claimed::Held {
+                if world.word.claim_or_mark(0, Mark::Examine) == Claim::Held {
                     world.examine();
                 }
             })
@@ -79,7 +79,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
         for checker in checkers {
             checker.join().unwrap();
         }
-        assert_eq!(world.word.claim_or_mark(0, Mark::Recheck), Claimed::Held);
+        assert_eq!(world.word.claim_or_mark(0, Mark::Examine), Claim::Held);
         // SAFETY: held, and the other threads have ended.
         assert!(world.seen.with(|seen| unsafe { *seen }));
     });
@@ -93,7 +93,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
         let enders = [Mark::Expire, Mark::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.claim_or_mark(0, order) == Claimed::Held {
+                if world.word.claim_or_mark(0, order) == Claim::Held {
                     world.end();
                 }
             })
@@ -103,7 +103,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
             ender.join().unwrap();
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
-        assert_eq!(world.word.claim_or_mark(0, Mark::Recheck), Claimed::Stale);
+        assert_eq!(world.word.claim_or_mark(0, Mark::Examine), Claim::Stale);
     });
 }
 
@@ -115,7 +115,7 @@ fn g05_two_cancellers_and_the_parker() {
         let cancellers = [(); 2].map(|()| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.claim_or_mark(0, Mark::Cancel) == Claimed::Held {
+                if world.word.claim_or_mark(0, Mark::Cancel) == Claim::Held {
                     world.end();
                 }
             })
@@ -146,7 +146,7 @@ fn the_end_shows_what_came_before(meets: impl Fn(&State) -> bool + Copy + Send +
         // The event is there: what the holder writes is that it has seen it.
         world.event.store(true, Ordering::Relaxed);
         world.examine();
-        if world.word.claim_or_mark(0, Mark::Cancel) == Claimed::Held {
+        if world.word.claim_or_mark(0, Mark::Cancel) == Claim::Held {
             world.end();
         }
         late.join().unwrap();
@@ -157,9 +157,9 @@ fn the_end_shows_what_came_before(meets: impl Fn(&State) -> bool + Copy + Send +
 #[test]
 fn g05_a_canceller_that_comes_too_late_sees_what_the_ender_did() {
     the_end_shows_what_came_before(|word| match word.claim_or_mark(0, Mark::Cancel) {
-        Claimed::Stale => true,
-        Claimed::Marked => false,
-        Claimed::Held => {
+        Claim::Stale => true,
+        Claim::Marked => false,
+        Claim::Held => {
             word.end(0);
             false
         }

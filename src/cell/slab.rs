@@ -15,14 +15,14 @@
 //! stale. The generation in the state word tells the occupants of a slot apart.
 //!
 //! An ended slot comes back as an [`EndedSlot`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`])
-//! or, by a thread without it, by [`Slab::free_remotely`], which pushes it on the [`RemoteList`] for the next
+//! or, by a thread without it, by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for the next
 //! thread that gets the lock. Tokens ([`Vacant`], [`EndedSlot`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::chunks::Chunks;
 use super::remote::{NIL, RemoteList};
-use super::state::{Claimed, Mark, State, Unreleased};
+use super::state::{Claim, Mark, State, Unreleased};
 use crate::address::Address;
 use crate::examining::Examinee;
 use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
@@ -103,13 +103,13 @@ impl<P, G> Slab<P, G> {
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Takes hold of the operation at `at`. `None` if it has ended, or if another thread holds it: that one has `mark`
+    /// Claims the operation at `at`. `None` if it has ended, or if another thread holds it: that one has `mark`
     /// now, and will act on it.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
         let hold = || Held { slot, at };
-        (slot.state.claim_or_mark(at.generation(), mark) == Claimed::Held).then(hold)
+        (slot.state.claim_or_mark(at.generation(), mark) == Claim::Held).then(hold)
     }
 
     /// Whether the operation that `at` names has not ended.
@@ -158,7 +158,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Leaves an ended slot for the next thread that gets the lock. Returns how many slots wait for that now.
-    pub(crate) fn free_remotely(&self, ended: EndedSlot) -> usize {
+    pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         let slot = self.slots.get(index);
         slot.map_or(0, |slot| self.remote.push(index, &slot.link))

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | 0 | `PARKED` | occupy | the slot holds an operation |
 //! | 1 | `HELD` | occupy, claim | one thread, the *holder*, has exclusive access |
-//! | 2 | `RECHECK` | claim | an event happened since the holder's examination began: it must examine again |
+//! | 2 | `EXAMINE` | claim | an event happened since the holder's examination began: it must examine again |
 //! | 3 | `Mark::Force` | claim | the holder must end it as satisfied |
 //! | 4 | `Mark::Cancel` | claim | the holder must end it as cancelled |
 //! | 5 | `Mark::Expire` | claim | the deadline has passed: the holder must end it as expired |
@@ -25,7 +25,7 @@
 //!   vacant -----------------------> held ---------------------------> parked
 //!   (gen g)                         ^  | <---------------------------
 //!      ^                            |  |              claim
-//!      |   release finds RECHECK:   |  |
+//!      |   release finds EXAMINE:   |  |
 //!      |   examine again            |  |  mark, by other threads
 //!      |                            |  v
 //!      |                      held, with marks
@@ -39,9 +39,9 @@
 //!
 //! | the word has | the holder | the word then |
 //! |---|---|---|
-//! | `RECHECK`, and the holder has not yet examined it `MAX_EXAMINATIONS` times in a row | examines it again | held, without `RECHECK` |
-//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it so; where `RECHECK` is set too, after one more examination | held, until the end |
-//! | `RECHECK` | defers a check of this operation | parked |
+//! | `EXAMINE`, and the holder has not yet examined it `MAX_EXAMINATIONS` times in a row | examines it again | held, without `EXAMINE` |
+//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it so; where `EXAMINE` is set too, after one more examination | held, until the end |
+//! | `EXAMINE` | defers a check of this operation | parked |
 //! | no mark | is done | parked |
 //!
 //! The third line keeps a hot key from occupying one client's thread with other clients' events.
@@ -51,7 +51,7 @@
 //!
 //! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation. A thread
 //! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
-//! call, see `trampoline`), so only other threads leave a `RECHECK`. (The holder's own `try_complete` may leave an
+//! call, see `trampoline`), so only other threads leave an `EXAMINE`. (The holder's own `try_complete` may leave an
 //! ending mark: it may cancel its operation. While it is being parked, the destructor of a key that it repeats may check
 //! a key of it: that is one examination more.)
 #![allow(unreachable_pub, reason = "the models see it")]
@@ -60,9 +60,9 @@ use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
 
 const PARKED: u64 = 1;
 const HELD: u64 = 1 << 1;
-const RECHECK: u64 = Mark::Recheck as u64;
+const EXAMINE: u64 = Mark::Examine as u64;
 const GENERATION: u32 = 32;
-/// The generation after the last. (It is the first one again, but no slot ends before its first occupant came.)
+/// The generation after the last: the counter has wrapped. No slot that has had an occupant has it otherwise.
 const RETIRED: u32 = 0;
 
 /// A request to the holder, by a thread that finds the operation held.
@@ -70,7 +70,7 @@ const RETIRED: u32 = 0;
 #[repr(u64)]
 pub enum Mark {
     /// Examine it once more.
-    Recheck = 1 << 2,
+    Examine = 1 << 2,
     /// End it as satisfied.
     Force = 1 << 3,
     /// End it as cancelled.
@@ -88,12 +88,12 @@ impl Mark {
 
 /// Answer of [`State::claim_or_mark`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claimed {
+pub enum Claim {
     /// The caller is the holder now.
     Held,
     /// Another thread is, and will see the mark.
     Marked,
-    /// The reference is stale: that operation has ended.
+    /// The address is stale: that operation has ended.
     Stale,
 }
 
@@ -101,7 +101,7 @@ pub enum Claimed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreleased {
     /// It must examine the operation again.
-    Recheck,
+    Examine,
     /// It must end the operation so; if another examination was asked for (`unexamined`), not before it has made one
     /// more.
     End { mark: Mark, unexamined: bool },
@@ -187,7 +187,7 @@ impl State {
     pub fn occupy(&self) -> u32 {
         // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread
         // can name the new occupant before its reference is published: under the lock of its timer shard or of a list,
-        // or by the compare-and-swap of a resolved list's word (`Resolved::swap`).
+        // or by the compare-and-swap of a resolved list's word (`ResolvedList::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | HELD));
         self.0
@@ -197,27 +197,27 @@ impl State {
 
     /// parked -> held, or held -> held with `mark`: the holder will act on that.
     #[inline(always)]
-    pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claimed {
+    pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claim {
         // Most are parked and not held. A load before would bring the line from another processor first to be read, and
         // then once more to be written.
         let parked = Snapshot::of(generation, PARKED);
         match self.exchange(parked, parked.with(HELD)) {
-            Ok(_) => Claimed::Held,
+            Ok(_) => Claim::Held,
             Err(found) => self.claim_from(found, generation, mark),
         }
     }
 
     #[cold]
-    fn claim_from(&self, found: u64, generation: u32, mark: Mark) -> Claimed {
+    fn claim_from(&self, found: u64, generation: u32, mark: Mark) -> Claim {
         self.transition_from(found, |now| {
             if !now.is(generation) {
-                (Claimed::Stale, None)
+                (Claim::Stale, None)
             } else if !now.has(HELD) {
-                (Claimed::Held, Some(now.with(HELD)))
+                (Claim::Held, Some(now.with(HELD)))
             } else {
                 // Written even when the mark is there already: it is this write that hands *our* event to the
                 // holder, not the write of the thread that came before.
-                (Claimed::Marked, Some(now.with(mark as u64)))
+                (Claim::Marked, Some(now.with(mark as u64)))
             }
         })
     }
@@ -225,9 +225,9 @@ impl State {
     /// held -> parked, unless a mark forbids it. Only the holder calls this, after an examination that completed
     /// nothing.
     ///
-    /// A holder that will not `examine_again` lets go of an operation that has only a recheck mark. The answer is
-    /// `Ok(true)` then, and the holder must arrange for another examination; without a mark it is `Ok(false)`. If there
-    /// is an ending mark as well, the holder does not let go: it makes that examination, and ends the operation.
+    /// Without `examine_again`, an operation whose only mark is `Examine` is released all the same: the answer is
+    /// `Ok(true)`, and the caller has to see to that examination. `Ok(false)`: there was no mark. Beside an ending mark it
+    /// is not released: the holder examines it once more, and ends it.
     #[inline(always)]
     pub fn release(&self, generation: u32, examine_again: bool) -> Result<bool, Unreleased> {
         // Most have no mark.
@@ -242,14 +242,14 @@ impl State {
     fn release_from(&self, found: u64, examine_again: bool) -> Result<bool, Unreleased> {
         self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
-            let unexamined = now.has(RECHECK);
-            // A recheck comes first: an event that was reported before the ending is examined before it.
+            let unexamined = now.has(EXAMINE);
+            // The examination comes first: an event that was reported before the ending is examined before it.
             if unexamined && examine_again {
-                return (Err(Unreleased::Recheck), Some(now.without(RECHECK)));
+                return (Err(Unreleased::Examine), Some(now.without(EXAMINE)));
             }
             match Mark::ENDING.into_iter().find(|mark| now.has(*mark as u64)) {
                 Some(mark) => (Err(Unreleased::End { mark, unexamined }), None),
-                None => (Ok(unexamined), Some(now.without(HELD | RECHECK))),
+                None => (Ok(unexamined), Some(now.without(HELD | EXAMINE))),
             }
         })
     }
@@ -298,12 +298,12 @@ impl State {
 /// the matter of the models.)
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Claimed, Mark, State, Unreleased};
+    use super::{Claim, Mark, State, Unreleased};
     use crate::sync::LAST_GENERATION;
     use proptest::prelude::*;
 
     const MARKS: [Mark; 5] = [
-        Mark::Recheck,
+        Mark::Examine,
         Mark::Force,
         Mark::Cancel,
         Mark::Expire,
@@ -324,7 +324,7 @@ mod tests {
         fn release(&mut self, examine_again: bool) -> Result<bool, Unreleased> {
             let asked = std::mem::take(&mut self.marks[0]);
             if asked && examine_again {
-                return Err(Unreleased::Recheck);
+                return Err(Unreleased::Examine);
             }
             if let Some(first) = (1..5).find(|mark| self.marks[*mark]) {
                 self.marks[0] = asked;
@@ -371,12 +371,12 @@ mod tests {
                 match step {
                     Step::Claim(back, mark) => {
                         let expected = match () {
-                            () if !table.parked || back != 0 => Claimed::Stale,
-                            () if table.held => Claimed::Marked,
-                            () => Claimed::Held,
+                            () if !table.parked || back != 0 => Claim::Stale,
+                            () if table.held => Claim::Marked,
+                            () => Claim::Held,
                         };
-                        table.held |= expected == Claimed::Held;
-                        table.marks[mark] |= expected == Claimed::Marked;
+                        table.held |= expected == Claim::Held;
+                        table.marks[mark] |= expected == Claim::Marked;
                         let generation = table.generation.wrapping_sub(back);
                         prop_assert_eq!(word.claim_or_mark(generation, MARKS[mark]), expected);
                     }

@@ -148,11 +148,11 @@ pub(crate) fn deliver_all<H: Handler>(
         Dispatch::OwnThread if !elsewhere.is_empty() => {
             let job = job(handler, elsewhere, false);
             // After the shutdown the thread takes no more; and the system may refuse the thread.
-            let refused = match &engine.threads.completions {
+            let untaken = match &engine.threads.completions {
                 Some(thread) => thread.submit(&engine.name, job).err(),
                 None => Some(job),
             };
-            if let Some(job) = refused {
+            if let Some(job) = untaken {
                 trampoline.run(job);
             }
         }
@@ -166,21 +166,21 @@ fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Value>, run_o
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
-/// Runs the user's code for one payload; the one place that does. Then its permit is free.
+/// Runs the user's code for one payload, by [`Handler::complete`]; nothing else calls that. Then its permit is free.
 #[inline(always)]
 fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.
     let EndedPayload {
         value,
         ending,
-        was_parked,
+        has_permit,
         pass,
         ..
     } = ended;
     // A panic is counted, and concerns this payload only.
     let engine = handler.engine();
     let _ = engine.guarded(move || handler.complete(value, ending));
-    if was_parked {
+    if has_permit {
         engine.free_permit();
     }
     drop(pass);

@@ -10,7 +10,8 @@ use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::time::Duration;
 
-/// Expires payloads, makes deferred checks and reclaims, by the time that it is now. Returns how many payloads expired.
+/// Expires payloads, makes deferred checks and reclaims, by the time that it is now: as [`Driven::drive`], for a caller
+/// that is not the thread that sleeps. Returns how many payloads expired.
 ///
 /// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends. (Between
 /// deferred checks, those that are due by then expire too; that ends with the last of these checks.)
@@ -23,8 +24,8 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     expired
 }
 
-/// Sets the alarm to the next thing to do, if that is earlier. Returns its tick, and whether it could be earlier than
-/// the reaper knows.
+/// Sets the alarm to the next thing to do, if that is earlier. Returns its tick, and whether the alarm was later, so
+/// that the reaper has to be woken.
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
@@ -64,8 +65,8 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // One caller at a time: of two, neither would know which alarm the reactor has been told of.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // The caller need not be the reactor, and the deadline that it found may not be announced yet. The thread that
-        // announces it will find the alarm set to it, and wake no thread. So the reactor is woken here.
+        // This caller may not be the reactor. If it finds a deadline before the thread that made it announces it, that
+        // thread finds the alarm set, and wakes nobody. So the reactor is woken here.
         (next, next < before)
     };
     if tell {

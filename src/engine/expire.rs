@@ -47,7 +47,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
         begun.into_iter().map(each).sum::<usize>()
     };
-    // What deferred checks start as well. `None` once a turn between them has begun another pass.
+    // The timers of this pass, also those that deferred checks start. `None` if a later pass has begun between two checks.
     let mut begun = Some(begin(now));
     let mut expired = 0;
     // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
@@ -87,7 +87,7 @@ fn expire_in<H: Handler>(
     while more {
         // The deadlines are those of the payloads that have expired.
         let (mut all, mut unreclaimed, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
-        let begun = engine.guarded(|| engine.now()).ok();
+        let began_at = engine.guarded(|| engine.now()).ok();
         while more && all.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && timers_left > fired.len();
             timers_left = timers_left.saturating_sub(fired.len());
@@ -108,7 +108,7 @@ fn expire_in<H: Handler>(
             }
             // Where `try_complete` takes its time, the completions of those that have expired do not wait for the
             // others. (The clock may be the user's.)
-            if engine.guarded(|| engine.now()).ok() != begun {
+            if engine.guarded(|| engine.now()).ok() != began_at {
                 break;
             }
         }
@@ -117,7 +117,7 @@ fn expire_in<H: Handler>(
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // A limit bounds memory: what ended payloads leave is reclaimed before their permits are free.
+        // `max_parked` bounds memory: what ended payloads leave is reclaimed before their permits are free.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);

@@ -16,8 +16,8 @@ pub(crate) struct EndedPayload<V> {
     /// What the user's code gets of it.
     pub(crate) value: V,
     pub(crate) ending: Ending,
-    /// Whether it was parked, and so has one of the `max_parked` permits.
-    pub(crate) was_parked: bool,
+    /// Whether it has one of the `max_parked` permits still.
+    pub(crate) has_permit: bool,
     /// Whether it said yes when it was examined for the key that is checked.
     pub(crate) for_its_key: bool,
     /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
@@ -29,7 +29,7 @@ impl<V> EndedPayload<V> {
         Self {
             value,
             ending,
-            was_parked: true,
+            has_permit: true,
             for_its_key: false,
             pass: None,
         }
@@ -52,7 +52,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
 
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
-    /// Ends a payload whose deadline has passed.
+    /// Ends a payload whose deadline has passed: as expired, or as aborted if its `try_complete` panics.
     fn expire(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
@@ -89,7 +89,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn on_closed(&self) {}
 }
 
-/// The reclaim queue: slots, timers and watch entries of expired payloads, which no thread needs any more, in batches.
+/// The reclaim queue: slots, timers and watches of expired payloads, which no thread needs any more, in batches.
 ///
 /// Reclaiming takes longer than expiring the payloads. So if many expire at once, what they leave is queued, and
 /// reclaimed while no timer is due.

@@ -50,7 +50,7 @@ impl Phase {
 ///
 /// A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no
 /// payload parked, and waits for the completions, asks first whether every pass is over. A thread that held a payload
-/// when its deadline passed, or at the shutdown, ends that payload in the place of the pass: that is a pass of its own,
+/// when its deadline passed, or at the shutdown, does a part of the pass when it ends that payload: it counts as a pass
 /// until the completion is handed over or has run.
 #[derive(Debug, Default)]
 pub(crate) struct Passes(Arc<AtomicU64>);
@@ -96,27 +96,27 @@ struct Progress {
 }
 
 impl Background {
-    /// Starts the thread by `spawn`, unless it was started before. `done`, if given, is kept at the [end](Self::end).
+    /// Starts the thread by `spawn`, unless it was started before. `done`, if given, is kept at the [end](Self::finish).
     /// Returns whether that was before.
     pub(crate) fn begin(
         &self,
         done: Option<&Arc<Promise<()>>>,
         spawn: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<bool> {
-        let mut state = self.0.lock();
-        if !state.begun {
+        let mut progress = self.0.lock();
+        if !progress.begun {
             spawn()?;
-            state.begun = true;
+            progress.begun = true;
         }
-        state.promises.extend(done.cloned());
-        Ok(state.over)
+        progress.promises.extend(done.cloned());
+        Ok(progress.over)
     }
 
     /// The shutdown is over. Returns the promises to be kept.
-    pub(crate) fn end(&self) -> Vec<Arc<Promise<()>>> {
-        let mut state = self.0.lock();
-        state.over = true;
-        mem::take(&mut state.promises)
+    pub(crate) fn finish(&self) -> Vec<Arc<Promise<()>>> {
+        let mut progress = self.0.lock();
+        progress.over = true;
+        mem::take(&mut progress.promises)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard};
 use crate::error::RejectReason;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Counts, Ending, Statistic};
-use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
+use crate::sync::{CachePadded, PARKS_PER_EMPTYING, SLICE};
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 
@@ -31,7 +31,7 @@ pub(crate) struct Schedule<W> {
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     rejects: Option<RejectReason>,
     /// How many parks until one looks for slots that other threads have freed.
-    parks_to_look: u32,
+    parks_to_empty: u32,
 }
 
 impl<W: Scheme> Schedule<W> {
@@ -85,7 +85,7 @@ impl<P, W: Scheme> Shard<P, W> {
         let schedule = Schedule {
             timer: W::new(wheel_size, 0),
             rejects,
-            parks_to_look: 1,
+            parks_to_empty: 1,
         };
         Self {
             number,
@@ -111,11 +111,11 @@ impl<P, W: Scheme> Shard<P, W> {
         if let Some(reason) = schedule.rejects {
             return Err((reason, payload));
         }
-        // It does not always look for slots that other threads have freed: each look takes the cache line of their list
-        // from the processor of such a thread, which then has to take it back.
-        schedule.parks_to_look -= 1;
-        if schedule.parks_to_look == 0 || guard.is_full(limit) {
-            self.look(guard);
+        // It does not always empty the remote free list: each time takes the cache line of that list from the processor of
+        // a thread that pushes there, which then has to take it back.
+        schedule.parks_to_empty -= 1;
+        if schedule.parks_to_empty == 0 || guard.is_full(limit) {
+            self.empty_remote_for_park(guard);
         }
         let Some(vacant) = guard.take_vacant(limit) else {
             return Err((RejectReason::Full, payload));
@@ -141,14 +141,14 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Frees slots that other threads have freed, for a park.
+    /// Empties the remote free list, for a park.
     #[inline(never)]
-    fn look(&self, guard: &mut Guard<'_, P, W>) {
-        guard.split().0.parks_to_look = PARKS_PER_LOOK;
-        self.free_remote(guard);
+    fn empty_remote_for_park(&self, guard: &mut Guard<'_, P, W>) {
+        guard.split().0.parks_to_empty = PARKS_PER_EMPTYING;
+        self.empty_remote(guard);
     }
 
-    /// Frees an ended slot, stops its timer, and counts the ending; `watches` entries are gone from the lists.
+    /// Frees an ended slot, stops its timer, and counts the ending; `watches` are gone from the lists.
     ///
     /// Never waits: if another thread has the lock, this calls `count` for the count, and a thread that gets the lock
     /// later does the rest.
@@ -165,11 +165,11 @@ impl<P, W: Scheme> Shard<P, W> {
             counts.ended(ending).add_exclusively(1);
             counts.of(Statistic::Unwatched).add_exclusively(watches);
             Self::free_locked(&mut guard, ended);
-            self.free_remote(&mut guard);
+            self.empty_remote(&mut guard);
         } else {
             count();
-            self.slab.free_remotely(ended);
-            self.try_free_remote();
+            self.slab.push_remote(ended);
+            self.try_empty_remote();
         }
     }
 
@@ -178,8 +178,8 @@ impl<P, W: Scheme> Shard<P, W> {
     /// It does not even try to take the lock, but once for every slice of slots: the memory under the lock would move
     /// between the two processors with every life. A thread that parks here, or drives the timer, does the rest.
     pub(crate) fn free_from_other_shard(&self, ended: EndedSlot) {
-        if self.slab.free_remotely(ended) >= SLICE {
-            self.try_free_remote();
+        if self.slab.push_remote(ended) >= SLICE {
+            self.try_empty_remote();
         }
     }
 
@@ -191,28 +191,28 @@ impl<P, W: Scheme> Shard<P, W> {
         match self.slab.try_lock() {
             Some(mut guard) => {
                 slots.for_each(|ended| Self::free_locked(&mut guard, ended));
-                self.free_remote(&mut guard);
+                self.empty_remote(&mut guard);
             }
             None => {
-                slots.for_each(|ended| _ = self.slab.free_remotely(ended));
-                self.try_free_remote();
+                slots.for_each(|ended| _ = self.slab.push_remote(ended));
+                self.try_empty_remote();
             }
         }
     }
 
-    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released
-    /// just before, and then no other thread is on the way. (If it is taken again, the slot may wait for the next
-    /// thread that parks here or drives the timer; it is never lost.)
-    fn try_free_remote(&self) {
+    /// For a thread that has just pushed a slot on the remote free list because the lock was taken: the lock may have
+    /// been released just before, and then no other thread is on the way. (If it is taken again, the slot may wait for
+    /// the next thread that parks here or drives the timer; it is never lost.)
+    fn try_empty_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
-            self.free_remote(&mut guard);
+            self.empty_remote(&mut guard);
         }
     }
 
     /// Frees a slice of the remote free list, in the hold of the lock that the caller has anyway. Returns whether there
     /// may be more, for the next holder.
     #[inline(always)]
-    fn free_remote(&self, guard: &mut Guard<'_, P, W>) -> bool {
+    fn empty_remote(&self, guard: &mut Guard<'_, P, W>) -> bool {
         for _ in 0..SLICE {
             match guard.next_remote() {
                 Some(ended) => Self::free_locked(guard, ended),
@@ -244,7 +244,7 @@ impl<P, W: Scheme> Shard<P, W> {
     /// lock. Adds them to `fired`, and returns whether more may be due.
     pub(crate) fn fire(&self, now: Tick, fired: &mut Vec<(Address, Tick)>) -> bool {
         let mut guard = self.slab.lock();
-        self.free_remote(&mut guard);
+        self.empty_remote(&mut guard);
         let (schedule, mut fields) = guard.split();
         self.slab.prefetch(schedule.timer.upcoming().take(SLICE));
         for _ in 0..SLICE {
@@ -268,7 +268,7 @@ impl<P, W: Scheme> Shard<P, W> {
         loop {
             let mut guard = self.slab.lock();
             // Timers that were stopped and are still in the wheel do not count.
-            if !self.free_remote(&mut guard) {
+            if !self.empty_remote(&mut guard) {
                 return guard.split().0.timer.next_deadline();
             }
         }

@@ -58,8 +58,8 @@ pub(crate) trait OverHandle: Sized {
 /// A reference to a [`Purgatory`](crate::Purgatory), a [`Timer`](crate::Timer), a [`Tracker`](crate::Tracker) or
 /// [`Requests`](crate::Requests) that does not keep it running. `downgrade` of the type makes it.
 pub struct WeakRef<T> {
-    /// Any [`ShutdownOnDrop`]: so an operation, or a key, may have a reference to its own purgatory or tracker, and the
-    /// compiler need not know of the one whether it is [`Send`] to know it of the other.
+    /// Any [`ShutdownOnDrop`], without its type: an operation may hold a reference to its own purgatory, and with the type
+    /// the compiler would have to know whether `Op` is [`Send`] to find out whether `Op` is.
     shutdown: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }

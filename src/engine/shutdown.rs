@@ -87,7 +87,7 @@ fn shut_down_in_background<H: Handler>(
 /// The shutdown is over.
 fn keep_promises<H: Handler>(handler: &Arc<H>) {
     let engine = handler.engine();
-    for done in engine.background.end() {
+    for done in engine.background.finish() {
         // A waker is the user's code.
         let _ = engine.guarded(|| done.keep(()));
     }
@@ -148,7 +148,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     true
 }
 
-/// Refuses every payload from now on, and waits for at most `limit` until all parked ones have ended and been
+/// Rejects every payload from now on, and waits for at most `limit` until all parked ones have ended and been
 /// completed. Returns how many are parked.
 pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     let engine = handler.engine();

@@ -14,7 +14,7 @@ use crate::purgatory::WeakRef;
 use crate::reaper::{Driven, Reaper};
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
-use crate::sync::{Arc, Mutex, OnceLock, PARKS_PER_LOOK, SLICE, thread_number};
+use crate::sync::{Arc, Mutex, OnceLock, PARKS_PER_EMPTYING, SLICE, thread_number};
 use crate::time::{ManualClock, Timestamp, WakeFn};
 use crate::timer::Timer;
 use crate::tracker::Tracker;
@@ -125,7 +125,7 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
         Ok((held, _)) => Ok(held.end().1),
         Err((reason, ())) => Err(reason),
     };
-    let few = 2 * PARKS_PER_LOOK;
+    let few = 2 * PARKS_PER_EMPTYING;
     for _ in 0..1_000 {
         let ended = park(SLOTS).expect("there is room");
         assert!(
@@ -304,7 +304,7 @@ fn g16_threads_that_come_and_go_use_low_numbers() {
     let numbers = crate::sync::numbers::Numbers::default();
     assert_eq!([(); 4].map(|()| numbers.take()), [0, 1, 2, 3]);
     for number in [2, 0, 3] {
-        numbers.give_back(number);
+        numbers.put_back(number);
     }
     assert_eq!([(); 4].map(|()| numbers.take()), [0, 2, 3, 4]);
 }

@@ -317,7 +317,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory rejected
-    /// to park it.
+    /// it.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.listening.handle()
     }

@@ -18,7 +18,7 @@ use std::any::Any;
 use std::time::Duration;
 
 /// A check that comes within this time after a recheck has found the event was late, not missed.
-const GRACE: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_millis(100);
 
 /// In how many parts an interval is divided: all rechecks that are due within one part share a wake-up of the thread.
 const PARTS: u32 = 10;
@@ -123,7 +123,7 @@ impl Recheck {
         drop(self.next.take().map(|id| self.rechecks.timer.stop(id)));
     }
 
-    /// The condition was true after a recheck. The operation stays parked for the [grace](GRACE); if no check comes
+    /// The condition was true after a recheck. The operation stays parked for the [grace](LATE); if no check comes
     /// meanwhile, it was missed.
     pub(super) fn find<K: Key, S: KeyHasher>(
         &self,
@@ -142,7 +142,7 @@ impl Recheck {
         });
         // Not a moment earlier: a check that comes within the grace was not missed. (After a shutdown the job finds no
         // purgatory, if it runs at all.)
-        let _ = self.rechecks.start(&handle, GRACE, Duration::ZERO, end);
+        let _ = self.rechecks.start(&handle, LATE, Duration::ZERO, end);
     }
 }
 

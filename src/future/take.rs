@@ -278,16 +278,16 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
 type Way<T> = Mutex<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
-    /// Whether other operations watch one of the keys, where the one that asks watches each `own` times.
+    /// Whether other operations watch one of the keys, where this one watches each `own` times.
     fn is_watched_by_others(&self, own: usize) -> bool;
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key: for one completion, or without a bound if an operation `arrives`. That one was examined, but may
-    /// not have taken what it saw; and a check that looked at the list before it arrived does not reach it. Inside an
-    /// examination this is made when the outermost call returns, if an operation arrives; else when the timer is driven.
-    /// (So is it if a nested check has caused the arrival: that operation may arrive anew in each.)
-    fn check(&self, arrives: bool);
+    /// Checks each key for one completion; without a bound if the value goes back while its own operation is a newcomer,
+    /// because that may not have taken all that it saw, and a check that looked at the list before does not reach it.
+    /// Inside an examination the check waits: that of a newcomer for the end of the outermost call, any other (and that of a
+    /// newcomer inside a nested check, which could come anew in each) until the timer is driven.
+    fn check(&self, is_newcomer: bool);
 }
 
 struct Route<K: Key, S: KeyHasher, G> {
@@ -328,13 +328,13 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
         }
     }
 
-    fn check(&self, arrives: bool) {
+    fn check(&self, is_newcomer: bool) {
         let Some(waits) = self.waits.upgrade() else {
             return;
         };
         for key in &self.keys.0 {
             // `Hash` and `Eq` of a key may panic.
-            contain(&self.waits, || match (arrives, is_in_nested_check()) {
+            contain(&self.waits, || match (is_newcomer, is_in_nested_check()) {
                 (true, false) => _ = waits.check_and_complete(key),
                 (true, true) => waits.check_later(key.clone()),
                 (false, _) => waits.offer(key),

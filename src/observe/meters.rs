@@ -43,7 +43,7 @@ macro_rules! instruments {
 }
 
 instruments! {
-    size: Gauge = gauge("purgatory_size", "watch entries: the sum of the keys of all parked operations");
+    size: Gauge = gauge("purgatory_size", "watches: the sum of the keys of all parked operations");
     delayed: Gauge = gauge("purgatory_num_delayed_operations", "operations parked");
     completed_at_once: Counter = counter("purgatory_completed_at_once_total", "operations that could complete at once");
     completed: Counter = counter("purgatory_completed_total", "parked operations that were satisfied or forced");

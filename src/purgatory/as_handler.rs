@@ -2,7 +2,7 @@
 
 use super::inner::{Inner, Parked, Unreclaimed, Wheel};
 #[cfg(debug_assertions)]
-use super::stuck::InProgress;
+use super::stuck::NotedCall;
 use crate::cell::slab::Held;
 use crate::engine::Engine;
 use crate::engine::deliver::RunOn;
@@ -42,7 +42,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self.end(held, ending, missed_check)
     }
 
-    /// Watch entries first: they are counted as gone together with the slots.
+    /// Watches first: they are counted as gone together with the slots.
     fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
@@ -59,10 +59,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         Some(self.end_and_reclaim(held, Ending::ShutDown))
     }
 
-    /// The one place that calls `on_complete`.
+    /// Nothing else calls `on_complete`.
     fn complete(&self, op: Op, ending: Ending) {
         #[cfg(debug_assertions)]
-        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
+        let _call = NotedCall::begin::<Op, Op::Key>(&self.engine.name);
         match ending.completion() {
             Some(completion) => op.on_complete(completion),
             None => drop(op),

@@ -1,20 +1,22 @@
 //! Checks: examining the operations on a key, or behind a handle.
 //!
+//! A check finds the watchers of its key, and examines them one by one: it claims each, or leaves a mark if another
+//! thread holds it. The endings are collected, and delivered when the check has released every lock.
+//!
 //! # Nested checks
 //!
 //! A check that an operation's `try_complete` makes is a nested one. Its thread holds that operation, and cannot examine
 //! it meanwhile. So the check waits on the trampoline for the end of the outermost call, where the thread holds nothing.
 //! Checks of one key are merged.
 //!
-//! A nested check examines operations, which may make the same check in turn, without end. So each operation can cause
-//! one nested check of each key, until no nested check waits any more: when it makes that check again, this is merged if
-//! the first one still waits, and ignored if the first one was made and a nested check examines the operation now. (A
-//! check from a completion is none: what it examines may check again.) n operations that check their own key in every
-//! `try_complete` so cost at most 2 n examinations.
+//! A nested check may examine operations that make it again. So as long as nested checks wait, each operation gets one
+//! nested check of each key. A second one is merged with the first if that still waits; it is ignored if the first was
+//! made, and a nested check examines the operation now. (A check that a completion makes is not nested: what it
+//! examines may check again.) So n operations that check their own key in every `try_complete` cost at most 2 n
+//! examinations.
 //!
-//! An examination that another thread has asked for may know something new. A check that would be ignored is deferred if
-//! such an examination makes it. (It is not nested: two threads that check the same operations could ask each other
-//! without end.)
+//! One exception: another thread has asked for the examination that makes the check, so there may be a new event. Then
+//! the check is deferred instead of ignored. (Were it nested, two threads could keep each other busy without end.)
 
 use super::checked_key::{ByKey, ByNumber, Checked};
 use super::deferred::CheckTarget;
@@ -31,7 +33,7 @@ use crate::trampoline::{
     queue_check,
 };
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{Peeked, Resolved};
+use crate::watch::resolved::{Peeked, ResolvedList};
 use crate::watch::{Copied, Found};
 use equivalent::Equivalent;
 use std::cell::{Cell, RefCell};
@@ -80,7 +82,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
     fn drop(&mut self) {
         if self.in_vain > 0 {
-            self.inner.engine.count(Statistic::VainCheck, self.in_vain);
+            self.inner
+                .engine
+                .count(Statistic::VainExamination, self.in_vain);
         }
     }
 }
@@ -98,20 +102,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             None => 0,
             Some(_) if Examining::current().is_some() => self.queue_key_nested(key, bound),
             // It has no rank, so every bound reaches it.
-            Some(Found::One(watcher)) => self.check_one(key, watcher),
+            Some(Found::One(watcher)) => self.check_only_watcher(key, watcher),
             Some(found) => self.check_found(key, (found, &copied), bound, RunOn::Caller, || ()),
         }
     }
 
     /// Checks one operation for `key`. Returns how many this completed.
     #[inline(never)]
-    fn check_one<Q>(self: &Arc<Self>, key: &Q, watcher: Address) -> usize
+    fn check_only_watcher<Q>(self: &Arc<Self>, key: &Q, watcher: Address) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
         let checked = ByKey::new(key, &self.watch);
-        let in_vain = || self.engine.count(Statistic::VainCheck, 1);
+        let in_vain = || self.engine.count(Statistic::VainExamination, 1);
         let Some(ended) = self.examine(watcher, Some(&checked), in_vain) else {
             return 0;
         };
@@ -147,8 +151,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         // A key that is not in the map is watched by no operation.
-        if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.queue_nested(CheckTarget::key(key), *bound, cause);
+        if let (Some(within), Some(key)) = (Examining::current(), self.watch.key(key)) {
+            self.queue_nested(CheckTarget::key(key), *bound, within);
         }
         0
     }
@@ -195,12 +199,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn check_resolved(
         self: &Arc<Self>,
         checked: ByNumber<'_, Op::Key>,
-        list: &Resolved<Op::Key>,
+        list: &ResolvedList<Op::Key>,
         seen: Peeked,
         bound: &Bound,
     ) -> usize {
-        if let Some(cause) = Examining::current() {
-            self.queue_nested(CheckTarget::key(checked.key.clone()), *bound, cause);
+        if let Some(within) = Examining::current() {
+            self.queue_nested(CheckTarget::key(checked.key.clone()), *bound, within);
             return 0;
         }
         self.run_check(*bound, RunOn::Caller, |check| {
@@ -215,22 +219,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Checks a resolved key in whose list a load has shown one watcher, `only`.
     ///
-    /// ORDERING: a parker that adds its watch after this check has looked at the list must see the event, so the look
-    /// has to be a read-modify-write of the list's word, or come after one. If this thread ends `only`, taking it off
-    /// the list was one (or took the list's lock): after that a load is enough to find that none came before it.
-    /// Otherwise, as where `only` is still there because a key has panicked, the second look publishes.
+    /// ORDERING: a parker whose watch this check does not see must see the event. For that, the last look of the check at
+    /// the word has to be a read-modify-write, or to follow one. Ending `only` was one (or took the list's lock): a load is
+    /// enough after it. If `only` was not ended, or is still there because a key has panicked, the second look is one.
     #[inline(never)]
     pub(crate) fn check_resolved_one(
         self: &Arc<Self>,
         checked: ByNumber<'_, Op::Key>,
-        list: &Resolved<Op::Key>,
+        list: &ResolvedList<Op::Key>,
         only: Address,
     ) -> usize {
         if Examining::current().is_some() {
             return self.check_resolved(checked, list, list.peek_published(), &Bound::all());
         }
         let trampoline = Trampoline::enter();
-        let in_vain = || self.engine.count(Statistic::VainCheck, 1);
+        let in_vain = || self.engine.count(Statistic::VainExamination, 1);
         if let Some(ended) = self.examine(only, Some(&checked), in_vain) {
             let satisfied = usize::from(ended.ending == Ending::Satisfied);
             // Before `on_complete`, which may park others: they are not for this check.
@@ -274,8 +277,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Checks one operation for the caller that has its handle.
     pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
-        if let Some(cause) = Examining::current() {
-            self.queue_nested(CheckTarget::Operation(address), Bound::all(), cause);
+        if let Some(within) = Examining::current() {
+            self.queue_nested(CheckTarget::Operation(address), Bound::all(), within);
             return false;
         }
         let examine = |check: &mut Check<'_, Op, S>| _ = check.examine(address, None);
@@ -294,7 +297,7 @@ struct NestedCheck {
     /// How far it goes, if it waits.
     waiting: Rc<Cell<Option<Bound>>>,
     /// Operations that have caused it.
-    causes: HashSet<Examinee>,
+    made_by: HashSet<Examinee>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Drop for Nested<Op, S> {
@@ -304,14 +307,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for Nested<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Has `what` checked when the outermost call of this thread is about to return. `cause` is in progress.
+    /// Has `what` checked when the outermost call of this thread is about to return. It is made within an examination.
     #[cold]
     #[inline(never)]
     pub(crate) fn queue_nested(
         self: &Arc<Self>,
         what: CheckTarget<Op::Key>,
         bound: Bound,
-        cause: Examination,
+        within: Examination,
     ) {
         let nested = known_of_nested_checks(
             |nested: &Nested<Op, S>| Arc::ptr_eq(&nested.inner, self),
@@ -326,8 +329,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let mut checks = nested.checks.borrow_mut();
         let check = checks.entry(what.clone()).or_default();
-        let cause_of = cause.examinee();
-        let first = cause_of == Examining::UNPARKED || check.causes.insert(cause_of);
+        let examinee = within.examinee();
+        let first = examinee == Examining::UNPARKED || check.made_by.insert(examinee);
         if let Some(waiting) = check.waiting.get() {
             check.waiting.set(Some(waiting.merge(bound)));
         } else if first || !is_in_nested_check() {
@@ -337,7 +340,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 let bound = waiting.take().unwrap_or(Bound::all());
                 inner.check_waiting(&what, &bound, RunOn::Caller, || ());
             }));
-        } else if cause.is_for_a_mark() {
+        } else if within.is_for_a_mark() {
             drop(checks);
             return self.defer(what, bound);
         }

@@ -5,7 +5,7 @@
 use super::keys::Keys;
 use crate::hash::KeyHasher;
 use crate::sync::Arc;
-use crate::watch::resolved::Number;
+use crate::watch::resolved::ListNumber;
 use crate::watch::{Target, WatchMap};
 use equivalent::Equivalent;
 use std::cell::OnceCell;
@@ -22,7 +22,7 @@ pub(crate) struct ByKey<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
     /// The key itself, once an operation that watches it by number has asked.
-    resolved: OnceCell<(Number, Arc<K>)>,
+    resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 
 impl<'q, Q: ?Sized, K, S> ByKey<'q, Q, K, S> {
@@ -63,7 +63,7 @@ where
 
 /// Checked by its resolution.
 pub(crate) struct ByNumber<'q, K> {
-    pub(crate) number: Number,
+    pub(crate) number: ListNumber,
     pub(crate) key: &'q K,
 }
 

@@ -7,7 +7,7 @@ use crate::hash::{Key, KeyHasher};
 use crate::operation::DelayedOperation;
 use crate::watch::Target;
 use crate::watch::bound::Rank;
-use crate::watch::resolved::Number;
+use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ enum WatchedKey<'a, K> {
     Plain(K),
     Resolved {
         key: &'a K,
-        number: Number,
+        number: ListNumber,
         /// The address of the purgatory that resolved it.
         purgatory: usize,
     },

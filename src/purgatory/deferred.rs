@@ -26,9 +26,9 @@ impl<K> CheckTarget<K> {
 }
 
 /// The deferred checks of one purgatory, each once, the oldest first.
-pub(crate) struct DeferredChecks<K, S>(Mutex<Waiting<K, S>>);
+pub(crate) struct DeferredChecks<K, S>(Mutex<Deferred<K, S>>);
 
-struct Waiting<K, S> {
+struct Deferred<K, S> {
     order: VecDeque<CheckTarget<K>>,
     /// The number of the first in `order`.
     first: u64,
@@ -41,7 +41,7 @@ struct Waiting<K, S> {
 
 impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
-        Self(Mutex::new(Waiting {
+        Self(Mutex::new(Deferred {
             order: VecDeque::new(),
             first: 0,
             bounds: HashMap::with_hasher(hasher),
@@ -53,8 +53,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: Bound) -> bool {
         let mut guard = self.0.lock();
         let waiting = &mut *guard;
-        let taken = !waiting.closed;
-        if taken {
+        let accepted = !waiting.closed;
+        if accepted {
             let number = waiting.first + waiting.order.len() as u64;
             let entry = waiting.bounds.entry(check.clone());
             // That of the map: a dead entry has a key of its own, which must not be dropped under this lock.
@@ -71,7 +71,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         // Not under the lock: the destructor of a key is the user's.
         let _trampoline = Trampoline::enter();
         drop_user_value(check);
-        taken
+        accepted
     }
 
     /// The check that has waited longest.

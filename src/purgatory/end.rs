@@ -5,7 +5,7 @@ use super::deferred::CheckTarget;
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
 use super::keys::Keys;
 #[cfg(debug_assertions)]
-use super::stuck::InProgress;
+use super::stuck::NotedCall;
 use crate::address::Address;
 use crate::cell::slab::Held;
 use crate::cell::state::{Mark, Unreleased};
@@ -48,7 +48,7 @@ impl Ending {
 impl From<Mark> for Ending {
     fn from(mark: Mark) -> Self {
         match mark {
-            Mark::Recheck => unreachable!("a recheck ends nothing"),
+            Mark::Examine => unreachable!("an examination ends nothing by itself"),
             Mark::Force => Self::Forced,
             Mark::Cancel => Self::Cancelled,
             Mark::Expire => Self::Expired,
@@ -67,7 +67,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let examining = Examining::enter(of, trigger);
         #[cfg(debug_assertions)]
         let examining = (
-            InProgress::begin::<Op, Op::Key>(&self.engine.name),
+            NotedCall::begin::<Op, Op::Key>(&self.engine.name),
             examining,
         );
         examining
@@ -83,7 +83,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         checked: Option<&dyn Checked<Op::Key>>,
         in_vain: impl FnOnce(),
     ) -> Option<EndedPayload<Op>> {
-        let mut held = self.engine.claim_or_mark(address, Mark::Recheck)?;
+        let mut held = self.engine.claim_or_mark(address, Mark::Examine)?;
         let inside = self.enter_try_complete(held.examinee(), Trigger::Check);
         let try_complete = |parked: &mut Parked<Op>| {
             let Parked { op, keys, .. } = parked;
@@ -134,8 +134,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Acts on the operation's answer: ends the operation, or releases it. If other threads have left marks meanwhile,
-    /// acts on these first.
+    /// Acts on the operation's answer: releases the operation, examines it again as often as marks of other threads ask
+    /// for that, or ends it.
     #[inline(always)]
     pub(crate) fn release_or_end(
         self: &Arc<Self>,
@@ -160,13 +160,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     }
                     return Examined::Parked(address);
                 }
-                Err((again, Unreleased::Recheck)) => {
+                Err((again, Unreleased::Examine)) => {
                     held = again;
                     answer = self.examine_without_key(&mut held, Cause::OTHER, Trigger::Mark);
                 }
                 Err((marked, Unreleased::End { mark, unexamined })) => {
                     held = marked;
-                    // A drain or a shutdown that finds this ending counted waits for its completion as well.
+                    // From here on a drain or a shutdown waits until the completion is handed over or has run (`Passes`).
                     if matches!(mark, Mark::Expire | Mark::ShutDown) {
                         pass = Some(self.engine.passes.begin());
                     }
@@ -189,7 +189,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Examined::Ended(EndedPayload { pass, ..ended })
     }
 
-    /// Ends an operation, and takes it off its watch lists and out of the timer.
+    /// Ends an operation. The order matters:
+    ///
+    /// 1. The operation moves out, and every address of it goes stale: no other thread can end it.
+    /// 2. It leaves the watch lists: a thread that finds its ending counted finds no watch of it.
+    /// 3. The slot and the timer are freed, and the ending is counted.
+    ///
+    /// (An expiry counts the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)
     #[inline(always)]
     pub(crate) fn end_and_reclaim(
         &self,
@@ -211,12 +217,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// THE one ending of a parked operation, whatever the reason: from here on every address of it is stale.
-    ///
-    /// The order matters. First the operation moves out and its references go stale, so that no other thread can end
-    /// it. Then it leaves the watch lists, so that a thread that finds its ending counted finds no watch of it. Last the
-    /// slot and the timer are freed, and the ending is counted. The caller does the second and third. (An expiry counts
-    /// the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)
+    /// THE one ending of a parked operation, whatever the reason: step 1 of [`end_and_reclaim`](Self::end_and_reclaim).
+    /// The caller makes the others.
     #[inline(always)]
     pub(crate) fn end(
         &self,
@@ -265,7 +267,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others
+    /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead watch, and the others
     /// follow.
     #[inline(always)]
     pub(super) fn for_each_watch<'k>(
@@ -288,8 +290,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Gives an ended operation to the caller: no user code runs for it.
-    pub(crate) fn give_back(&self, ended: EndedPayload<Op>) -> Op {
+    /// Returns an ended operation to the caller: no user code runs for it.
+    pub(crate) fn return_to_caller(&self, ended: EndedPayload<Op>) -> Op {
         self.engine.free_permit();
         ended.value
     }
@@ -340,17 +342,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.leave(trampoline);
     }
 
-    /// Takes one operation back without a completion.
+    /// Ends one operation without a completion, and returns it.
     pub(crate) fn cancel_one(self: &Arc<Self>, address: Address) -> Option<Op> {
         let trampoline = Trampoline::enter();
         let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
         let ended = self.end_and_reclaim(held, Ending::Cancelled);
-        let op = self.give_back(ended);
+        let op = self.return_to_caller(ended);
         self.engine.leave(trampoline);
         Some(op)
     }
 
-    /// Takes every operation on `key` back. If that panics, those that were taken are completed as cancelled instead.
+    /// Ends every operation on `key` without a completion, and returns them. If that panics, those that had ended are
+    /// completed as cancelled instead.
     pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -363,7 +366,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
         });
         let cancelled = endings.into_all();
-        let cancelled = cancelled.map(|ended| self.give_back(ended)).collect();
+        let cancelled = cancelled
+            .map(|ended| self.return_to_caller(ended))
+            .collect();
         self.engine.leave(trampoline);
         cancelled
     }

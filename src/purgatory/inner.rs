@@ -27,7 +27,7 @@ pub(crate) struct Parked<Op: DelayedOperation> {
     pub(crate) span: OperationSpan,
 }
 
-/// What an operation that has ended leaves behind: its slot, its timer and its watch entries.
+/// What an operation that has ended leaves behind: its slot, its timer and its watches.
 pub(crate) struct Unreclaimed<K> {
     pub(crate) slot: EndedSlot,
     pub(crate) keys: Keys<K>,

@@ -3,7 +3,7 @@
 use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::Target;
 use crate::watch::bound::{Order, Rank, Ticket};
-use crate::watch::resolved::Number;
+use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 
 /// What one operation watches, each key once, with the ticket that the watcher draws at its list.
@@ -19,7 +19,7 @@ pub(crate) enum Keys<K> {
     One(K, Cell<Ticket>),
     Two(Box<PlainKeys<K, 2>>, Filler),
     Three(Box<PlainKeys<K, 3>>, Filler),
-    Resolved(Number, Cell<Ticket>),
+    Resolved(ListNumber, Cell<Ticket>),
     /// More keys, or of different kinds.
     Mixed(Box<Vec<Watched<K>>>),
 }

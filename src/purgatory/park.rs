@@ -1,7 +1,9 @@
 //! Parking an operation.
 //!
-//! 1. It is examined once on the stack: an operation that can complete at once never parks.
-//! 2. It gets a slot and a timer, under one hold of a timer shard's lock. From the first moment this thread holds it.
+//! 1. It is examined once on the stack: an operation that can complete at once never parks. (Before that, it is rejected
+//!    if it is nested too deep, or comes after a drain or a shutdown has begun.)
+//! 2. It gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer shard it
+//!    gets a slot and a timer. This thread is its holder from the first moment.
 //! 3. Its keys are watched. A thread that checks one of them now finds it held and leaves a mark.
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
 //! 5. It is released, which fails while there is a mark.
@@ -135,7 +137,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     .observe(|observer| observer.completed_at_once(span));
                 self.drop_keys(keys);
                 return Ok(Examined::Ended(EndedPayload {
-                    was_parked: false,
+                    has_permit: false,
                     ..EndedPayload::new(op, Ending::Satisfied)
                 }));
             }
@@ -182,6 +184,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     0,
                     #[inline(always)]
                     |target, order| {
+                        // What comes after a full list is not watched.
                         if full {
                             return;
                         }
@@ -202,12 +205,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Marks that other threads have left for it are void: it was never parked. What was not added to a list is not
             // found there.
             let ended = self.end_and_reclaim(held, ending);
-            return Err(Rejected::new(reason, self.give_back(ended)));
+            return Err(Rejected::new(reason, self.return_to_caller(ended)));
         }
         match self.release_or_end(held, answer) {
             // It panicked when it was examined once more, for a check that came meanwhile.
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
-                let op = self.give_back(ended);
+                let op = self.return_to_caller(ended);
                 Err(Rejected::new(RejectReason::Panicked, op))
             }
             examined => Ok(examined),

@@ -7,7 +7,7 @@ use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{Number, Peeked, Resolved};
+use crate::watch::resolved::{ListNumber, Peeked, ResolvedList};
 
 /// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
 /// every append.
@@ -19,8 +19,8 @@ use crate::watch::resolved::{Number, Peeked, Resolved};
 /// It does not keep the purgatory running. After the shutdown it finds no operation.
 pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(super) inner: Arc<Inner<Op, S>>,
-    list: Arc<Resolved<Op::Key>>,
-    pub(super) number: Number,
+    list: Arc<ResolvedList<Op::Key>>,
+    pub(super) number: ListNumber,
     key: Arc<Op::Key>,
 }
 

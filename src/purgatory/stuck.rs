@@ -29,9 +29,9 @@ struct Call {
 }
 
 /// While it exists, the calling thread is inside an operation's code.
-pub(super) struct InProgress(Option<u64>);
+pub(super) struct NotedCall(Option<u64>);
 
-impl InProgress {
+impl NotedCall {
     /// Notes a call of an operation `Op` with keys `K`. Threads of the library are left out: completions are theirs to
     /// run, however long they take.
     pub(super) fn begin<Op, K>(purgatory: &Arc<str>) -> Self {
@@ -59,7 +59,7 @@ impl InProgress {
     }
 }
 
-impl Drop for InProgress {
+impl Drop for NotedCall {
     fn drop(&mut self) {
         if let Some(number) = self.0 {
             CALLS.lock().remove(&number);

@@ -29,7 +29,7 @@ pub(crate) const COPIED: usize = 16;
 /// Watchers examined, and timers taken out, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
 /// One in this many parks looks for slots that other threads have freed, even if another vacant slot is at hand.
-pub(crate) const PARKS_PER_LOOK: u32 = 16;
+pub(crate) const PARKS_PER_EMPTYING: u32 = 16;
 /// How often in a row a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// The last generation of a slot: after it, the slot is retired.
@@ -45,12 +45,12 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
 
 /// The shards of a map from keys to watchers or to values. They hash nothing by themselves, so they have no copy of the
 /// user's hasher, whose `clone` is the user's code.
-pub(crate) type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+pub(crate) type MapShards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 /// A map has at most this many shards: a power of two. (In a model it has one.)
 pub(crate) const MAX_MAP_SHARDS: usize = 1 << 16;
 
-pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
+pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
     DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
 const KEPT: usize = 16;
 
 /// Gives the memory of tables back that are large and empty. Returns whether a large one may be left.
-pub(crate) fn shrink<K: Eq + Hash, V>(map: &Shards<K, V>) -> bool {
+pub(crate) fn shrink<K: Eq + Hash, V>(map: &MapShards<K, V>) -> bool {
     let mut left = false;
     for shard in map.shards() {
         match shard.try_write() {
@@ -72,7 +72,10 @@ pub(crate) fn shrink<K: Eq + Hash, V>(map: &Shards<K, V>) -> bool {
 }
 
 /// Visits every entry, one shard at a time under its shared lock.
-pub(crate) fn for_each_entry<K: Eq + Hash, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
+pub(crate) fn for_each_entry<K: Eq + Hash, V>(
+    map: &MapShards<K, V>,
+    mut visit: impl FnMut(&K, &V),
+) {
     for entry in map {
         visit(entry.key(), entry.value());
     }
@@ -121,7 +124,7 @@ fn take_thread_number() -> u32 {
     impl Drop for GiveBack {
         fn drop(&mut self) {
             NUMBER.set(ENDING);
-            NUMBERS.give_back(self.0);
+            NUMBERS.put_back(self.0);
         }
     }
     thread_local! {
@@ -129,7 +132,7 @@ fn take_thread_number() -> u32 {
     }
     let number = NUMBERS.take();
     // If this thread is already past its destructors, the number is not used again.
-    let _ = GIVE_BACK.try_with(|give_back| give_back.set(Some(GiveBack(number))));
+    let _ = GIVE_BACK.try_with(|put_back| put_back.set(Some(GiveBack(number))));
     NUMBER.set(number);
     number
 }

@@ -27,7 +27,7 @@ impl Numbers {
     /// The number is not used any more.
     ///
     /// ORDERING: the lock orders what a thread did under the number before what the next thread does that takes it.
-    pub fn give_back(&self, number: u32) {
+    pub fn put_back(&self, number: u32) {
         self.0.lock().given_back.insert(number);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use super::{AtomicBool, MAX_MAP_SHARDS, OnceLock, Ordering, Shards};
+use super::{AtomicBool, MAX_MAP_SHARDS, MapShards, OnceLock, Ordering};
 use super::{for_each_entry, make_shards, shrink};
 use dashmap::SharedValue;
 use equivalent::Equivalent;
@@ -15,7 +15,7 @@ pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 /// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
 /// the first value comes.
 pub(crate) struct ShardedMap<K, V, S> {
-    map: OnceLock<Shards<K, V>>,
+    map: OnceLock<MapShards<K, V>>,
     /// Whether a thread has begun to make it.
     begun: AtomicBool,
     /// Whether there may be a table to shrink.
@@ -36,7 +36,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         }
     }
 
-    fn make(&self) -> &Shards<K, V> {
+    fn make(&self) -> &MapShards<K, V> {
         self.map.get_or_init(|| make_shards(self.mask + 1))
     }
 
@@ -47,17 +47,16 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// `None` if no value has come yet.
     ///
-    /// A thread that finds that has looked, as if it had taken the lock of a shard that is there: what it did before is
-    /// seen by every thread that uses the map later. So an event that a check has announced in vain is seen by the
-    /// operation that comes to watch for it.
+    /// `None` counts as a look under the lock of a shard: what this thread did before is seen by every thread that uses the
+    /// map later. So an operation that comes to watch sees the event of a check that found no map.
     #[inline(always)]
-    fn made(&self) -> Option<&Shards<K, V>> {
+    fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
     }
 
     #[cold]
     #[inline(never)]
-    fn look(&self) -> Option<&Shards<K, V>> {
+    fn look(&self) -> Option<&MapShards<K, V>> {
         // ORDERING: AcqRel, a read-modify-write: either it finds that of `begin`, or that one comes later, pairs with
         // this one, and is seen by all threads that find the map.
         let begun = self.begun.fetch_or(false, Ordering::AcqRel);
@@ -67,7 +66,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// The first value comes.
     #[cold]
     #[inline(never)]
-    fn begin(&self) -> &Shards<K, V> {
+    fn begin(&self) -> &MapShards<K, V> {
         // ORDERING: AcqRel, see `look`. It comes before the map can be found.
         self.begun.swap(true, Ordering::AcqRel);
         self.make()
@@ -109,9 +108,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     ) -> Option<(K, V)> {
         let map = self.made()?;
         let mut shard = map.shards()[self.shard_of(hash)].write();
-        let taken = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
+        let removed = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
         drop(shard);
-        taken.map(|(key, value)| (key, value.into_inner()))
+        removed.map(|(key, value)| (key, value.into_inner()))
     }
 
     /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all
@@ -128,9 +127,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let map = self.map.get().unwrap_or_else(|| self.begin());
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let hash_of = |(key, value): &(K, SharedValue<V>)| hash_of(key, value.get());
-        // `Hash` of other keys may panic. If it does while a table is hashed anew in place, entries are dropped under the
-        // lock, and their destructors are the user's; a table that moves loses none. So one whose places are taken by
-        // removed entries moves to half its size, if its entries fit there, and to a larger one as soon as that is full.
+        // `Hash` of other keys may panic. A table that is hashed anew in place then drops entries, under the lock; a table
+        // that moves loses none. So a full table always moves: to half its size if its entries fit there (the rest were
+        // removed ones), else to a larger one.
         #[cfg(not(any(loom, shuttle)))]
         if shard.capacity() == shard.len() {
             // ORDERING: see `shrink`.
@@ -212,7 +211,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         }
     }
 
-    /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
+    /// Gives the memory of tables back that are large and empty. (Not in a removal: every removal would pay for the look.)
     /// Takes no lock if no table has grown since the last call that left none large.
     pub(crate) fn shrink(&self) {
         // ORDERING: Relaxed. A table grows under its shard's lock, after the store. If this call has that lock before, the
@@ -224,7 +223,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// The number of entries. Takes the shared lock of each shard in turn.
     pub(crate) fn len(&self) -> usize {
-        self.made().map_or(0, Shards::len)
+        self.made().map_or(0, MapShards::len)
     }
 
     /// Visits every entry, one shard at a time under its shared lock.

@@ -132,7 +132,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Handler
             return None;
         }
         Some(EndedPayload {
-            was_parked: false,
+            has_permit: false,
             ..EndedPayload::new(value, Ending::ShutDown)
         })
     }

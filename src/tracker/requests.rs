@@ -237,7 +237,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.shared.inner.extra.unknown.read()
     }
 
-    /// Refuses requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
+    /// Rejects requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`](crate::Tracker::shutdown).
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);

@@ -38,8 +38,8 @@ pub(super) struct Arrivals {
 struct Chunk {
     number: u64,
     places: Box<Places>,
-    /// A bit for each watcher that has left. Not for those that are there, so that an addition does not write it; and
-    /// here instead of beside the places, which would be one more cache line for each removal.
+    /// A bit for each watcher that has left. (Bits for those that are there would be written by each addition. Beside the
+    /// places they would cost each removal one more cache line.)
     left: u32,
 }
 

@@ -75,8 +75,8 @@ impl Bound {
     }
 }
 
-/// What a watcher without a rank draws when it is added, and is found by when it leaves: the low bits of its number.
-/// (In a short list watchers have no numbers: there the first draws 0, and each later one [`JOINED`].)
+/// By its ticket a watcher without a rank is found when it leaves. In a long list that is the low bits of its number;
+/// in a short one, where watchers have no numbers, 0 for the first and [`JOINED`] for each later one.
 pub(crate) type Ticket = u32;
 
 /// The ticket of a watcher that joined a short list.

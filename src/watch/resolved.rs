@@ -12,9 +12,9 @@
 //!
 //! A list belongs to a key as long as the key is resolved or watched; then it is *retired*, and another key's. A key
 //! that is not resolved any more has `MANY` in its word, so that every removal takes the lock, and the one that
-//! leaves an empty list behind sees that it can be retired. What could keep a list in use comes only with the lock
-//! of the key's shard (a watch by the plain key, another resolution) or from a thread that has the key resolved; so
-//! a thread that has that lock and finds neither retires it.
+//! leaves an empty list behind sees that it can be retired. Two things keep a list in use: a watch by the plain
+//! key or another resolution, both made under the lock of the key's shard, and threads that have the key resolved. So a
+//! thread with that lock that finds neither retires it.
 
 use super::bound::{Bound, Order};
 use super::list::{Walk, WatchList};
@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 
 /// Names the list of a resolved key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Number(u32);
+pub(crate) struct ListNumber(u32);
 
 /// There is no watcher. No address has the low 32 bits all set.
 const EMPTY: u64 = u32::MAX as u64;
@@ -35,7 +35,7 @@ const MANY: u64 = 1 << 32 | EMPTY;
 
 /// The list of one resolved key.
 #[repr(align(64))]
-pub(crate) struct Resolved<K> {
+pub(crate) struct ResolvedList<K> {
     word: AtomicU64,
     locked: Mutex<Locked<K>>,
 }
@@ -66,7 +66,7 @@ impl Peeked {
     }
 }
 
-impl<K> Resolved<K> {
+impl<K> ResolvedList<K> {
     fn new() -> Self {
         Self {
             word: AtomicU64::new(MANY),
@@ -220,7 +220,7 @@ impl<K> Resolved<K> {
     }
 }
 
-type Chunk<K> = Box<[Arc<Resolved<K>>]>;
+type Chunk<K> = Box<[Arc<ResolvedList<K>>]>;
 
 /// The lists of all resolved keys.
 pub(crate) struct ResolvedLists<K> {
@@ -242,20 +242,20 @@ impl<K> ResolvedLists<K> {
     }
 
     #[inline(always)]
-    pub(crate) fn get(&self, number: Number) -> &Arc<Resolved<K>> {
+    pub(crate) fn get(&self, number: ListNumber) -> &Arc<ResolvedList<K>> {
         let chunk = (number.0 / FIRST + 1).ilog2();
         let first = FIRST * ((1 << chunk) - 1);
         let lists = self.chunks[chunk as usize].get_or_init(|| {
             let lists = 0..FIRST << chunk;
-            lists.map(|_| Arc::new(Resolved::new())).collect()
+            lists.map(|_| Arc::new(ResolvedList::new())).collect()
         });
         &lists[(number.0 - first) as usize]
     }
 
     /// Gives `key` a list, with the watchers that it has, for one resolution. The caller has the lock of the
     /// key's shard.
-    pub(crate) fn occupy(&self, key: Arc<K>, list: Option<WatchList>) -> Number {
-        let number = Number(self.free.take());
+    pub(crate) fn occupy(&self, key: Arc<K>, list: Option<WatchList>) -> ListNumber {
+        let number = ListNumber(self.free.take());
         let resolved = self.get(number);
         {
             let mut locked = resolved.locked.lock();
@@ -267,19 +267,19 @@ impl<K> ResolvedLists<K> {
     }
 
     /// One resolution less. Retires the list if that was the last one and there is no watcher.
-    pub(crate) fn unpin(&self, number: Number) -> Option<Arc<K>> {
+    pub(crate) fn unpin(&self, number: ListNumber) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)
     }
 
     /// Takes a list back, if its key has neither resolution nor watcher. Returns the key, to be dropped under no lock.
     /// The caller has the lock of the key's shard, and removes the entry.
-    pub(crate) fn retire(&self, number: Number) -> Option<Arc<K>> {
+    pub(crate) fn retire(&self, number: ListNumber) -> Option<Arc<K>> {
         let mut locked = self.get(number).locked.lock();
         let unused = locked.pins == 0 && locked.list.is_none();
         let key = locked.key.take_if(|_| unused)?;
         drop(locked);
-        self.free.give_back(number.0);
+        self.free.put_back(number.0);
         Some(key)
     }
 }

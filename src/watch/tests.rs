@@ -16,7 +16,7 @@ fn watcher(number: u32) -> Address {
 struct Map(WatchMap<u32, RandomState>);
 
 impl Map {
-    fn add(&self, list: Number, number: u32) {
+    fn add(&self, list: ListNumber, number: u32) {
         let ticket = Cell::<Ticket>::default();
         let added = self.0.add(
             Target::Resolved(list),
@@ -27,14 +27,14 @@ impl Map {
     }
 
     /// The first step of a removal. The last one is to retire what this returns, with no lock held in between.
-    fn leave(&self, list: Number, number: u32) -> Option<Arc<u32>> {
+    fn leave(&self, list: ListNumber, number: u32) -> Option<Arc<u32>> {
         let ticket = Cell::<Ticket>::default();
         let list = self.0.resolved.get(list);
         list.remove(watcher(number), Order::Arrived(&ticket))
     }
 
     /// Resolves `key`, has it watched, and is resolved no more.
-    fn watched(&self, key: u32, number: u32) -> Number {
+    fn watched(&self, key: u32, number: u32) -> ListNumber {
         let (list, _) = self.0.resolve(&Arc::new(key));
         self.add(list, number);
         self.0.release(&key, list);
