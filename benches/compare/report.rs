@@ -4,11 +4,8 @@ mod json;
 pub(crate) mod machine;
 pub(crate) mod table;
 
-use std::fs;
-use std::io;
-use std::path::Path;
+pub(crate) use self::json::write;
 
-use self::machine::Machine;
 use crate::candidate::Candidate;
 use crate::candidates::Library;
 use crate::outcome::{Better, Metric, Outcome};
@@ -57,11 +54,4 @@ impl Report {
         let rounds = self.outcomes.iter().map(|outcome| outcome.rounds.len());
         rounds.max().unwrap_or(0)
     }
-}
-
-/// Writes a workload's file into `folder`.
-pub(crate) fn write(report: &Report, machine: &Machine, folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    let file = folder.join(format!("{}.json", report.workload));
-    fs::write(file, json::workload(report, machine))
 }

@@ -1,12 +1,23 @@
 //! The JSON: the machine, and every round of every outcome, a line each.
 
+use std::fs;
+use std::io;
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::Report;
 use super::machine::Machine;
 use crate::outcome::Outcome;
 
-pub(super) fn workload(report: &Report, machine: &Machine) -> String {
+/// Writes a workload's file into `folder`.
+pub(crate) fn write(report: &Report, machine: &Machine, folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let file = folder.join(format!("{}.json", report.workload));
+    fs::write(file, workload(report, machine))
+}
+
+fn workload(report: &Report, machine: &Machine) -> String {
     let metric = |metric: &crate::outcome::Metric| {
         let better = format!("{:?}", metric.better).to_lowercase();
         json!({"name": metric.name, "unit": metric.unit, "better": better})

@@ -1,5 +1,6 @@
 //! Clocks, memory, quantiles.
 
+use procfs_core::{FromRead, process::Status};
 use rustix::time::{ClockId, clock_gettime};
 
 fn read(clock: ClockId) -> u64 {
@@ -20,10 +21,8 @@ pub fn cpu() -> u64 {
 
 /// Resident memory, in bytes.
 pub fn memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.expect("it is resident").split_whitespace().next();
-    kib.expect("a number").parse::<u64>().expect("a number") * 1_024
+    let status = Status::from_file("/proc/self/status").expect("this is Linux");
+    status.vmrss.expect("it is resident") * 1_024
 }
 
 /// What else the machine does.

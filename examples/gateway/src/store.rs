@@ -1,6 +1,7 @@
 //! Where events are kept: an engine of the cluster, and the bodies in it.
 
 mod memory;
+mod topic;
 
 use crate::deaf_switch::{DeafFeed, DeafSwitch};
 use clap::ValueEnum;
@@ -11,10 +12,7 @@ use request_purgatory_cluster::{
     Cluster, Config, EngineError, Epoch, Event, Feed, Position, Reading, Source, StartError,
 };
 use std::fmt;
-use std::sync::Arc;
-
-/// The key of the cluster.
-pub type Topic = Arc<str>;
+pub use topic::Topic;
 
 /// Which engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

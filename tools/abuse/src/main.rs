@@ -11,7 +11,9 @@
 //! (`innocent.rs`; the scenarios are in `scenario/`).
 
 mod innocent;
+mod measured;
 mod operation;
+mod patience;
 mod scenario;
 mod table;
 

@@ -1,6 +1,7 @@
 //! The operation that is parked: small, and with an end of the scenario's choice.
 
-use request_purgatory::{Completion, DelayedOperation, time::Clock, time::Timestamp};
+use anyhow::{Result, anyhow};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, time::Clock, time::Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -64,4 +65,16 @@ impl DelayedOperation for Operation {
             _ => {}
         }
     }
+}
+
+pub(crate) fn park(
+    purgatory: &Purgatory<Operation>,
+    timeout: Duration,
+    kind: Kind,
+    keys: &[u64],
+) -> Result<()> {
+    purgatory
+        .try_complete_else_watch(Operation::new(timeout, kind), keys.iter().copied())
+        .map(drop)
+        .map_err(|refused| anyhow!("an operation to abuse with: {refused}"))
 }

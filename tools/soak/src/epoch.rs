@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::process;
 use crate::report::{self, Memory, Monitor};
 use crate::rest;
-use crate::stage::Stage;
+use crate::stage::{Helpers, Stage};
 use fastrand::Rng;
 use request_purgatory::threads::ReaperThread;
 use std::sync::Arc;
@@ -66,8 +66,9 @@ fn epoch(
     let mut stages = Vec::new();
     let mut helpers = Vec::new();
     for _ in 0..random.u64(1..=3) {
-        match Stage::build(Plan::random(random), ledger, shared, Caller::nested) {
-            Ok((stage, purgatory, helper)) => {
+        let stage = Stage::new(Plan::random(random), ledger, Caller::nested);
+        match Helpers::start(&stage, shared) {
+            Ok((purgatory, helper)) => {
                 lock(&ledger.current).push(stage.accounts.clone());
                 stages.push((stage, purgatory));
                 helpers.push(helper);

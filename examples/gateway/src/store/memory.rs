@@ -1,8 +1,8 @@
 //! Events in memory, for one node, for tests, and for a demo without servers. Clones are the same store.
 
-use super::{Event, Topic};
+use super::topic::Topic;
 use request_purgatory_cluster::memory::MemoryEngine;
-use request_purgatory_cluster::{EngineError, Position};
+use request_purgatory_cluster::{EngineError, Event, Position};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,9 @@
 //! All operations wait in one bucket of the third level of the wheel. When its window begins, they are filed again,
 //! one by one, into the second level; none expires meanwhile.
 
-use super::{Measured, Scenario, park};
 use crate::innocent::Round;
-use crate::operation::Kind;
+use crate::measured::Measured;
+use crate::operation::{Kind, park};
 use anyhow::{Result, ensure};
 use request_purgatory::{Purgatory, time::Clock, time::Timestamp};
 use std::thread;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 /// With a tick of 1 ms and 64 slots: the width of a bucket of the third level.
 const WIDTH: Duration = Duration::from_millis(64 * 64);
 
-pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
+pub(super) fn run(name: &str, operations: u32) -> Result<()> {
     let clock = Instant::now();
     let purgatory = Purgatory::builder("cascade").clock(clock).build()?;
     let origin = clock.now().since_origin();
-    let measured = Measured::alone(scenario, &purgatory, Round::Own)?;
+    let measured = Measured::alone(name, &purgatory, Round::Own)?;
     // Time enough to park them all: about a microsecond each.
     let parking = Duration::from_micros(3) * operations;
     let buckets =

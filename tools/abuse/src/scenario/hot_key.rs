@@ -4,9 +4,10 @@
 //! The innocent has nothing to do with that key, or watches it, or checks it. A check looks at the whole crowd, so that
 //! one is measured alone beside an idle crowd, the others without any.
 
-use super::{Measured, Scenario, park, wait_until};
 use crate::innocent::Round;
-use crate::operation::Kind;
+use crate::measured::Measured;
+use crate::operation::{Kind, park};
+use crate::patience::wait_until;
 use anyhow::{Result, ensure};
 use request_purgatory::Purgatory;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 pub(super) const HOT: u64 = 1 << 30;
 const OTHERS: u64 = 1_000;
 
-pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<()> {
+pub(super) fn run(name: &str, operations: u32, round: Round) -> Result<()> {
     let purgatory = Purgatory::new("hot");
     let crowd = || {
         (0..u64::from(operations)).try_for_each(|number| {
@@ -27,7 +28,7 @@ pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<(
     if checks {
         crowd()?;
     }
-    let measured = Measured::alone(scenario, &purgatory, round)?;
+    let measured = Measured::alone(name, &purgatory, round)?;
     if !checks {
         crowd()?;
     }

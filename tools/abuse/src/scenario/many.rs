@@ -1,8 +1,8 @@
 //! A thousand purgatories share one reaper; a thread parks short-lived operations in all of them in turn.
 
-use super::{Measured, Scenario, park};
 use crate::innocent::Round;
-use crate::operation::Kind;
+use crate::measured::Measured;
+use crate::operation::{Kind, park};
 use anyhow::{Context, Result};
 use request_purgatory::{Purgatory, threads::Reaper, threads::ReaperThread};
 use std::thread;
@@ -13,7 +13,7 @@ const LASTS: Duration = Duration::from_secs(3);
 /// The number of operations that are parked at once, before a pause.
 const BURST: usize = 100;
 
-pub(super) fn run(scenario: Scenario) -> Result<()> {
+pub(super) fn run(name: &str) -> Result<()> {
     let reaper = ReaperThread::spawn("many")?;
     let build = |number| {
         let builder = Purgatory::builder(format!("many-{number}"));
@@ -21,7 +21,7 @@ pub(super) fn run(scenario: Scenario) -> Result<()> {
     };
     let purgatories = (0..PURGATORIES).map(build).collect::<Result<Vec<_>, _>>()?;
     let innocents = purgatories.first().context("there is one")?;
-    let measured = Measured::alone(scenario, innocents, Round::Own)?;
+    let measured = Measured::alone(name, innocents, Round::Own)?;
     measured.abused(|| {
         let start = Instant::now();
         for (number, purgatory) in (0_u64..).zip(purgatories.iter().cycle()) {

@@ -3,9 +3,9 @@
 //! An executor promises that neither is; a completion thread, that the timer is not (completions wait in its queue).
 //! Inline completions promise nothing, and stand here to compare.
 
-use super::{completions, park};
+use super::completions;
 use crate::innocent::samples;
-use crate::operation::Kind;
+use crate::operation::{Kind, park};
 use crate::table::{brief, quantile};
 use anyhow::{Result, ensure};
 use request_purgatory::{Purgatory, threads::Dispatch, time::Clock};

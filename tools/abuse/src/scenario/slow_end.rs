@@ -1,9 +1,11 @@
 //! Completions sleep, one after the other, while others fall due; calls on the same purgatory are timed meanwhile, for
 //! each way of running completions.
 
-use super::{Measured, PATIENCE, Scenario, completions, park, wait_until_gone};
+use super::completions;
 use crate::innocent::Round;
-use crate::operation::Kind;
+use crate::measured::Measured;
+use crate::operation::{Kind, park};
+use crate::patience::{PATIENCE, wait_until_gone};
 use anyhow::{Context, Result, ensure};
 use request_purgatory::{Purgatory, threads::Dispatch, time::Clock};
 use std::sync::mpsc::channel;
@@ -17,11 +19,11 @@ const OTHERS: u32 = 10_000;
 /// Until the first of all: time enough to park them.
 const FIRST: Duration = Duration::from_secs(1);
 
-pub(super) fn run(scenario: Scenario) -> Result<()> {
-    completions::each(|way, completions| one(format!("{scenario}, {way}"), completions))
+pub(super) fn run(name: &str) -> Result<()> {
+    completions::each(|way, completions| one(&format!("{name}, {way}"), completions))
 }
 
-fn one(name: String, completions: Dispatch) -> Result<()> {
+fn one(name: &str, completions: Dispatch) -> Result<()> {
     let clock = Instant::now();
     let purgatory = Purgatory::builder("slow-end")
         .clock(clock)

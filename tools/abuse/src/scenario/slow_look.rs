@@ -1,8 +1,8 @@
 //! A thread checks a key whose operation takes long to answer.
 
-use super::{Measured, Scenario, park};
 use crate::innocent::Round;
-use crate::operation::Kind;
+use crate::measured::Measured;
+use crate::operation::{Kind, park};
 use anyhow::Result;
 use request_purgatory::Purgatory;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(100);
 const LASTS: Duration = Duration::from_secs(3);
 
-pub(super) fn run(scenario: Scenario) -> Result<()> {
+pub(super) fn run(name: &str) -> Result<()> {
     let purgatory = Purgatory::new("slow-look");
-    let measured = Measured::alone(scenario, &purgatory, Round::Own)?;
+    let measured = Measured::alone(name, &purgatory, Round::Own)?;
     park(&purgatory, Duration::MAX, Kind::SlowLook(LOOK), &[0])?;
     measured.abused(|| {
         let start = Instant::now();

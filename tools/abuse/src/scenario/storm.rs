@@ -1,8 +1,9 @@
 //! All operations expire within 100 ms, and what is left of them is cleared away: most of that comes later.
 
-use super::{Measured, Scenario, park, wait_until_gone};
 use crate::innocent::Round;
-use crate::operation::Kind;
+use crate::measured::Measured;
+use crate::operation::{Kind, park};
+use crate::patience::wait_until_gone;
 use anyhow::{Result, ensure};
 use request_purgatory::{Purgatory, time::Clock};
 use std::thread;
@@ -12,10 +13,10 @@ const WITHIN: Duration = Duration::from_millis(100);
 /// So much longer they may take to be parked, where another program has the processor.
 const GRACE: Duration = Duration::from_millis(200);
 
-pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
+pub(super) fn run(name: &str, operations: u32) -> Result<()> {
     let clock = Instant::now();
     let purgatory = Purgatory::builder("storm").clock(clock).build()?;
-    let measured = Measured::alone(scenario, &purgatory, Round::Own)?;
+    let measured = Measured::alone(name, &purgatory, Round::Own)?;
     // Time enough to park them all: about a microsecond each.
     let parking = GRACE + Duration::from_micros(3) * operations;
     let storm = clock.now().since_origin() + parking;

@@ -1,6 +1,6 @@
 //! Parking.
 
-use super::{Caller, DEPTH};
+use super::Caller;
 use crate::key::{self, Key, OFFSETS};
 use crate::ledger::Ending;
 use crate::misbehaviour::{At, Misbehaviour};
@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Operations that may be parked at once; beyond, actors do other things.
 const CROWD: u64 = 15_000;
+/// Operations that callbacks of operations that callbacks parked ... park: no more of them than this.
+const DEPTH: u32 = 3;
 
 fn timeout(random: &mut Rng) -> Duration {
     let micros = match random.u64(..20) {

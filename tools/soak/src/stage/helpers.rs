@@ -1,4 +1,4 @@
-//! The threads that a purgatory leaves to its user: a reactor, an executor.
+//! The purgatory of a stage, and the threads that it leaves to its user: a reactor, an executor.
 
 use super::{Operation, Stage};
 use crate::panics::{self, lock};
@@ -27,10 +27,9 @@ impl Helpers {
     /// Builds the purgatory of `stage`, and what it needs.
     pub(crate) fn start(
         stage: &Arc<Stage>,
-        clock: Instant,
         shared: &ReaperThread,
     ) -> Result<(Purgatory<Operation>, Self), BuildError> {
-        let plan = &stage.plan;
+        let (plan, clock) = (&stage.plan, stage.clock);
         let mut builder = Purgatory::builder("soak")
             .clock(clock)
             .tick(plan.tick)
@@ -67,6 +66,9 @@ impl Helpers {
             Driver::Reactor => threads.push(thread::spawn(move || react(&driven, clock, &woken))),
             Driver::Polled => threads.push(thread::spawn(move || poll(&driven))),
         }
+        // Set once, here.
+        let _ = stage.purgatory.set(purgatory.downgrade());
+        stage.ledger.purgatories.add(1);
         Ok((purgatory, Self { pool, threads }))
     }
 

@@ -1,0 +1,6 @@
+//! What an event is about.
+
+use std::sync::Arc;
+
+/// The key of the cluster.
+pub type Topic = Arc<str>;
