@@ -2,6 +2,7 @@
 
 mod support;
 
+use procfs_core::{FromRead, process::Status};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -25,10 +26,8 @@ impl Drop for Process {
 impl Process {
     /// Bytes of memory that it has touched and holds.
     fn resident(&self) -> u64 {
-        let path = format!("/proc/{}/statm", self.0.id());
-        let text = std::fs::read_to_string(path).expect("it lives, on Linux");
-        let pages = text.split(' ').nth(1).expect("the second figure");
-        pages.parse::<u64>().expect("a number") * 4_096
+        let status = Status::from_file(format!("/proc/{}/status", self.0.id()));
+        1024 * status.ok().and_then(|it| it.vmrss).expect("this is Linux")
     }
 }
 

@@ -1,6 +1,7 @@
 //! Processes under test: the broker, and client programs that are not Rust, which may not be installed.
 
 use super::*;
+use procfs_core::{FromRead, process::Status};
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 #[cfg(target_os = "linux")]
@@ -100,11 +101,8 @@ impl Broker {
     }
 
     pub(crate) fn resident_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.0.id()));
-        let status = status.expect("read the process's status");
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kilobytes = resident.and_then(|rest| rest.split_whitespace().next());
-        1024 * kilobytes.expect("VmRSS").parse::<u64>().expect("a number")
+        let status = Status::from_file(format!("/proc/{}/status", self.child.0.id()));
+        1024 * status.ok().and_then(|it| it.vmrss).expect("this is Linux")
     }
 
     /// Sets a soft limit of the broker. Its hard limit is the one of this process.
