@@ -125,6 +125,8 @@ pub(crate) struct Waiting {
     telling: Option<bool>,
     /// Those of `ended` of which no user code hears: they may be told already.
     pub(crate) silent: BTreeSet<usize>,
+    /// Those that have expired since somebody has asked for them.
+    pub(crate) fresh: Vec<usize>,
     /// Expiries in passes that user code has made, in the present call.
     nested: u64,
     pub(crate) closed: bool,
@@ -143,6 +145,7 @@ impl Waiting {
             ended: BTreeMap::new(),
             telling: None,
             silent: BTreeSet::new(),
+            fresh: Vec::new(),
             nested: 0,
             closed: false,
             stats: Stats::default(),
@@ -235,10 +238,6 @@ impl Waiting {
         if let Some(expired) = expired {
             assert_eq!(expired as u64, self.stats.expired - before - nested);
         }
-        if self.jobs.runs != Runs::Later {
-            let silent = std::mem::take(&mut self.silent);
-            self.ended.retain(|number, _| !silent.contains(number));
-        }
         assert_eq!(self.jobs.kept(), self.ended.len(), "user code did not hear");
     }
 
@@ -257,6 +256,7 @@ impl Waiting {
         stats.lateness_max = Duration::from_nanos(late).max(stats.lateness_max);
         stats.panicked += u64::from(self.jobs.runs == Runs::ByPanic);
         self.ended.insert(number, handed_over);
+        self.fresh.push(number);
     }
 
     /// User code hears of it now.
@@ -276,9 +276,17 @@ impl Waiting {
 
     /// Compares the counts, and the rest of what every kind can be asked.
     pub(crate) fn compare(&self, seen: &Common) {
+        self.compare_with(seen, 0, 0);
+    }
+
+    /// The same where user code may yet hear of others, of so many at least and at most, because of a shutdown.
+    pub(crate) fn compare_with(&self, seen: &Common, least: usize, most: usize) {
         let handed_over = self.ended.values().chain(&self.telling);
-        let most = handed_over.filter(|handed_over| **handed_over).count();
-        let least = most.saturating_sub(self.silent.len());
+        let handed_over = handed_over.filter(|handed_over| **handed_over).count();
+        let (least, most) = (
+            least + handed_over.saturating_sub(self.silent.len()),
+            most + handed_over,
+        );
         let pending = seen.stats.completions_pending;
         let mut stats = self.stats.clone();
         stats.parked = self.running.len();

@@ -272,7 +272,7 @@ struct Pair {
     model: Waiting,
     /// The number and the token of the last value that was kept for each key. It is kept while it waits.
     last: BTreeMap<u8, (usize, FencingToken)>,
-    /// Those of the values that have expired and whose callback has not begun.
+    /// The number of the first token, and how many were given out.
     first: u64,
     given: u64,
     /// Of every value that was ever kept.
