@@ -317,6 +317,8 @@ struct Pair {
     inside: Vec<Result<By, usize>>,
     /// The requests that calls in progress fail, by id. The last call is the innermost.
     failing: Vec<(usize, BTreeMap<u8, usize>)>,
+    /// A panic of a waker goes through the call to its caller. What panics meanwhile ends unseen.
+    unwinds: bool,
     remembered: Remembered,
     late: u64,
     unknown: u64,
@@ -351,6 +353,7 @@ impl Pair {
             in_silence: BTreeMap::new(),
             inside: Vec::new(),
             failing: Vec::new(),
+            unwinds: false,
             remembered: Remembered::new(remembered),
             late: 0,
             unknown: 0,
@@ -425,6 +428,7 @@ impl Pair {
         let ready = known.filter(|known| matches!(known.answer, Some(Ok(_))));
         assert_eq!(self.shared.alive.living(), ready.count() as u64);
         assert!(self.failing.is_empty());
+        self.unwinds = false;
         lock(&self.shared.answered_inside).clear();
     }
 
@@ -510,7 +514,8 @@ impl Pair {
                 panicked && !is_awaited
             }
         };
-        self.model.stats.panicked += u64::from(counts);
+        self.model.stats.panicked += u64::from(counts && !self.unwinds);
+        self.unwinds |= panicked && inside == Ok(By::Response);
     }
 
     /// The answer of a request is known.
