@@ -95,6 +95,8 @@ pub(crate) fn for_any<S: Strategy>(
 ) {
     let config = ProptestConfig {
         failure_persistence: None,
+        // In milliseconds. A case may wait for a thread that never comes.
+        max_shrink_time: 60_000,
         ..ProptestConfig::default()
     };
     let tried = super::on_a_stack_of(64 * 1_024, move || {

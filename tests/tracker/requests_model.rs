@@ -1,280 +1,20 @@
 //! G5, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on `Requests`, from outside, from wakers and
-//! from the closure that fails requests, and on a map by id must give each request the same answer, each task its wake-up,
-//! and the same counts, whoever wakes the tasks of requests that expire.
+//! from the closure that fails requests, and on a map by id must give each request the same answer, each task its
+//! wake-up, and the same counts, whoever wakes the tasks of requests that expire.
+
+mod acts;
 
 use crate::remembered::Remembered;
-use crate::support::expiries::{Common, Jobs, Runs, Waiting, common, for_any, runs};
+use crate::support::expiries::{Jobs, Runs, Waiting, for_any, runs};
 use crate::support::hashing::{Hashing, hashing};
-use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
-use crate::support::{Mint, Token, lock};
+use crate::support::spans::{Choices, choices, chosen};
+use crate::support::{Mint, lock};
+use acts::{Action, Answer, Call, Did, Event, FAILED, IDS, Real, Seen, Shared, call};
 use proptest::prelude::*;
-use request_purgatory::{
-    Requests, WaitError, purgatory::RejectReason, purgatory::Rejected, purgatory::WeakRef,
-    tracker::Responded, tracker::ResponseFuture,
-};
+use request_purgatory::{Requests, WaitError, purgatory::RejectReason, tracker::Responded};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
-
-const IDS: u8 = 6;
-/// Above all numbers of responses: what one that fails has for its response, beside its id.
-const FAILED: usize = 1 << 20;
-
-/// Names a request, whatever became of it: that of this number, counted round and round.
-type Pick = u16;
-
-/// What is done to requests, from outside, by a waker, or by the closure that fails others.
-#[derive(Debug, Clone)]
-enum Action {
-    /// Whether it is polled at once, and what its waker does.
-    Request(u8, Span, bool, Plan),
-    Respond(u8),
-    Touch(u8, Span),
-    /// Every request with an id below fails; and what is done when the response of each is made.
-    Fail(u8, Plan),
-    Poll(Pick),
-    Drop(Pick),
-    Advance,
-    Shutdown,
-    /// Of a waker or a closure.
-    Panic,
-}
-
-type Plan = Vec<Action>;
-
-#[derive(Debug, Clone)]
-enum Call {
-    Do(Action),
-    /// The clock moves, and no thread drives the timer.
-    Pass(Span),
-    /// The clock moves, and the timer is driven.
-    Advance(Span),
-    /// One of the jobs that an executor keeps is run, or dropped.
-    Run(usize, bool),
-}
-
-/// A response, known by its number.
-struct Response(
-    usize,
-    #[expect(dead_code, reason = "it is there to be counted")] Token,
-);
-
-type Answer = Result<usize, WaitError>;
-
-/// An action, and what came of it.
-#[derive(Debug)]
-enum Did {
-    Request(u8, usize, Duration, Result<bool, (RejectReason, u8)>),
-    /// `None` if it panicked.
-    Respond(u8, usize, Option<Responded<usize>>),
-    Touch(u8, Duration, bool),
-    Fail(usize),
-    Poll(usize, Poll<Answer>),
-    Drop(usize),
-    Advance(usize),
-    Shutdown,
-}
-
-/// All that can be asked without changing anything.
-#[derive(Debug)]
-struct Seen {
-    common: Common,
-    /// The ids of those that are pending.
-    pending: Vec<u8>,
-    late: u64,
-    unknown: u64,
-}
-
-/// What user code did and saw, in the order in which it did. (It sees nothing of requests that are dropped.)
-#[derive(Debug)]
-enum Event {
-    Woken(usize, Option<Seen>),
-    /// A call that lets every request with an id below fail begins.
-    Failing(u8),
-    /// It asks for the response of this id.
-    Asked(u8, Seen),
-    Did(Did, Seen),
-    /// The waker or the closure that began last, and has not ended, ends.
-    Returned,
-    Panicked,
-}
-
-type Real = Requests<u8, Response, Hashing>;
-
-/// The task of a request.
-struct Task {
-    number: usize,
-    plan: Plan,
-    shared: Weak<Shared>,
-}
-
-impl Wake for Task {
-    fn wake(self: Arc<Self>) {
-        let Some(shared) = self.shared.upgrade() else {
-            return;
-        };
-        let real = shared.real.get().and_then(WeakRef::upgrade);
-        let seen = real.as_ref().map(|real| shared.look(real));
-        shared.log(Event::Woken(self.number, seen));
-        let may_panic = !lock(&shared.answered_inside).contains(&self.number);
-        match real {
-            Some(real) => shared.follow(&real, &self.plan, may_panic),
-            None => shared.log(Event::Returned),
-        }
-    }
-}
-
-struct Asked {
-    request: ResponseFuture<u8, Response, Hashing>,
-    task: Arc<Task>,
-}
-
-/// What user code needs.
-struct Shared {
-    real: OnceLock<WeakRef<Real>>,
-    /// By number. `None` for those that were refused, dropped, or have resolved.
-    asked: Mutex<Vec<Option<Asked>>>,
-    /// The last request with each id.
-    last: Mutex<BTreeMap<u8, usize>>,
-    /// Those to which user code inside another call has responded: a panic of their wakers has no one place to go to.
-    answered_inside: Mutex<Vec<usize>>,
-    responses: Mutex<usize>,
-    log: Mutex<Vec<Event>>,
-    tick: Duration,
-    alive: Mint,
-}
-
-impl Shared {
-    fn log(&self, event: Event) {
-        lock(&self.log).push(event);
-    }
-
-    fn response(&self, number: usize) -> Response {
-        Response(number, self.alive.token(number as u64))
-    }
-
-    /// Does what is planned, inside a call.
-    fn follow(self: &Arc<Self>, real: &Real, plan: &Plan, may_panic: bool) {
-        for action in plan {
-            if matches!(action, Action::Panic) && may_panic {
-                self.log(Event::Panicked);
-                panic_any("intended");
-            }
-            if let Some(did) = self.perform(real, action, true) {
-                let seen = self.look(real);
-                self.log(Event::Did(did, seen));
-            }
-        }
-        self.log(Event::Returned);
-    }
-
-    fn perform(self: &Arc<Self>, real: &Real, action: &Action, inside: bool) -> Option<Did> {
-        Some(match *action {
-            Action::Request(id, span, polled, ref plan) => {
-                let (number, timeout) = (lock(&self.asked).len(), span.of(self.tick));
-                let result = real.request(id, timeout).map_err(Rejected::into_parts);
-                let result = result.map(|request| {
-                    assert_eq!(*request.id(), id);
-                    lock(&self.last).insert(id, number);
-                    let task = Arc::new(Task {
-                        number,
-                        plan: plan.clone(),
-                        shared: Arc::downgrade(self),
-                    });
-                    Asked { request, task }
-                });
-                let (asked, result) = match result {
-                    Ok(asked) => (Some(asked), Ok(polled)),
-                    Err(refused) => (None, Err(refused)),
-                };
-                lock(&self.asked).push(asked);
-                if result == Ok(true) {
-                    assert_eq!(self.poll(number), Some(Poll::Pending));
-                }
-                Did::Request(id, number, timeout, result)
-            }
-            Action::Respond(id) => {
-                let response = *lock(&self.responses);
-                *lock(&self.responses) += 1;
-                let last = lock(&self.last).get(&id).copied();
-                lock(&self.answered_inside).extend(last.filter(|_| inside));
-                let respond = AssertUnwindSafe(|| real.respond(&id, self.response(response)));
-                let responded = catch_unwind(respond).ok().map(|responded| match responded {
-                    Responded::Delivered => Responded::Delivered,
-                    Responded::Late(back) => Responded::Late(back.0),
-                    Responded::Unknown(back) => Responded::Unknown(back.0),
-                });
-                Did::Respond(id, response, responded)
-            }
-            Action::Touch(id, span) => {
-                let timeout = span.of(self.tick);
-                Did::Touch(id, timeout, real.touch(&id, timeout))
-            }
-            Action::Fail(below, ref plan) => {
-                self.log(Event::Failing(below));
-                let response = |id: &u8| {
-                    self.log(Event::Asked(*id, self.look(real)));
-                    self.follow(real, plan, true);
-                    self.response(FAILED + usize::from(*id))
-                };
-                Did::Fail(match below {
-                    IDS => real.fail_all_with(response),
-                    _ => real.fail_where(|id| *id < below, response),
-                })
-            }
-            Action::Poll(pick) => {
-                let number = self.pick(pick)?;
-                Did::Poll(number, self.poll(number)?)
-            }
-            Action::Drop(pick) => {
-                let number = self.pick(pick)?;
-                let asked = lock(&self.asked)[number].take();
-                drop(asked?);
-                Did::Drop(number)
-            }
-            Action::Advance => Did::Advance(real.advance()),
-            Action::Shutdown => {
-                real.shutdown();
-                Did::Shutdown
-            }
-            Action::Panic => return None,
-        })
-    }
-
-    fn pick(&self, pick: Pick) -> Option<usize> {
-        usize::from(pick).checked_rem(lock(&self.asked).len())
-    }
-
-    fn poll(&self, number: usize) -> Option<Poll<Answer>> {
-        let mut asked = lock(&self.asked)[number].take()?;
-        let waker = Waker::from(asked.task.clone());
-        let poll = Pin::new(&mut asked.request).poll(&mut Context::from_waker(&waker));
-        if poll.is_pending() {
-            lock(&self.asked)[number] = Some(asked);
-        }
-        Some(poll.map_ok(|response| response.0))
-    }
-
-    fn look(&self, real: &Real) -> Seen {
-        let mut pending = Vec::new();
-        let list = |id: &u8| {
-            pending.push(*id);
-            false
-        };
-        assert_eq!(real.fail_where(list, |_| unreachable!("none is wanted")), 0);
-        pending.sort_unstable();
-        Seen {
-            common: common!(real),
-            pending,
-            late: real.late(),
-            unknown: real.unknown(),
-        }
-    }
-}
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Poll;
 
 /// What has ended a request, or is just being told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,6 +34,8 @@ enum By {
 struct Known {
     /// It was polled and told to wait, and its task has not been woken since.
     awaited: bool,
+    /// Of its tasks, the one that polled it last.
+    turn: usize,
     /// What it will say.
     coming: Option<Answer>,
     /// What it says.
@@ -302,7 +44,8 @@ struct Known {
 
 /// Both, side by side.
 struct Pair {
-    real: Real,
+    /// `None` once it is dropped.
+    real: Option<Real>,
     shared: Arc<Shared>,
     model: Waiting,
     /// The number of the last request with each id, and the id of each number.
@@ -343,7 +86,7 @@ impl Pair {
         });
         assert!(shared.real.set(real.downgrade()).is_ok());
         Self {
-            real,
+            real: Some(real),
             shared,
             model: Waiting::new(choices, clock, jobs),
             last: BTreeMap::new(),
@@ -363,10 +106,11 @@ impl Pair {
     fn call(&mut self, call: Call) {
         let before = self.model.stats.expired;
         let mut expired = None;
+        let real = self.real.clone().expect("it is not dropped");
         match call {
             Call::Do(action) => {
                 // What fails others says so when it begins. The others have ended when user code hears of it.
-                match self.shared.perform(&self.real, &action, false) {
+                match self.shared.perform(&real, &action, false) {
                     Some(did @ Did::Fail(_)) => {
                         self.replay();
                         self.did(did, false);
@@ -382,12 +126,12 @@ impl Pair {
                 self.model.pass_time(span);
                 self.model.begin_pass();
                 self.expired();
-                expired = Some(self.real.advance());
+                expired = Some(real.advance());
                 self.replay();
             }
             Call::Run(which, by_drop) => self.run(which, by_drop),
         }
-        let seen = self.shared.look(&self.real);
+        let seen = self.shared.look(&real);
         self.notice(&seen);
         self.end_call();
         self.model.end_call(before, expired);
@@ -445,7 +189,7 @@ impl Pair {
         let events = std::mem::take(&mut *lock(&self.shared.log));
         for event in events {
             match event {
-                Event::Woken(number, seen) => self.woken(number, seen),
+                Event::Woken(number, turn, seen) => self.woken(number, turn, seen),
                 Event::Failing(below) => {
                     self.remembered.next_moment();
                     let pending = (0..below).filter_map(|id| Some((id, self.pending(id)?)));
@@ -476,7 +220,9 @@ impl Pair {
         assert!(self.inside.is_empty());
     }
 
-    fn woken(&mut self, number: usize, seen: Option<Seen>) {
+    fn woken(&mut self, number: usize, turn: usize, seen: Option<Seen>) {
+        let known = self.known.get(&number);
+        assert!(known.is_some_and(|known| known.turn == turn));
         let by = match self.to_wake.remove(&number) {
             Some(by) => by,
             None => {
@@ -618,7 +364,7 @@ impl Pair {
                 assert!(not_asked.is_empty(), "no response for {not_asked:?}");
                 assert_eq!(failed, all);
             }
-            Did::Poll(number, poll) => self.polled(number, poll),
+            Did::Poll(number, turn, poll) => self.polled(number, turn, poll),
             Did::Drop(number) => {
                 self.known.remove(&number).expect("it was there");
                 if self.model.running.contains_key(&number) {
@@ -651,7 +397,7 @@ impl Pair {
         self.remembered.next_moment();
     }
 
-    fn polled(&mut self, number: usize, poll: Poll<Answer>) {
+    fn polled(&mut self, number: usize, turn: usize, poll: Poll<Answer>) {
         let known = self.known.get_mut(&number).expect("it was there");
         match poll {
             Poll::Ready(answer) => {
@@ -667,7 +413,7 @@ impl Pair {
             }
             Poll::Pending => {
                 assert_eq!(known.answer, None, "{number}");
-                known.awaited = true;
+                (known.awaited, known.turn) = (true, turn);
                 self.model.silent.remove(&number);
                 if let Some(by) = self.in_silence.remove(&number) {
                     self.to_wake.insert(number, by);
@@ -705,10 +451,8 @@ impl Pair {
         if !self.model.closed {
             self.did(Did::Shutdown, false);
         }
-        let (clock, jobs) = (self.model.clock.clone(), self.model.jobs.clone());
-        let other = Requests::builder("other").hasher(Hashing::All).clock(clock);
-        let other = other.reaper(request_purgatory::threads::Reaper::Manual);
-        self.real = other.build().expect("no threads to refuse");
+        let jobs = self.model.jobs.clone();
+        drop(self.real.take());
         let kept = self.model.ended.keys().copied().collect::<Vec<_>>();
         while jobs.kept() > 0 {
             jobs.run(0, false);
@@ -717,54 +461,12 @@ impl Pair {
         kept.iter().for_each(|number| self.heard(*number));
         self.end_call();
         for number in self.known.keys().copied().collect::<Vec<_>>() {
-            let poll = self.shared.poll(number).expect("it is there");
+            let (turn, poll) = self.shared.poll(number, false).expect("it is there");
             assert!(poll.is_ready(), "{number} has no answer");
-            self.polled(number, poll);
+            self.polled(number, turn, poll);
         }
         assert_eq!(self.shared.alive.living(), 0);
     }
-}
-
-fn action(depth: u32) -> BoxedStrategy<Action> {
-    let id = || 0..IDS;
-    let pick = any::<Pick>;
-    let request = (id(), span(), prop::bool::weighted(0.6), plan(depth));
-    prop_oneof![
-        8 => request.prop_map(|(id, timeout, polled, plan)| Action::Request(id, timeout, polled, plan)),
-        4 => id().prop_map(Action::Respond),
-        2 => (id(), span()).prop_map(|(id, timeout)| Action::Touch(id, timeout)),
-        1 => (0..=IDS, plan(depth)).prop_map(|(below, plan)| Action::Fail(below, plan)),
-        5 => pick().prop_map(Action::Poll),
-        2 => pick().prop_map(Action::Drop),
-    ]
-    .boxed()
-}
-
-/// What a waker or a closure does, with wakers and closures within it.
-fn plan(depth: u32) -> BoxedStrategy<Plan> {
-    if depth == 0 {
-        return Just(Vec::new()).boxed();
-    }
-    let action = prop_oneof![
-        24 => action(depth - 1),
-        3 => Just(Action::Advance),
-        2 => Just(Action::Panic),
-        1 => Just(Action::Shutdown),
-    ];
-    prop_oneof![
-        1 => Just(Vec::new()),
-        1 => prop::collection::vec(action, 1..4),
-    ]
-    .boxed()
-}
-
-fn call() -> impl Strategy<Value = Call> {
-    prop_oneof![
-        22 => action(2).prop_map(Call::Do),
-        2 => jump().prop_map(Call::Pass),
-        4 => jump().prop_map(Call::Advance),
-        2 => (any::<usize>(), any::<bool>()).prop_map(|(which, by_drop)| Call::Run(which, by_drop)),
-    ]
 }
 
 #[test]
