@@ -165,7 +165,7 @@ impl<W: Tested> Pair<W> {
     fn new(choices: Choices, runs: Runs) -> Self {
         let jobs = Jobs::new(runs);
         let (other, _) = chosen!(builder::<(), W>("other"), choices);
-        let other = other.max_parked(1).build(drop);
+        let other = other.max_parked(1).wheel_size(2).build(drop);
         let other = other.expect("no threads to refuse");
         let foreign = other.start(Duration::ZERO, ()).ok();
         let shared = Arc::new(Shared {
