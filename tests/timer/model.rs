@@ -19,6 +19,8 @@ use std::time::Duration;
 enum Action {
     /// With what its callback does.
     Start(Span, Vec<Action>),
+    /// So many, without a plan.
+    StartMany(Span, usize),
     Stop(Index),
     Reset(Index, Span),
     Advance,
@@ -53,6 +55,7 @@ enum Did {
     Reset(usize, Duration, bool),
     Advance(usize),
     Shutdown(Vec<usize>),
+    Many(Vec<Did>),
 }
 
 /// All that can be asked without changing anything.
@@ -116,6 +119,11 @@ impl<W: Tested> Shared<W> {
                 let started = started.map_err(|(reason, back)| (reason, back.number));
                 lock(&self.ids).push(started.ok());
                 Did::Start(number, timeout, started.map(|_| ()))
+            }
+            Action::StartMany(span, count) => {
+                let start = Action::Start(*span, Vec::new());
+                let all = (0..*count).filter_map(|_| self.perform(timer, &start));
+                Did::Many(all.collect())
             }
             Action::Stop(index) => {
                 let (number, id) = self.pick(*index)?;
@@ -261,6 +269,7 @@ impl<W: Tested> Pair<W> {
                 model.are_gone();
                 model.closed = true;
             }
+            Some(Did::Many(all)) => all.into_iter().for_each(|did| self.did(Some(did))),
             Some(Did::Reset(..)) | None => {}
         }
     }
@@ -316,11 +325,18 @@ fn plan(depth: u32) -> BoxedStrategy<Vec<Action>> {
     .boxed()
 }
 
+/// Mostly a few, now and then more than are expired at a time.
+fn several() -> impl Strategy<Value = Action> {
+    let count = prop_oneof![5 => 1..8_usize, 1 => 60..140_usize];
+    (span(), count).prop_map(|(timeout, count)| Action::StartMany(timeout, count))
+}
+
 fn call() -> impl Strategy<Value = Call> {
     let index = any::<Index>;
     prop_oneof![
         12 => (span(), plan(2))
             .prop_map(|(timeout, plan)| Call::Do(Action::Start(timeout, plan))),
+        1 => several().prop_map(Call::Do),
         3 => index().prop_map(|index| Call::Do(Action::Stop(index))),
         4 => (index(), span()).prop_map(|(index, timeout)| Call::Do(Action::Reset(index, timeout))),
         2 => jump().prop_map(Call::Pass),

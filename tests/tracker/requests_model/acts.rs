@@ -29,7 +29,8 @@ pub(crate) type Pick = u16;
 pub(crate) enum Action {
     /// Whether it is polled at once, and what its waker does.
     Request(u8, Span, bool, Plan),
-    Respond(u8),
+    /// With what the destructor of a response does that nobody gets.
+    Respond(u8, Plan),
     Touch(u8, Span),
     /// Every request with an id below fails; and what is done when the response of each is made.
     Fail(u8, Plan),
@@ -56,10 +57,33 @@ pub(crate) enum Call {
 }
 
 /// A response, known by its number.
-pub(crate) struct Response(
-    pub(crate) usize,
-    #[expect(dead_code, reason = "it is there to be counted")] Token,
-);
+pub(crate) struct Response {
+    pub(crate) number: usize,
+    /// What its destructor does, unless somebody gets it.
+    pub(crate) plan: Plan,
+    pub(crate) shared: Weak<Shared>,
+    _alive: Token,
+}
+
+impl Response {
+    fn got(mut self) -> usize {
+        self.plan.clear();
+        self.number
+    }
+}
+
+impl Drop for Response {
+    fn drop(&mut self) {
+        let shared = self.shared.upgrade().filter(|_| !self.plan.is_empty());
+        let real = shared
+            .as_ref()
+            .and_then(|shared| shared.real.get()?.upgrade());
+        if let (Some(shared), Some(real)) = (shared, real) {
+            shared.log(Event::Dropped(shared.look(&real)));
+            shared.follow(&real, &self.plan, false);
+        }
+    }
+}
 
 pub(crate) type Answer = Result<usize, WaitError>;
 
@@ -98,7 +122,9 @@ pub(crate) enum Event {
     /// It asks for the response of this id.
     Asked(u8, Seen),
     Did(Did, Seen),
-    /// The waker or the closure that began last, and has not ended, ends.
+    /// The destructor of a response begins.
+    Dropped(Seen),
+    /// The waker, closure or destructor that began last, and has not ended, ends.
     Returned,
     Panicked,
 }
@@ -155,8 +181,13 @@ impl Shared {
         lock(&self.log).push(event);
     }
 
-    pub(crate) fn response(&self, number: usize) -> Response {
-        Response(number, self.alive.token(number as u64))
+    fn response(self: &Arc<Self>, number: usize, plan: &Plan) -> Response {
+        Response {
+            number,
+            plan: plan.clone(),
+            shared: Arc::downgrade(self),
+            _alive: self.alive.token(number as u64),
+        }
     }
 
     /// Does what is planned, inside a call.
@@ -205,16 +236,16 @@ impl Shared {
                 }
                 Did::Request(id, number, timeout, result)
             }
-            Action::Respond(id) => {
+            Action::Respond(id, ref plan) => {
                 let response = *lock(&self.responses);
                 *lock(&self.responses) += 1;
                 let last = lock(&self.last).get(&id).copied();
                 lock(&self.answered_inside).extend(last.filter(|_| inside));
-                let respond = AssertUnwindSafe(|| real.respond(&id, self.response(response)));
+                let respond = AssertUnwindSafe(|| real.respond(&id, self.response(response, plan)));
                 let responded = catch_unwind(respond).ok().map(|responded| match responded {
                     Responded::Delivered => Responded::Delivered,
-                    Responded::Late(back) => Responded::Late(back.0),
-                    Responded::Unknown(back) => Responded::Unknown(back.0),
+                    Responded::Late(back) => Responded::Late(back.got()),
+                    Responded::Unknown(back) => Responded::Unknown(back.got()),
                 });
                 Did::Respond(id, response, responded)
             }
@@ -227,7 +258,7 @@ impl Shared {
                 let response = |id: &u8| {
                     self.log(Event::Asked(*id, self.look(real)));
                     self.follow(real, plan, true);
-                    self.response(FAILED + usize::from(*id))
+                    self.response(FAILED + usize::from(*id), &Vec::new())
                 };
                 Did::Fail(match below {
                     IDS => real.fail_all_with(response),
@@ -273,7 +304,7 @@ impl Shared {
         if poll.is_pending() {
             lock(&self.asked)[number] = Some(asked);
         }
-        Some((turn, poll.map_ok(|response| response.0)))
+        Some((turn, poll.map_ok(Response::got)))
     }
 
     pub(crate) fn look(&self, real: &Real) -> Seen {
@@ -299,11 +330,11 @@ pub(crate) fn action(depth: u32) -> BoxedStrategy<Action> {
     let request = (id(), span(), prop::bool::weighted(0.6), plan(depth));
     prop_oneof![
         8 => request.prop_map(|(id, timeout, polled, plan)| Action::Request(id, timeout, polled, plan)),
-        4 => id().prop_map(Action::Respond),
+        4 => (id(), plan(depth)).prop_map(|(id, plan)| Action::Respond(id, plan)),
         2 => (id(), span()).prop_map(|(id, timeout)| Action::Touch(id, timeout)),
         1 => (0..=IDS, plan(depth)).prop_map(|(below, plan)| Action::Fail(below, plan)),
         5 => (pick(), any::<bool>()).prop_map(|(pick, anew)| Action::Poll(pick, anew)),
-        2 => pick().prop_map(Action::Drop),
+        3 => pick().prop_map(Action::Drop),
     ]
     .boxed()
 }
