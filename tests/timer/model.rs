@@ -314,7 +314,7 @@ fn plan(depth: u32) -> BoxedStrategy<Vec<Action>> {
         12 => (span(), plan(depth - 1)).prop_map(|(timeout, plan)| Action::Start(timeout, plan)),
         8 => index().prop_map(Action::Stop),
         8 => (index(), span()).prop_map(|(index, timeout)| Action::Reset(index, timeout)),
-        4 => Just(Action::Advance),
+        6 => Just(Action::Advance),
         3 => Just(Action::Panic),
         1 => Just(Action::Shutdown),
     ];
@@ -327,7 +327,7 @@ fn plan(depth: u32) -> BoxedStrategy<Vec<Action>> {
 
 /// Mostly a few, now and then more than are expired at a time.
 fn several() -> impl Strategy<Value = Action> {
-    let count = prop_oneof![5 => 1..8_usize, 1 => 60..140_usize];
+    let count = prop_oneof![4 => 1..8_usize, 1 => 70..140_usize];
     (span(), count).prop_map(|(timeout, count)| Action::StartMany(timeout, count))
 }
 
