@@ -1,5 +1,5 @@
-//! G5, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on `Requests`, from outside, from wakers and
-//! destructors, and from the closure that fails requests, and on a map by id must give each request the same answer, each
+//! G5, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on `Requests`, from outside, from wakers, from
+//! destructors and from the closure that fails requests, and on a map by id must give each request the same answer, each
 //! task its wake-up, and the same counts, whoever wakes the tasks of requests that expire.
 
 mod acts;
