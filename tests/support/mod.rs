@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test target uses its own part")]
 
 pub(crate) mod bell;
+pub(crate) mod expiries;
+pub(crate) mod hashing;
 pub(crate) mod keys;
 pub(crate) mod noise;
 pub(crate) mod spans;

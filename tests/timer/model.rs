@@ -1,372 +1,363 @@
-//! G9, G10, G16, G17, G18 against a model: any sequence of calls, from outside and from callbacks, must do what it does
-//! to a sorted map of deadlines.
+//! G9, G10, G12, G16, G17, G18 against a model: any sequence of calls, from outside and from callbacks, must do what it
+//! does to a sorted map of deadlines, whoever runs the callbacks.
 
-use crate::support::lock;
+use crate::support::expiries::{Common, Jobs, Runs, Waiting, common, for_any, runs};
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
+use crate::support::{Mint, Token, lock};
 use crate::{Tested, builder};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use proptest::test_runner::TestRunner;
 use request_purgatory::{
-    Timer, purgatory::RejectReason, purgatory::Rejected, time::Clock, time::ManualClock,
+    Timer, purgatory::RejectReason, purgatory::Rejected, purgatory::WeakRef, time::Timestamp,
     timer::TimerId,
 };
-use request_purgatory::{purgatory::WeakRef, time::Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// What a callback does.
-#[derive(Debug, Clone, Copy)]
-enum Plan {
-    Start(Span),
+/// What is done to a timer, from outside or by a callback.
+#[derive(Debug, Clone)]
+enum Action {
+    /// With what its callback does.
+    Start(Span, Vec<Action>),
+    /// So many, without a plan.
+    StartMany(Span, usize),
     Stop(Index),
     Reset(Index, Span),
+    Advance,
+    Shutdown,
+    /// Of a callback.
+    Panic,
 }
 
 #[derive(Debug, Clone)]
 enum Call {
-    Start(Span, Option<Plan>),
-    Stop(Index),
-    Reset(Index, Span),
+    Do(Action),
     /// The clock moves, and no thread drives the timer.
     Pass(Span),
     /// The clock moves, and the timer is driven.
     Advance(Span),
-    Shutdown,
+    /// One of the jobs that an executor keeps is run, or dropped.
+    Run(usize, bool),
 }
 
 struct Payload {
     number: usize,
-    plan: Option<Plan>,
+    plan: Vec<Action>,
+    _alive: Token,
 }
 
-/// What callbacks saw, in the order in which they did.
+/// An action, and what came of it.
+#[derive(Debug)]
+enum Did {
+    /// A refusal gives a payload back.
+    Start(usize, Duration, Result<(), (RejectReason, usize)>),
+    Stop(usize, Option<usize>),
+    Reset(usize, Duration, bool),
+    Advance(usize),
+    Shutdown(Vec<usize>),
+    Many(Vec<Did>),
+}
+
+/// All that can be asked without changing anything.
+#[derive(Debug)]
+struct Seen {
+    common: Common,
+    /// Of each timer, the deadline and the rest.
+    times: Vec<(Option<Timestamp>, Option<Duration>)>,
+}
+
+/// What callbacks did and saw, in the order in which they did. (They see nothing of a timer that is dropped.)
 #[derive(Debug)]
 enum Event {
-    Expired(usize),
-    Started(usize, Duration, Result<TimerId, Refusal>),
-    Stopped(usize, Option<usize>),
-    Reset(usize, Duration, bool),
-}
-
-/// Why a start was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
-    Full,
-    ShutDown,
-    TooLong,
-}
-
-fn refusal(rejected: Rejected<Payload>) -> Refusal {
-    match rejected.reason() {
-        RejectReason::Full => Refusal::Full,
-        RejectReason::ShutDown => Refusal::ShutDown,
-        RejectReason::TooLong => Refusal::TooLong,
-        other => panic!("{other:?}"),
-    }
+    Told(usize, Option<Seen>),
+    Did(Did, Seen),
+    Panicked,
 }
 
 /// What callbacks need.
 struct Shared<W: Tested> {
     timer: OnceLock<WeakRef<Timer<Payload, W>>>,
+    /// By number. That of number 0 is an id of another timer; there is none of those that were refused.
     ids: Mutex<Vec<Option<TimerId>>>,
     log: Mutex<Vec<Event>>,
     tick: Duration,
+    alive: Mint,
 }
 
 impl<W: Tested> Shared<W> {
-    fn expire(&self, payload: Payload) {
-        lock(&self.log).push(Event::Expired(payload.number));
-        let timer = self.timer.get().and_then(WeakRef::upgrade);
-        let timer = timer.expect("it lives while it is driven");
-        let event = match payload.plan {
-            None => return,
-            Some(Plan::Start(span)) => {
-                let number = lock(&self.ids).len();
-                let timeout = span.of(self.tick);
-                let started = timer.start(timeout, Payload { number, plan: None });
-                let started = started.map_err(refusal);
-                lock(&self.ids).push(started.ok());
-                Event::Started(number, timeout, started)
-            }
-            Some(Plan::Stop(index)) => match self.pick(index) {
-                Some((number, id)) => {
-                    let got = timer.stop(id).map(|payload| payload.number);
-                    Event::Stopped(number, got)
-                }
-                None => return,
-            },
-            Some(Plan::Reset(index, span)) => match self.pick(index) {
-                Some((number, id)) => {
-                    let timeout = span.of(self.tick);
-                    Event::Reset(number, timeout, timer.reschedule(id, timeout))
-                }
-                None => return,
-            },
-        };
+    fn log(&self, event: Event) {
         lock(&self.log).push(event);
+    }
+
+    fn expire(&self, payload: Payload) {
+        let timer = self.timer.get().and_then(WeakRef::upgrade);
+        let seen = timer.as_ref().map(|timer| self.look(timer));
+        self.log(Event::Told(payload.number, seen));
+        let Some(timer) = timer else { return };
+        for action in &payload.plan {
+            if matches!(action, Action::Panic) {
+                self.log(Event::Panicked);
+                std::panic::panic_any("intended");
+            }
+            if let Some(did) = self.perform(&timer, action) {
+                let seen = self.look(&timer);
+                self.log(Event::Did(did, seen));
+            }
+        }
+    }
+
+    fn perform(&self, timer: &Timer<Payload, W>, action: &Action) -> Option<Did> {
+        Some(match action {
+            Action::Start(span, plan) => {
+                let (timeout, number) = (span.of(self.tick), lock(&self.ids).len());
+                let payload = Payload {
+                    number,
+                    plan: plan.clone(),
+                    _alive: self.alive.token(number as u64),
+                };
+                let started = timer.start(timeout, payload).map_err(Rejected::into_parts);
+                let started = started.map_err(|(reason, back)| (reason, back.number));
+                lock(&self.ids).push(started.ok());
+                Did::Start(number, timeout, started.map(|_| ()))
+            }
+            Action::StartMany(span, count) => {
+                let start = Action::Start(*span, Vec::new());
+                let all = (0..*count).filter_map(|_| self.perform(timer, &start));
+                Did::Many(all.collect())
+            }
+            Action::Stop(index) => {
+                let (number, id) = self.pick(*index)?;
+                Did::Stop(number, timer.stop(id).map(|payload| payload.number))
+            }
+            Action::Reset(index, span) => {
+                let ((number, id), timeout) = (self.pick(*index)?, span.of(self.tick));
+                Did::Reset(number, timeout, timer.reschedule(id, timeout))
+            }
+            Action::Advance => Did::Advance(timer.advance()),
+            Action::Shutdown => {
+                let remains = timer.shutdown().into_iter();
+                Did::Shutdown(remains.map(|payload| payload.number).collect())
+            }
+            Action::Panic => return None,
+        })
     }
 
     /// The timer meant by `index`, whatever became of it.
     fn pick(&self, index: Index) -> Option<(usize, TimerId)> {
         let ids = lock(&self.ids);
-        if ids.is_empty() {
-            return None;
-        }
         let number = index.index(ids.len());
         ids[number].map(|id| (number, id))
+    }
+
+    fn look(&self, timer: &Timer<Payload, W>) -> Seen {
+        let ids = lock(&self.ids);
+        let times = ids.iter().map(|id| match *id {
+            Some(id) => (timer.deadline(id), timer.remaining(id)),
+            None => (None, None),
+        });
+        Seen {
+            common: common!(timer),
+            times: times.collect(),
+        }
     }
 }
 
 /// Both, side by side.
 struct Pair<W: Tested> {
-    choices: Choices,
-    clock: ManualClock,
     real: Timer<Payload, W>,
     shared: Arc<Shared<W>>,
-    /// The deadline of each that runs; `None` never fires.
-    running: BTreeMap<usize, Option<u64>>,
-    closed: bool,
+    model: Waiting,
 }
 
 impl<W: Tested> Pair<W> {
-    fn new(choices: Choices) -> Self {
+    fn new(choices: Choices, runs: Runs) -> Self {
+        let jobs = Jobs::new(runs);
+        let (other, _) = chosen!(builder::<(), W>("other"), choices);
+        let other = other.max_parked(1).wheel_size(2).build(drop);
+        let other = other.expect("no threads to refuse");
+        let foreign = other.start(Duration::ZERO, ()).ok();
         let shared = Arc::new(Shared {
             timer: OnceLock::new(),
-            ids: Mutex::default(),
+            ids: Mutex::new(vec![foreign]),
             log: Mutex::default(),
             tick: choices.tick,
+            alive: Mint::default(),
         });
         let (builder, clock) = chosen!(builder::<Payload, W>("model"), choices);
         let callback = shared.clone();
         let real = builder
+            .dispatch(jobs.dispatch())
             .build(move |payload| callback.expire(payload))
             .expect("no threads to refuse");
         assert!(shared.timer.set(real.downgrade()).is_ok());
         Self {
-            choices,
-            clock,
             real,
             shared,
-            running: BTreeMap::new(),
-            closed: false,
+            model: Waiting::new(choices, clock, jobs),
         }
-    }
-
-    fn now(&self) -> Duration {
-        self.clock.now().since_origin()
-    }
-
-    fn deadline(&self, timeout: Duration) -> Option<u64> {
-        self.choices.deadline(self.now(), timeout)
-    }
-
-    fn is_due(&self, number: usize) -> bool {
-        let now = self.choices.tick_at(self.now());
-        let deadline = self.running.get(&number).copied().flatten();
-        deadline.is_some_and(|deadline| deadline <= now)
     }
 
     fn call(&mut self, call: Call) {
-        let tick = self.choices.tick;
+        let before = self.model.stats.expired;
+        let mut expired = None;
         match call {
-            Call::Start(span, plan) => {
-                let number = lock(&self.shared.ids).len();
-                let timeout = span.of(tick);
-                let started = self.real.start(timeout, Payload { number, plan });
-                let started = started.map_err(refusal);
-                lock(&self.shared.ids).push(started.ok());
-                self.started(number, started, timeout);
+            Call::Do(action) => {
+                let did = self.shared.perform(&self.real, &action);
+                self.did(did);
             }
-            Call::Stop(index) => {
-                if let Some((number, id)) = self.shared.pick(index) {
-                    let got = self.real.stop(id).map(|payload| payload.number);
-                    let expected = self.running.remove(&number).map(|_| number);
-                    assert_eq!(got, expected);
-                }
-            }
-            Call::Reset(index, span) => {
-                if let Some((number, id)) = self.shared.pick(index) {
-                    let timeout = span.of(tick);
-                    let result = self.real.reschedule(id, timeout);
-                    let running = self.running.contains_key(&number);
-                    assert!(if result {
-                        running
-                    } else {
-                        !running || !W::ENDLESS
-                    });
-                    self.was_reset(number, timeout, result);
-                }
-            }
-            Call::Pass(span) => self.clock.advance(span.of(tick)),
+            Call::Pass(span) => self.model.pass_time(span),
             Call::Advance(span) => {
-                self.clock.advance(span.of(tick));
-                self.advance();
+                self.model.pass_time(span);
+                self.model.begin_pass();
+                expired = Some(self.real.advance());
             }
-            Call::Shutdown => {
-                let remains = self.real.shutdown().into_iter();
-                let remains = remains.map(|payload| payload.number);
-                let remains = remains.collect::<BTreeSet<_>>();
-                assert!(remains.iter().eq(self.running.keys()));
-                self.running.clear();
-                self.closed = true;
-            }
+            Call::Run(which, by_drop) => self.model.jobs.run(which, by_drop),
         }
+        self.replay();
+        self.model.end_call(before, expired);
+        let alive = self.model.running.len() + self.model.ended.len();
+        assert_eq!(self.shared.alive.living(), alive as u64);
+        let seen = self.shared.look(&self.real);
+        self.compare(seen);
     }
 
-    fn started(&mut self, number: usize, result: Result<TimerId, Refusal>, timeout: Duration) {
-        let max = self.choices.max_parked;
-        let full = max.is_some_and(|max| self.running.len() >= max);
-        match result {
-            Ok(_) if !self.closed && !full => {
-                self.running.insert(number, self.deadline(timeout));
-            }
-            Err(Refusal::ShutDown) if self.closed => {}
-            Err(Refusal::Full) if full => {}
-            Err(Refusal::TooLong) if !W::ENDLESS && !full && !self.closed => {}
-            other => panic!("{other:?}, full: {full}"),
-        }
-    }
-
-    fn was_reset(&mut self, number: usize, timeout: Duration, done: bool) {
-        let deadline = self.deadline(timeout);
-        if done {
-            let old = self.running.insert(number, deadline);
-            assert!(old.is_some(), "it was gone");
-        }
-    }
-
-    fn advance(&mut self) {
-        let due = |number: &usize| self.is_due(*number);
-        let mut must = self
-            .running
-            .keys()
-            .copied()
-            .filter(due)
-            .collect::<BTreeSet<_>>();
-        let returned = self.real.advance();
-        let mut expired = 0;
+    /// Goes through what callbacks did meanwhile.
+    fn replay(&mut self) {
         let events = std::mem::take(&mut *lock(&self.shared.log));
         for event in events {
             match event {
-                Event::Expired(number) => {
-                    // One that a callback started or reset is for the next pass, however close.
-                    assert!(must.remove(&number), "{number} expired early");
-                    assert!(self.running.remove(&number).is_some(), "ended twice");
-                    expired += 1;
+                Event::Told(number, seen) => {
+                    self.model.told(number);
+                    self.compare(seen.expect("the timer is there"));
                 }
-                Event::Started(number, timeout, result) => {
-                    self.started_in_callback(number, result, timeout);
+                Event::Did(did, seen) => {
+                    self.did(Some(did));
+                    self.compare(seen);
                 }
-                Event::Stopped(number, Some(got)) => {
-                    assert_eq!(got, number);
-                    assert!(self.running.remove(&number).is_some(), "it was gone");
-                    must.remove(&number);
-                }
-                // It may be expiring, its callback to come.
-                Event::Stopped(number, None) => {
-                    let expiring = must.contains(&number);
-                    assert!(expiring || !self.running.contains_key(&number));
-                }
-                Event::Reset(number, timeout, result) => {
-                    let running = self.running.contains_key(&number);
-                    let expiring = must.contains(&number);
-                    assert!(if result {
-                        running
-                    } else {
-                        !running || expiring || !W::ENDLESS
-                    });
-                    self.was_reset(number, timeout, result);
-                    if result {
-                        must.remove(&number);
-                    }
-                }
+                Event::Panicked => self.model.stats.panicked += 1,
             }
         }
-        assert!(must.is_empty(), "{must:?} did not fire");
-        assert_eq!(returned, expired);
+        self.model.returned();
     }
 
-    /// Payloads that expired in the same slice have freed their places before their callbacks are heard of.
-    fn started_in_callback(
-        &mut self,
-        number: usize,
-        result: Result<TimerId, Refusal>,
-        timeout: Duration,
-    ) {
-        match result {
-            Ok(_) => {
-                self.running.insert(number, self.deadline(timeout));
+    fn did(&mut self, did: Option<Did>) {
+        let model = &mut self.model;
+        match did {
+            Some(Did::Start(number, timeout, result)) => {
+                let full = model.is_full() == Some(true);
+                match result {
+                    Ok(()) if !model.closed && !full => return model.start(number, timeout),
+                    Err((RejectReason::ShutDown, back)) if model.closed => assert_eq!(back, number),
+                    Err((RejectReason::Full, back)) if full => assert_eq!(back, number),
+                    Err((RejectReason::TooLong, back)) if !W::ENDLESS => assert_eq!(back, number),
+                    other => panic!("{other:?}, full: {full}"),
+                }
+                model.stats.rejected += 1;
             }
-            Err(Refusal::Full) => assert!(self.choices.max_parked.is_some()),
-            Err(Refusal::TooLong) => assert!(!W::ENDLESS),
-            Err(Refusal::ShutDown) => panic!("it is not shut down"),
+            Some(Did::Stop(number, Some(back))) => {
+                assert_eq!(back, number);
+                model.end(number);
+                model.stats.cancelled += 1;
+            }
+            Some(Did::Stop(number, None)) => model.is_gone(number),
+            Some(Did::Reset(number, timeout, true)) => model.reschedule(number, timeout),
+            Some(Did::Reset(number, _, false)) if W::ENDLESS => model.is_gone(number),
+            Some(Did::Advance(expired)) => model.nested_pass(expired),
+            Some(Did::Shutdown(remains)) => {
+                model.stats.shut_down += remains.len() as u64;
+                remains.into_iter().for_each(|number| model.end(number));
+                model.are_gone();
+                model.closed = true;
+            }
+            Some(Did::Many(all)) => all.into_iter().for_each(|did| self.did(Some(did))),
+            Some(Did::Reset(..)) | None => {}
         }
     }
 
-    /// All that can be asked without changing anything.
-    fn compare(&self) {
-        assert!(
-            lock(&self.shared.log).is_empty(),
-            "an expiry out of the blue"
-        );
-        assert_eq!(self.real.is_shut_down(), self.closed);
-        assert_eq!(self.real.stats().parked, self.running.len());
-        let earliest = self.running.values().flatten().min();
-        let next = self.real.next_deadline();
-        assert_eq!(next.is_some(), earliest.is_some());
-        if let (Some(next), Some(&earliest)) = (next, earliest) {
-            assert!(next <= self.choices.timestamp(earliest), "{next:?}");
+    fn compare(&mut self, seen: Seen) {
+        for (number, times) in seen.times.into_iter().enumerate() {
+            if times.0.is_none() && self.model.is_due(number) {
+                self.model.is_gone(number);
+            }
+            assert_eq!(times, self.model.times(number), "{number}");
         }
-        let now = Timestamp::from_origin(self.now());
-        for (number, id) in lock(&self.shared.ids).iter().enumerate() {
-            let Some(id) = *id else { continue };
-            let deadline = self.running.get(&number).copied().flatten();
-            let deadline = deadline.map(|tick| self.choices.timestamp(tick));
-            assert_eq!(self.real.deadline(id), deadline);
-            let remaining = deadline.map(|at| at.saturating_since(now));
-            assert_eq!(self.real.remaining(id), remaining);
+        self.model.compare(&seen.common);
+    }
+
+    /// The last handle is dropped: what runs is dropped with it, and what has expired is told.
+    fn drop_timer(self) {
+        let Self { shared, model, .. } = self;
+        drop(self.real);
+        assert_eq!(shared.alive.living(), model.ended.len() as u64);
+        while model.jobs.kept() > 0 {
+            model.jobs.run(0, false);
         }
+        let events = std::mem::take(&mut *lock(&shared.log)).into_iter();
+        let told = events.map(|event| match event {
+            Event::Told(number, None) => number,
+            other => panic!("{other:?}"),
+        });
+        let mut told = told.collect::<Vec<_>>();
+        told.sort_unstable();
+        assert!(told.iter().eq(model.ended.keys()));
+        assert_eq!(shared.alive.living(), 0);
     }
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+/// What a callback does, with callbacks within it.
+fn plan(depth: u32) -> BoxedStrategy<Vec<Action>> {
+    if depth == 0 {
+        return Just(Vec::new()).boxed();
+    }
+    let index = any::<Index>;
+    let action = prop_oneof![
+        12 => (span(), plan(depth - 1)).prop_map(|(timeout, plan)| Action::Start(timeout, plan)),
+        8 => index().prop_map(Action::Stop),
+        8 => (index(), span()).prop_map(|(index, timeout)| Action::Reset(index, timeout)),
+        6 => Just(Action::Advance),
+        3 => Just(Action::Panic),
+        1 => Just(Action::Shutdown),
+    ];
     prop_oneof![
-        span().prop_map(Plan::Start),
-        any::<Index>().prop_map(Plan::Stop),
-        (any::<Index>(), span()).prop_map(|(index, span)| Plan::Reset(index, span)),
+        2 => Just(Vec::new()),
+        1 => prop::collection::vec(action, 1..4),
     ]
+    .boxed()
+}
+
+/// Mostly a few, now and then more than are expired at a time.
+fn several() -> impl Strategy<Value = Action> {
+    let count = prop_oneof![4 => 1..8_usize, 1 => 70..140_usize];
+    (span(), count).prop_map(|(timeout, count)| Action::StartMany(timeout, count))
 }
 
 fn call() -> impl Strategy<Value = Call> {
     let index = any::<Index>;
     prop_oneof![
-        12 => (span(), prop::option::weighted(0.3, plan()))
-            .prop_map(|(timeout, plan)| Call::Start(timeout, plan)),
-        3 => index().prop_map(Call::Stop),
-        4 => (index(), span()).prop_map(|(index, timeout)| Call::Reset(index, timeout)),
+        12 => (span(), plan(2))
+            .prop_map(|(timeout, plan)| Call::Do(Action::Start(timeout, plan))),
+        1 => several().prop_map(Call::Do),
+        3 => index().prop_map(|index| Call::Do(Action::Stop(index))),
+        4 => (index(), span()).prop_map(|(index, timeout)| Call::Do(Action::Reset(index, timeout))),
         2 => jump().prop_map(Call::Pass),
         6 => jump().prop_map(Call::Advance),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(which, by_drop)| Call::Run(which, by_drop)),
     ]
 }
 
 pub(crate) fn g10_any_sequence_of_calls_does_what_a_sorted_map_does<W: Tested>() {
-    let mut runner = TestRunner::new(ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    });
-    let calls = prop::collection::vec(call(), 1..120);
-    let after = prop::collection::vec(call(), 0..10);
-    let result = runner.run(&(choices(), calls, after), |(choices, calls, after)| {
-        let mut pair = Pair::<W>::new(choices);
-        for call in calls.into_iter().chain([Call::Shutdown]).chain(after) {
-            pair.call(call);
-            pair.compare();
+    let all = || {
+        let calls = prop::collection::vec(call(), 1..120);
+        let after = prop::option::of(prop::collection::vec(call(), 0..10));
+        (choices(), runs(), calls, after)
+    };
+    for_any(all, |(choices, runs, calls, after)| {
+        let mut pair = Pair::<W>::new(choices, runs);
+        calls.into_iter().for_each(|call| pair.call(call));
+        if let Some(after) = after {
+            pair.call(Call::Do(Action::Shutdown));
+            after.into_iter().for_each(|call| pair.call(call));
         }
-        Ok(())
+        pair.drop_timer();
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
 }

@@ -1,292 +1,302 @@
-//! G5, G9, G10, G16, G17 against a model: any sequence of calls on a tracker and on a map of deadlines by key must give
-//! the same answers, the same expiries and the same counts.
+//! G5, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on a tracker, from outside and from callbacks,
+//! and on a map by key must give the same answers, the same expiries and the same counts, whoever runs the callbacks.
 
-use crate::support::lock;
-use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
+mod acts;
+
+use crate::support::expiries::{Jobs, Runs, Waiting, for_any, runs};
+use crate::support::hashing::{Hashing, hashing};
+use crate::support::spans::{Choices, choices, chosen};
+use crate::support::{Mint, lock};
+use acts::{Action, Call, Did, Event, KEYS, Real, Refused, Seen, Shared, call};
 use proptest::prelude::*;
-use request_purgatory::{
-    Tracker, purgatory::RejectReason, purgatory::Rejected, time::Clock, time::ManualClock,
-    time::Timestamp, tracker::FencingToken,
-};
+use request_purgatory::{Tracker, purgatory::RejectReason, tracker::FencingToken};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-const KEYS: u8 = 6;
-const FIRST: u64 = 1 << 32;
-
-#[derive(Debug, Clone)]
-enum Call {
-    Track(u8, Span),
-    TryTrack(u8, Span),
-    Complete(u8),
-    Touch(u8, Span),
-    /// By one of the key's tokens: the last one if the number is 0, else an older one.
-    TouchIf(u8, usize, Span),
-    CompleteIf(u8, usize),
-    ReplaceIf(u8, usize, Span),
-    /// The clock moves, and no thread drives the timer.
-    Pass(Span),
-    /// The clock moves, and the tracker is driven.
-    Advance(Span),
-    /// Every value of a key below goes, if it is of this parity.
-    Withdraw(u8, u32),
-    Shutdown,
-}
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Both, side by side.
 struct Pair {
-    choices: Choices,
-    clock: ManualClock,
-    real: Tracker<u8, u32>,
-    expired: Arc<Mutex<Vec<(u8, u32, FencingToken)>>>,
-    /// Value and deadline by key; `None` never expires.
-    kept: BTreeMap<u8, (u32, Option<u64>)>,
-    next_value: u32,
-    /// All tokens that each key has had, the last one at the end, and the highest of all.
-    tokens: BTreeMap<u8, Vec<FencingToken>>,
-    highest: u64,
-    closed: bool,
+    real: Real,
+    shared: Arc<Shared>,
+    model: Waiting,
+    /// The number and the token of the last value that was kept for each key. It is kept while it waits.
+    last: BTreeMap<u8, (usize, FencingToken)>,
+    /// The number of the first token, and how many were given out.
+    first: u64,
+    given: u64,
+    /// Of every value that was ever kept.
+    all: BTreeMap<usize, (u8, FencingToken)>,
 }
 
 impl Pair {
-    fn new(choices: Choices) -> Self {
-        let (builder, clock) = chosen!(Tracker::builder("model").first_token(FIRST), choices);
-        let expired = Arc::new(Mutex::new(Vec::new()));
-        let log = expired.clone();
-        let real = builder.build(move |key, value, token| lock(&log).push((key, value, token)));
+    fn new(choices: Choices, runs: Runs, hashing: Hashing, first: u64) -> Self {
+        let jobs = Jobs::new(runs);
+        let shared = Arc::new(Shared {
+            tracker: OnceLock::new(),
+            next: Mutex::default(),
+            tokens: Mutex::default(),
+            first,
+            log: Mutex::default(),
+            tick: choices.tick,
+            alive: Mint::default(),
+        });
+        let (builder, clock) = chosen!(Tracker::builder("model").first_token(first), choices);
+        let callback = shared.clone();
+        let real = builder.dispatch(jobs.dispatch()).hasher(hashing);
+        let real = real.build(move |key, value, token| callback.expire(key, value, token));
+        let real = real.expect("no threads to refuse");
+        assert!(shared.tracker.set(real.downgrade()).is_ok());
         Self {
-            choices,
-            clock,
-            real: real.expect("no threads to refuse"),
-            expired,
-            kept: BTreeMap::new(),
-            next_value: 0,
-            tokens: BTreeMap::new(),
-            highest: FIRST - 1,
-            closed: false,
+            real,
+            shared,
+            model: Waiting::new(choices, clock, jobs),
+            last: BTreeMap::new(),
+            first,
+            given: 0,
+            all: BTreeMap::new(),
         }
-    }
-
-    fn now(&self) -> Duration {
-        self.clock.now().since_origin()
-    }
-
-    fn deadline(&self, timeout: Duration) -> Option<u64> {
-        self.choices.deadline(self.now(), timeout)
     }
 
     fn call(&mut self, call: Call) {
-        let tick = self.choices.tick;
+        let before = self.model.stats.expired;
+        let mut expired = None;
         match call {
-            Call::Track(key, span) => self.track(key, span.of(tick), true),
-            Call::TryTrack(key, span) => self.track(key, span.of(tick), false),
-            Call::Complete(key) => {
-                let expected = self.kept.remove(&key).map(|(value, _)| value);
-                assert_eq!(self.real.complete(&key), expected);
+            Call::Do(action) => {
+                let did = self.shared.perform(&self.real, &action);
+                self.did(did.expect("it is not one of a callback"));
             }
-            Call::Touch(key, span) => {
-                let timeout = span.of(tick);
-                let kept = self.kept.contains_key(&key);
-                assert_eq!(self.real.reschedule(&key, timeout), kept);
-                let deadline = self.deadline(timeout);
-                if let Some(entry) = self.kept.get_mut(&key) {
-                    entry.1 = deadline;
-                }
-            }
-            Call::TouchIf(key, back, span) => {
-                let timeout = span.of(tick);
-                let (token, mine) = self.token(key, back);
-                assert_eq!(self.real.reschedule_if(&key, token, timeout), mine);
-                let deadline = self.deadline(timeout);
-                if let Some(entry) = self.kept.get_mut(&key).filter(|_| mine) {
-                    entry.1 = deadline;
-                }
-            }
-            Call::CompleteIf(key, back) => {
-                let (token, mine) = self.token(key, back);
-                let expected = mine.then(|| self.kept.remove(&key)).flatten();
-                let completed = self.real.complete_if(&key, token);
-                assert_eq!(completed, expected.map(|(value, _)| value));
-            }
-            Call::ReplaceIf(key, back, span) => self.replace(key, back, span.of(tick)),
-            Call::Pass(span) => self.clock.advance(span.of(tick)),
+            Call::Pass(span) => self.model.pass_time(span),
             Call::Advance(span) => {
-                self.clock.advance(span.of(tick));
-                self.advance();
+                self.model.pass_time(span);
+                self.model.begin_pass();
+                expired = Some(self.real.advance());
             }
-            Call::Withdraw(below, parity) => {
-                let wanted = |key: &u8, value: &u32| *key < below && value % 2 == parity;
-                let mut withdrawn = self.real.withdraw_where(wanted);
-                withdrawn.sort_unstable();
-                let before = std::mem::take(&mut self.kept).into_iter();
-                let gone: BTreeMap<_, _>;
-                (gone, self.kept) = before.partition(|(key, (value, _))| wanted(key, value));
-                let gone = gone.into_iter().map(|(key, (value, _))| (key, value));
-                assert!(withdrawn.into_iter().eq(gone));
+            Call::Run(which, by_drop) => self.model.jobs.run(which, by_drop),
+        }
+        self.replay();
+        self.model.end_call(before, expired);
+        let alive = self.model.running.len() + self.model.ended.len();
+        assert_eq!(self.shared.alive.living(), alive as u64);
+        self.compare(Shared::look(&self.real));
+    }
+
+    /// Goes through what callbacks did meanwhile.
+    fn replay(&mut self) {
+        let events = std::mem::take(&mut *lock(&self.shared.log));
+        for event in events {
+            match event {
+                Event::Told((key, number, token), seen) => {
+                    self.model.told(number);
+                    assert_eq!(self.all[&number], (key, token));
+                    self.compare(seen.expect("the tracker is there"));
+                }
+                Event::Did(did, seen) => {
+                    self.did(did);
+                    self.compare(seen);
+                }
+                Event::Panicked => self.model.stats.panicked += 1,
             }
-            Call::Shutdown => {
-                let mut remains = self.real.shutdown();
-                remains.sort_unstable();
-                let kept = std::mem::take(&mut self.kept).into_iter();
-                assert!(
-                    remains
-                        .into_iter()
-                        .eq(kept.map(|(key, (value, _))| (key, value)))
-                );
-                self.closed = true;
-            }
+        }
+        self.model.returned();
+    }
+
+    /// The value that is kept for the key, and its token. A pass in progress may have expired it.
+    fn kept(&self, key: u8) -> Option<(usize, FencingToken)> {
+        let last = self.last.get(&key).copied();
+        last.filter(|(number, _)| self.model.running.contains_key(number))
+    }
+
+    /// The value that is kept for the key, if it has this token.
+    fn kept_with(&self, key: u8, token: Option<FencingToken>) -> Option<usize> {
+        let kept = self.kept(key);
+        let kept = kept.filter(|(_, own)| token.is_none_or(|token| token == *own));
+        kept.map(|(number, _)| number)
+    }
+
+    /// A value has got a token: it is above all before, whatever their keys.
+    fn given(&mut self, key: u8, number: usize, token: FencingToken) {
+        assert_eq!(token.get(), self.first + self.given);
+        self.given += 1;
+        self.last.insert(key, (number, token));
+        self.all.insert(number, (key, token));
+    }
+
+    fn refused(&mut self, number: usize, expected: RejectReason, refused: Refused) {
+        assert_eq!(refused, (expected, number));
+        self.model.stats.rejected += 1;
+    }
+
+    /// One that is kept, or none because it is gone.
+    fn found(&mut self, kept: Option<usize>, found: Option<usize>) {
+        match (kept, found) {
+            (Some(kept), None) => self.model.is_gone(kept),
+            _ => assert_eq!(found, kept),
         }
     }
 
-    fn track(&mut self, key: u8, timeout: Duration, replace: bool) {
-        let value = self.next_value;
-        self.next_value += 1;
-        let max = self.choices.max_parked;
-        let full = max.is_some_and(|max| self.kept.len() >= max);
-        let duplicate = !replace && self.kept.contains_key(&key);
-        let result = match replace {
-            true => self.real.track(key, value, timeout),
-            false => {
-                let tracked = self.real.try_track(key, value, timeout);
-                tracked.map(|token| (token, None))
+    fn did(&mut self, did: Did) {
+        let full = self.model.is_full() == Some(true);
+        match did {
+            Did::Track(_, number, _, Err(refused)) | Did::TryTrack(_, number, _, Err(refused))
+                if self.model.closed =>
+            {
+                self.refused(number, RejectReason::ShutDown, refused);
             }
-        };
-        match result.map_err(Rejected::into_parts) {
-            Err((RejectReason::ShutDown, back)) if self.closed => assert_eq!(back, value),
-            Err((RejectReason::Duplicate, back)) if duplicate => assert_eq!(back, value),
-            // One that would be replaced takes its place until then.
-            Err((RejectReason::Full, back)) if full && !duplicate => assert_eq!(back, value),
-            Ok((token, replaced)) if !self.closed && !duplicate && !full => {
-                self.given(key, token);
-                let before = self.kept.insert(key, (value, self.deadline(timeout)));
-                assert_eq!(replaced, before.map(|(value, _)| value));
+            Did::Track(key, number, timeout, Ok((token, replaced))) => {
+                assert!(!full && !self.model.closed);
+                self.found(self.kept_with(key, None), replaced);
+                if let Some(replaced) = replaced {
+                    self.model.end(replaced);
+                    self.model.stats.cancelled += 1;
+                }
+                self.model.start(number, timeout);
+                self.given(key, number, token);
             }
-            other => panic!("{other:?}, full: {full}, duplicate: {duplicate}"),
-        }
-    }
-
-    /// One of the key's tokens, and whether it is that of the value that is kept. Or one that was never given out.
-    fn token(&self, key: u8, back: usize) -> (FencingToken, bool) {
-        let known = self.tokens.get(&key).map_or(&[][..], Vec::as_slice);
-        match known.iter().rev().nth(back) {
-            Some(token) => (*token, back == 0 && self.kept.contains_key(&key)),
-            None => (FencingToken::from(self.highest + 1), false),
-        }
-    }
-
-    /// A token came: it is above all before, whatever their keys.
-    fn given(&mut self, key: u8, token: FencingToken) {
-        assert_eq!(token.get(), self.highest + 1);
-        self.highest = token.get();
-        self.tokens.entry(key).or_default().push(token);
-    }
-
-    fn replace(&mut self, key: u8, back: usize, timeout: Duration) {
-        let value = self.next_value;
-        self.next_value += 1;
-        let (token, mine) = self.token(key, back);
-        match self.real.replace_if(key, token, value, timeout) {
-            Ok(tracked) => {
-                assert!(mine, "replaced by a stale token");
-                let before = self.kept.insert(key, (value, self.deadline(timeout)));
-                assert_eq!(Some(tracked.1), before.map(|(value, _)| value));
-                self.given(key, tracked.0);
+            // One that would be replaced has its place until then.
+            Did::Track(_, number, _, Err(refused)) => {
+                assert!(full);
+                self.refused(number, RejectReason::Full, refused);
             }
-            Err(rejected) => {
-                let expected = match self.closed {
+            Did::TryTrack(key, number, timeout, Ok(token)) => {
+                assert!(!full && !self.model.closed);
+                self.found(self.kept_with(key, None), None);
+                self.model.start(number, timeout);
+                self.given(key, number, token);
+            }
+            Did::TryTrack(key, number, _, Err(refused)) => {
+                let expected = match refused.0 {
+                    RejectReason::Full if full => {
+                        self.found(self.kept_with(key, None), None);
+                        RejectReason::Full
+                    }
+                    _ => RejectReason::Duplicate,
+                };
+                if expected == RejectReason::Duplicate {
+                    assert!(self.kept(key).is_some());
+                }
+                self.refused(number, expected, refused);
+            }
+            Did::ReplaceIf(key, token, number, timeout, Ok((fresh, replaced))) => {
+                assert_eq!(self.kept_with(key, Some(token)), Some(replaced));
+                self.model.end(replaced);
+                self.model.start(number, timeout);
+                self.given(key, number, fresh);
+            }
+            Did::ReplaceIf(key, token, number, _, Err(refused)) => {
+                self.found(self.kept_with(key, Some(token)), None);
+                let expected = match self.model.closed {
                     true => RejectReason::ShutDown,
                     false => RejectReason::StaleToken,
                 };
-                assert!(!mine);
-                assert_eq!(rejected.into_parts(), (expected, value));
+                self.refused(number, expected, refused);
+            }
+            Did::Complete(key, token, found) => {
+                self.found(self.kept_with(key, token), found);
+                if let Some(number) = found {
+                    self.model.end(number);
+                    self.model.stats.completed += 1;
+                }
+            }
+            Did::Reschedule(key, token, timeout, rescheduled) => {
+                let kept = self.kept_with(key, token);
+                self.found(kept, kept.filter(|_| rescheduled));
+                if rescheduled {
+                    let number = kept.expect("the value with this token is not kept");
+                    self.model.reschedule(number, timeout);
+                }
+            }
+            Did::Withdraw(below, parity, withdrawn) => {
+                let wanted = |key: u8, number: usize| key < below && number % 2 == parity;
+                let Some(withdrawn) = withdrawn else {
+                    let kept = |key| self.kept_with(key, None).map(|number| (key, number));
+                    let mut kept = (0..KEYS).filter_map(kept);
+                    assert!(kept.any(|(key, number)| wanted(key, number)));
+                    return;
+                };
+                self.model.stats.cancelled += withdrawn.len() as u64;
+                self.taken(&withdrawn);
+                for key in 0..KEYS {
+                    let left = self.kept_with(key, None);
+                    if let Some(number) = left.filter(|number| wanted(key, *number)) {
+                        self.model.is_gone(number);
+                    }
+                }
+                assert!(
+                    withdrawn
+                        .into_iter()
+                        .all(|(key, number)| wanted(key, number))
+                );
+            }
+            Did::Advance(expired) => self.model.nested_pass(expired),
+            Did::Shutdown(remains) => {
+                self.model.stats.shut_down += remains.len() as u64;
+                self.taken(&remains);
+                self.model.are_gone();
+                self.model.closed = true;
             }
         }
     }
 
-    fn advance(&mut self) {
-        let now = self.choices.tick_at(self.now());
-        let due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
-        let mut expected = Vec::new();
-        self.kept.retain(|key, (value, deadline)| {
-            if due(*deadline) {
-                let token = self.tokens[key].last().expect("it was tracked");
-                expected.push((*key, *value, *token));
+    /// These were kept, and came back.
+    fn taken(&mut self, all: &[(u8, usize)]) {
+        for &(key, number) in all {
+            assert_eq!(self.kept_with(key, None), Some(number));
+            self.model.end(number);
+        }
+    }
+
+    fn compare(&mut self, seen: Seen) {
+        for (key, of_key) in (0..KEYS).zip(seen.by_key) {
+            let kept = self.kept(key);
+            if let Some((number, _)) = kept.filter(|(number, _)| self.model.is_due(*number)) {
+                self.found(Some(number), of_key.1);
             }
-            !due(*deadline)
+            let kept = self.kept(key);
+            let remaining = kept.and_then(|(number, _)| self.model.times(number).1);
+            let (number, token) = kept.unzip();
+            assert_eq!(of_key, (kept.is_some(), number, token, remaining), "{key}");
+        }
+        let kept = (0..KEYS).filter(|key| self.kept(*key).is_some());
+        assert!(seen.keys.into_iter().eq(kept));
+        self.model.compare(&seen.common);
+    }
+
+    /// The last handle is dropped: what is kept is dropped with it, and what has expired is told.
+    fn drop_tracker(self) {
+        let Self { shared, model, .. } = self;
+        drop(self.real);
+        assert_eq!(shared.alive.living(), model.ended.len() as u64);
+        while model.jobs.kept() > 0 {
+            model.jobs.run(0, false);
+        }
+        let events = std::mem::take(&mut *lock(&shared.log)).into_iter();
+        let told = events.map(|event| match event {
+            Event::Told(told, None) => told,
+            other => panic!("{other:?}"),
         });
-        assert_eq!(self.real.advance(), expected.len());
-        let mut expired = std::mem::take(&mut *lock(&self.expired));
-        expired.sort_unstable();
-        assert_eq!(expired, expected);
-    }
-
-    /// All that can be asked without changing anything.
-    fn compare(&self) {
-        assert!(lock(&self.expired).is_empty(), "an expiry out of the blue");
-        assert_eq!(self.real.is_shut_down(), self.closed);
-        assert_eq!(self.real.stats().parked, self.kept.len());
-        let mut keys = self.real.keys();
-        keys.sort_unstable();
-        assert!(keys.iter().eq(self.kept.keys()));
-        let now = Timestamp::from_origin(self.now());
-        for key in 0..KEYS {
-            let kept = self.kept.get(&key);
-            assert_eq!(self.real.contains(&key), kept.is_some());
-            assert_eq!(self.real.get(&key), kept.map(|(value, _)| *value));
-            let token = self.tokens.get(&key).and_then(|all| all.last());
-            assert_eq!(
-                self.real.token(&key),
-                token.copied().filter(|_| kept.is_some())
-            );
-            let deadline = kept.and_then(|(_, deadline)| *deadline);
-            let deadline = deadline.map(|tick| self.choices.timestamp(tick));
-            let remaining = deadline.map(|at| at.saturating_since(now));
-            assert_eq!(self.real.remaining(&key), remaining);
-        }
-        let earliest = self
-            .kept
-            .values()
-            .filter_map(|(_, deadline)| *deadline)
-            .min();
-        let next = self.real.next_deadline();
-        assert_eq!(next.is_some(), earliest.is_some());
-        if let (Some(next), Some(earliest)) = (next, earliest) {
-            assert!(next <= self.choices.timestamp(earliest), "{next:?}");
-        }
+        let mut told = told.collect::<Vec<_>>();
+        told.sort_unstable_by_key(|(_, number, _)| *number);
+        let of = |number: &usize| (self.all[number].0, *number, self.all[number].1);
+        assert!(told.into_iter().eq(model.ended.keys().map(of)));
+        assert_eq!(shared.alive.living(), 0);
     }
 }
 
-fn call() -> impl Strategy<Value = Call> {
-    let key = || 0..KEYS;
-    let back = || prop_oneof![3 => Just(0), 2 => 1..4_usize];
-    prop_oneof![
-        5 => (key(), span()).prop_map(|(key, timeout)| Call::Track(key, timeout)),
-        5 => (key(), span()).prop_map(|(key, timeout)| Call::TryTrack(key, timeout)),
-        3 => key().prop_map(Call::Complete),
-        3 => (key(), span()).prop_map(|(key, timeout)| Call::Touch(key, timeout)),
-        3 => (key(), back(), span()).prop_map(|(key, back, timeout)| Call::TouchIf(key, back, timeout)),
-        2 => (key(), back()).prop_map(|(key, back)| Call::CompleteIf(key, back)),
-        3 => (key(), back(), span()).prop_map(|(key, back, timeout)| Call::ReplaceIf(key, back, timeout)),
-        1 => (0..=KEYS, 0..2_u32).prop_map(|(below, parity)| Call::Withdraw(below, parity)),
-        2 => jump().prop_map(Call::Pass),
-        4 => jump().prop_map(Call::Advance),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn g10_any_sequence_of_calls_does_what_a_map_does(
-        choices in choices(),
-        calls in prop::collection::vec(call(), 1..120),
-        after in prop::collection::vec(call(), 0..10),
-    ) {
-        let mut pair = Pair::new(choices);
-        for call in calls.into_iter().chain([Call::Shutdown]).chain(after) {
-            pair.call(call);
-            pair.compare();
+#[test]
+fn g10_any_sequence_of_calls_does_what_a_map_does() {
+    let all = || {
+        let first = prop_oneof![Just(1), Just(1 << 32), Just(1 << 63)];
+        let settings = (choices(), runs(), hashing(), first);
+        let calls = prop::collection::vec(call(), 1..120);
+        let after = prop::option::of(prop::collection::vec(call(), 0..10));
+        (settings, calls, after)
+    };
+    for_any(all, |((choices, runs, hashing, first), calls, after)| {
+        let mut pair = Pair::new(choices, runs, hashing, first);
+        calls.into_iter().for_each(|call| pair.call(call));
+        if let Some(after) = after {
+            pair.call(Call::Do(Action::Shutdown));
+            after.into_iter().for_each(|call| pair.call(call));
         }
-    }
+        pair.drop_tracker();
+    });
 }
