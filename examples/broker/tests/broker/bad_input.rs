@@ -293,9 +293,8 @@ fn long_answers_that_are_asked_for_together_are_all_made() {
     }
     let listed = ListGroupsRequest::default().with_states_filter(vec![text("CompletingRebalance")]);
     assert_eq!(client.request(4, &listed).groups.len(), 120);
-    let topic = OffsetFetchRequestTopic::default().with_name(topic_name("t"));
-    let topic = topic.with_partition_indexes((0..10_000).collect());
-    let named = offsets_request("none").with_topics(Some(vec![topic]));
+    let many: Vec<_> = (0..10_000).collect();
+    let named = offsets_of("none", &[("t", &many)]);
     let missing: Vec<_> = (0..5_000).map(|number| number.to_string()).collect();
     let missing = metadata_request(&missing).with_allow_auto_topic_creation(false);
     let together = |count, ask: &(dyn Fn(&mut Client) + Sync)| {
@@ -303,9 +302,8 @@ fn long_answers_that_are_asked_for_together_are_all_made() {
             (0..count).for_each(|_| _ = scope.spawn(|| ask(&mut broker.client())));
         });
     };
-    together(3, &|it| {
-        assert_eq!(it.request(1, &settings).results.len(), 19_999)
-    });
+    let results = |it: &mut Client| it.request(1, &settings).results;
+    together(3, &|it| assert_eq!(results(it).len(), 19_999));
     together(40, &|it| {
         assert_eq!(it.request(5, &named).topics[0].partitions.len(), 10_000);
         assert_eq!(it.request(8, &missing).topics.len(), 5_000);

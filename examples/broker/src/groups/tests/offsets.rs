@@ -29,10 +29,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     let world = World::new();
     // Where nothing was committed there is no offset: a client begins as its settings say.
     let found = || {
-        let topic = OffsetFetchRequestTopic::default()
-            .with_name(topic_name("t"))
-            .with_partition_indexes(vec![2, 0]);
-        let request = offsets_request(GROUP).with_topics(Some(vec![topic]));
+        let request = offsets_of(GROUP, &[("t", &[2, 0])]);
         let answer = world.ask(request, 7).answer();
         let partitions = answer.topics[0].partitions.iter();
         let found = partitions.map(|it| (it.partition_index, it.error_code, it.committed_offset));
@@ -124,18 +121,15 @@ fn a_request_may_be_about_several_topics() {
     let found = world.ask(offsets_request(GROUP), 7).answer();
     assert_eq!(told!(found, committed_offset), ["t [7, 8]", "u [9]"]);
     // By their names, in the order asked for.
-    let named = ["u", "t"].map(|name| {
-        let topic = OffsetFetchRequestTopic::default().with_name(topic_name(name));
-        topic.with_partition_indexes(vec![0, 1])
-    });
-    let named = offsets_request(GROUP).with_topics(Some(named.to_vec()));
+    let named = offsets_of(GROUP, &[("u", &[0, 1]), ("t", &[0, 1])]);
     let found = world.ask(named, 7).answer();
     assert_eq!(told!(found, committed_offset), ["u [9, -1]", "t [7, 8]"]);
+    let none = world.ask(offsets_of(GROUP, &[]), 7).answer();
+    assert!(none.topics.is_empty());
     // (Of the first of these nothing was committed.)
     let mut forget = forget_request(GROUP, 2);
-    let mut second = forget_request(GROUP, 1).topics;
-    let partitions = &mut forget.topics[0].partitions;
-    partitions.append(&mut second[0].partitions);
+    let second = forget_request(GROUP, 1).topics.remove(0).partitions;
+    forget.topics[0].partitions.extend(second);
     let mut other = forget_request(GROUP, 0).topics;
     forget.topics.push(other.remove(0).with_name(u));
     let forgotten = world.ask(forget, 0).answer();

@@ -62,13 +62,20 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
 fn members_agree_on_the_protocol_that_most_like_best() {
     for (most, one) in [("a", "b"), ("b", "a")] {
         let world = World::new();
-        let mut joins = [[one, most], [most, one], [most, one]].map(|offered| {
-            let hasty = join_request("").with_rebalance_timeout_ms(50);
+        let join = |id: &str, offered: [&str; 2]| {
+            let hasty = join_request(id).with_rebalance_timeout_ms(50);
             world.ask(hasty.with_protocols(protocols(&offered)), 3)
-        });
+        };
+        let joins = [[one, most], [most, one], [most, one]].map(|offered| join("", offered));
         world.pass(50 * MS);
-        for join in &mut joins {
-            assert_eq!(join.answer().protocol_name.as_deref(), Some(most));
+        let ids = joins.map(|mut join| {
+            let joined = join.answer();
+            assert_eq!(joined.protocol_name.as_deref(), Some(most));
+            joined.member_id
+        });
+        // They choose anew each time, as when their programs are replaced one by one.
+        for mut join in [1, 2, 0].map(|at| join(&ids[at], [one, most])) {
+            assert_eq!(join.answer().protocol_name.as_deref(), Some(one));
         }
     }
 }
@@ -77,6 +84,8 @@ fn members_agree_on_the_protocol_that_most_like_best() {
 #[test]
 fn a_leader_that_joins_again_assigns_anew() {
     let world = World::with(|settings| settings.max_members = 2);
+    // (Beside another group, of which it has no member.)
+    drop(world.ask(join_request("").with_group_id(group("h")), 3));
     let ids = world.stable(2);
     assert_eq!(world.rejoin(&ids[1]).answer().generation_id, 1);
     assert_eq!(world.phase(), "Stable");
@@ -109,7 +118,9 @@ fn a_leader_that_joins_again_assigns_anew() {
     }
     // Before the leader has assigned, it gets its answer again, and ends the generation as well.
     assert_eq!(changed(2).answer().generation_id, 3);
-    assert_eq!(world.phase(), "CompletingRebalance");
+    let told = world.described();
+    let told = [told.group_state, told.protocol_data];
+    assert_eq!(told, ["CompletingRebalance", ""].map(text));
     let mut join = changed(3);
     assert!(join.waits());
     let joined = world.rejoin(&ids[0]).answer();
@@ -410,6 +421,9 @@ fn a_static_member_that_is_replaced_while_it_waits_is_told() {
     let mut third = world.ask(named("b"), 9);
     assert_eq!(sync.answer().error_code, fenced);
     assert!(third.waits());
+    // So is one that an administrator removes: it has to come anew.
+    let removed = (world.leave("", Some("b")), third.answer().error_code);
+    assert_eq!(removed, (0, Code::UnknownMemberId.code()));
     // One whose first join is broken off, with no other member in the group, waits for no other.
     let world = World::new();
     drop(world.ask(named("a"), 9));
