@@ -422,10 +422,10 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     const MAX_TIMESTAMP: usize = 35;
     let (_broker, mut client) = Broker::with_topic(1, &[]);
     assert_eq!(client.offset_at("t", 0), (0, -1), "of nothing");
-    let fifteen = batch(&[&vec![0; 15 << 20]]);
+    let fifteen = |sequence| batch_from(7, 0, sequence, &[&vec![0; 15 << 20]]);
     (0..3).for_each(|_| _ = client.produce("t", b"value"));
-    for offset in 3..9 {
-        assert_eq!(client.produce_to(-1, "t", 0, &fifteen), (0, offset));
+    for at in 3..9 {
+        assert_eq!(client.produce_to(-1, "t", 0, &fifteen(at)), (0, at.into()));
     }
     // 64 MiB are kept: the last four.
     for (timestamp, expected) in [(-1, 9), (-2, 5), (1_000, 5), (1_001, -1)] {
@@ -458,9 +458,9 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     let gone = client.fetch(&fetch_from("t", &[(0, 4)], 0));
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = client.fetch(&fetch_from("t", &[(0, 5)], 0));
-    assert_eq!(records(&oldest[0]).len(), fifteen.len());
+    assert_eq!(records(&oldest[0]).len(), fifteen(0).len());
     assert_eq!(oldest[0].log_start_offset, 5);
     // An answer holds less than this client waits for, and so comes at once.
     let most = fetch_from("t", &[(0, 5)], 600_000).with_min_bytes(i32::MAX);
-    assert_eq!(client.lengths(&most), [fifteen.len()]);
+    assert_eq!(client.lengths(&most), [fifteen(0).len()]);
 }

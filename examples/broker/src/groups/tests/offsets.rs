@@ -112,18 +112,18 @@ fn a_request_may_be_about_several_topics() {
             topics.collect::<Vec<_>>()
         }};
     }
-    let (world, u) = (World::new(), topic_name("u"));
+    let (world, u) = (World::new(), topic_name("tu"));
     let mut both = commit_request((GROUP, "", -1), &[(0, 7), (1, 8)], 0);
-    let mut other = commit_request((GROUP, "", -1), &[(0, 9)], 0).topics;
+    let mut other = commit_request((GROUP, "", -1), &[(0, 9), (1, 6)], 0).topics;
     both.topics.push(other.remove(0).with_name(u.clone()));
     let done = world.coordinator.commit(&both, &|_, _| true);
-    assert_eq!(told!(done, partition_index), ["t [0, 1]", "u [0]"]);
+    assert_eq!(told!(done, partition_index), ["t [0, 1]", "tu [0, 1]"]);
     let found = world.ask(offsets_request(GROUP), 7).answer();
-    assert_eq!(told!(found, committed_offset), ["t [7, 8]", "u [9]"]);
+    assert_eq!(told!(found, committed_offset), ["t [7, 8]", "tu [9, 6]"]);
     // By their names, in the order asked for.
-    let named = offsets_of(GROUP, &[("u", &[0, 1]), ("t", &[0, 1])]);
+    let named = offsets_of(GROUP, &[("tu", &[0, 2]), ("t", &[0, 1])]);
     let found = world.ask(named, 7).answer();
-    assert_eq!(told!(found, committed_offset), ["u [9, -1]", "t [7, 8]"]);
+    assert_eq!(told!(found, committed_offset), ["tu [9, -1]", "t [7, 8]"]);
     let none = world.ask(offsets_of(GROUP, &[]), 7).answer();
     assert!(none.topics.is_empty());
     // (Of the first of these nothing was committed.)
@@ -133,8 +133,11 @@ fn a_request_may_be_about_several_topics() {
     let mut other = forget_request(GROUP, 0).topics;
     forget.topics.push(other.remove(0).with_name(u));
     let forgotten = world.ask(forget, 0).answer();
-    assert_eq!(told!(forgotten, partition_index), ["t [2, 1]", "u [0]"]);
-    assert_eq!(committed(&world), [(0, 7)]);
+    assert_eq!(told!(forgotten, partition_index), ["t [2, 1]", "tu [0]"]);
+    assert_eq!(committed(&world), [(0, 7), (1, 6)]);
+    // A topic goes, and not the other whose name begins like its own.
+    let forgotten = world.coordinator.forget_topic("t", || Ok(()));
+    assert_eq!((forgotten, committed(&world)), (Ok(()), vec![(1, 6)]));
 }
 
 #[test]

@@ -113,11 +113,12 @@ fn a_leader_that_joins_again_assigns_anew() {
         changed.protocols[0].metadata = share(&ids[1], generation);
         world.ask(changed, 9)
     };
-    for mut join in [changed(2), world.rejoin(&ids[0])] {
-        assert_eq!(join.answer().generation_id, 3);
+    // Before the leader has assigned, each gets its answer again. (And so early, too, it may end the generation.)
+    for _ in 0..2 {
+        for mut join in [changed(2), world.rejoin(&ids[0])] {
+            assert_eq!(join.answer().generation_id, 3);
+        }
     }
-    // Before the leader has assigned, it gets its answer again, and ends the generation as well.
-    assert_eq!(changed(2).answer().generation_id, 3);
     let told = world.described();
     let told = [told.group_state, told.protocol_data];
     assert_eq!(told, ["CompletingRebalance", ""].map(text));
@@ -210,7 +211,9 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     world.pass(2 * SESSION - MS);
     assert_eq!(world.coordinator.members(), 1);
     world.pass(MS);
-    assert_eq!((&*world.phase(), world.coordinator.members()), ("Empty", 0));
+    let told = world.described();
+    let told = [told.group_state, told.protocol_type];
+    assert_eq!(told, ["Empty", "consumer"].map(text));
     // Those that come next may be of another kind.
     let other = join_request("").with_protocol_type(text("connect"));
     let mut joins = [other.clone(), other].map(|join| world.ask(join, 3));
