@@ -122,8 +122,7 @@ impl Log {
         let found = self.batches.range(first..behind);
         let last = found.clone().next_back();
         let end = last.map_or(start, |last| last.positions.end);
-        let oldest = self.batches.front();
-        let before = oldest.map_or(start, |oldest| oldest.positions.start);
+        let before = self.position_of(self.start_offset);
         let pieces = |it: &Segments| it.pieces(start - before..end - before);
         Batches {
             in_memory: found.filter_map(|batch| batch.bytes.clone()).collect(),

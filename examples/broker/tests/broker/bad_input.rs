@@ -74,10 +74,9 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
         // A frame of an absurd length may be waited for, until its sender is gone.
         stranger.socket.shutdown(Shutdown::Write).expect("end");
         stranger.assert_closed();
-        let lines = number + 2;
-        eventually("line", || (broker.log().len() == lines).then_some(()));
-        let log = broker.log();
-        assert!(log[lines - 1].contains(reason), "{bytes:?}: {log:#?}");
+        let is_there = |log: &Vec<_>| log.len() == number + 2;
+        let log = eventually("line", || Some(broker.log()).filter(is_there));
+        assert!(log[number + 1].contains(reason), "{bytes:?}: {log:#?}");
     }
     let lines = broker.log().len();
     let mut stranger = broker.client();

@@ -211,7 +211,8 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
 fn a_deleted_topic_does_not_come_back() {
     let folder = Folder::new();
     let (mut broker, mut client) = folder.open();
-    for topic in ["t", "u"] {
+    let longest = &*"u".repeat(249);
+    for topic in ["t", longest] {
         client.create_topic(topic, 2);
         client.produce(topic, b"value");
     }
@@ -228,9 +229,9 @@ fn a_deleted_topic_does_not_come_back() {
     fs::remove_file(&in_the_way).expect("it is there");
     // An earlier deletion may have left this much.
     fs::create_dir_all(in_the_way.join("0")).expect("a folder");
-    assert_eq!(client.delete_topics(&["t", "u"]), [0, 0]);
+    assert_eq!(client.delete_topics(&["t", longest]), [0, 0]);
     assert_eq!(commit(&mut client, 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
-    client.create_topic("u", 1);
+    client.create_topic(longest, 1);
     broker.end(Signal::KILL);
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
@@ -243,8 +244,8 @@ fn a_deleted_topic_does_not_come_back() {
         let found = client.fetch(&fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
-    assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
-    let left = ["+lock", "+offsets", "u"].map(|name| folder.path(name));
+    assert!(all(&mut client, longest).is_empty() && committed(&mut client).is_empty());
+    let left = ["+lock", "+offsets", longest].map(|name| folder.path(name));
     assert_eq!(folder.entries(""), left);
     // A stop cannot make the offsets outlive the machine without their folder. (There is no record to write.)
     fs::remove_dir_all(folder.path("")).expect("it is there");

@@ -36,9 +36,8 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
     // An administrator is told where they came from.
     client.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
     broker.wait_for_figure("members", 1);
-    let mut administrator = broker.client();
     let group = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
-    let found = &administrator.request(5, &group).groups[0].members[0];
+    let found = &broker.client().request(5, &group).groups[0].members[0];
     assert_eq!(*found.client_host, *format!("/{from}"));
 }
 

@@ -172,6 +172,8 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     let (answer, waited) = send(&mut producer, -1, 300, &one, &[0]);
     assert_eq!(answer[0].0, REQUEST_TIMED_OUT);
     assert!(waited >= 300, "{waited}");
+    (0..2).for_each(|_| _ = producer.produce_to(1, "t", 0, &fifteen));
+    assert_eq!(producer.offset_at("t", -2), (0, 0), "the follower lacks it");
     let (_broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "1000"]);
     // What times out is there all the same, once the follower has it. (A slow machine may find it at once.)
     send(&mut producer, -1, 0, &one, &[0]);
