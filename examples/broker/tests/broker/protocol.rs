@@ -230,9 +230,8 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         // Another is right behind it, and its start is read along.
         client.send_raw(&[frame(version, 1, &request), frame(PRODUCE, 2, &next)].concat());
         let answer = client.receive::<ProduceRequest>(version, 1);
-        let topic = &answer.responses[0];
-        let told = (&**topic.name, topic.partition_responses[0].index);
-        assert_eq!(told, ("t", 2));
+        let it = &answer.responses[0];
+        assert_eq!((&**it.name, it.partition_responses[0].index), ("t", 2));
         assert_eq!(produced(answer), [(Code::MessageTooLarge.code(), -1)]);
         let answer = produced(client.receive::<ProduceRequest>(PRODUCE, 2));
         assert_eq!(answer, [(0, offset)]);

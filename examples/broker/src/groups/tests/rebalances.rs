@@ -176,11 +176,12 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     assert!(leader.waits());
     world.pass(1_000 * MS);
     assert_eq!(leader.answer().members.len(), 1);
-    // Half an hour is the longest.
+    // Half an hour is the longest, though the leader wants less.
     let (world, minutes) = (World::new(), 60_000);
     let patient = join_request("")
         .with_session_timeout_ms(30 * minutes)
         .with_rebalance_timeout_ms(31 * minutes);
+    let _leader = world.ask(patient.clone().with_rebalance_timeout_ms(1_000), 3);
     let mut join = world.ask(patient, 3);
     world.pass(INITIAL_DELAY + 29 * minutes as u32 * MS);
     assert_eq!(world.heartbeat(&join.answer().member_id, 1), 0);
