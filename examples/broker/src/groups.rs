@@ -239,7 +239,6 @@ impl Shared {
     }
 
     fn has_given(&self, member: &str) -> bool {
-        let mut parts = member.rsplit('-');
-        parts.nth(1) == Some(self.process.as_str())
+        member.rsplit('-').nth(1) == Some(&*self.process)
     }
 }

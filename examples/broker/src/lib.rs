@@ -62,10 +62,9 @@ pub fn run() -> ExitCode {
     if arguments.len() < 2 {
         arguments.push("demo".into());
     }
-    let done = complete(Cli::parse_from(arguments).command);
     // The reader of the output may have closed it: `broker | head` is no failure.
     let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-    match done {
+    match complete(Cli::parse_from(arguments).command) {
         Err(error) if !error.downcast_ref().is_some_and(is_closed) => {
             log!("{error:#}");
             ExitCode::FAILURE

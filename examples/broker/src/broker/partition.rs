@@ -53,8 +53,7 @@ impl Partition {
     ) -> io::Result<Self> {
         let mut state = State::default();
         if let Some(folder) = folder {
-            let producers = &mut state.producers;
-            state.log = Log::open(folder, |batch, offset| producers.note(batch, offset))?;
+            state.log = Log::open(folder, |batch, offset| state.producers.note(batch, offset))?;
             state.high_watermark = state.log.end_offset;
         }
         Ok(Self {

@@ -70,26 +70,25 @@ pub(super) enum Phase {
 
 impl Group {
     pub(super) fn new(id: Id, shared: &Arc<Shared>) -> Arc<Self> {
-        let state = |group: &Weak<Self>| State {
-            id: Id::clone(&id),
-            shared: Arc::clone(shared),
-            group: Weak::clone(group),
-            phase: Phase::Empty,
-            awaits_more: false,
-            round: 0,
-            generation: 0,
-            protocol_type: None,
-            protocol: None,
-            leader: None,
-            members: BTreeMap::new(),
-            assigned: None,
-            offsets: Offsets::new(),
-            begun: None,
-        };
         Arc::new_cyclic(|group| Self {
             shared: Arc::clone(shared),
-            state: Mutex::new(state(group)),
             phases: shared.rebalances.resolve(Id::clone(&id)),
+            state: Mutex::new(State {
+                id,
+                shared: Arc::clone(shared),
+                group: Weak::clone(group),
+                phase: Phase::Empty,
+                awaits_more: false,
+                round: 0,
+                generation: 0,
+                protocol_type: None,
+                protocol: None,
+                leader: None,
+                members: BTreeMap::new(),
+                assigned: None,
+                offsets: Offsets::new(),
+                begun: None,
+            }),
         })
     }
 

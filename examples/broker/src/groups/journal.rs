@@ -9,7 +9,7 @@ use super::Charge;
 use super::member::Id;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -66,15 +66,12 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Change>> {
         read => read?,
     };
     let mut changes = Vec::new();
+    let path = path.display();
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
-        let parsed = serde_json::from_slice(line).ok();
+        let (parsed, length) = (serde_json::from_slice(line).ok(), line.len());
         match parsed.filter(|_| line.ends_with(b"\n")) {
             Some(change) => changes.push(change),
-            None => log!(
-                "{}: line {number} is torn, its {} bytes are cut off",
-                path.display(),
-                line.len()
-            ),
+            None => log!("{path}: line {number} is torn, its {length} bytes are cut off"),
         }
     }
     Ok(changes)
@@ -90,13 +87,12 @@ impl Journal {
     /// Replaces the file by one with these lines. After an error the old one is there, and may grow to twice its length.
     pub(super) fn rewrite(&mut self, changes: &[Change]) -> io::Result<()> {
         self.limit = self.limit.max(2 * self.length);
-        let unfinished = self.path.with_extension("new");
-        let mut options = OpenOptions::new();
-        let mut file = options.create(true).append(true).open(&unfinished)?;
+        let new = self.path.with_extension("new");
+        let mut file = File::options().append(true).create(true).open(&new)?;
         file.set_len(0)?;
         file.write_all(lines(changes)?.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&unfinished, &self.path)?;
+        fs::rename(&new, &self.path)?;
         self.length = file.metadata()?.len();
         self.limit = LONG.max(TIMES * self.length);
         self.is_torn = false;

@@ -86,9 +86,8 @@ impl Terms {
         let offered = &asked.protocols;
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
         ensure(is_few, Code::InconsistentGroupProtocol)?;
-        let bytes = offered.iter();
-        let bytes = bytes.map(|it| PROTOCOL + it.name.len() + it.metadata.len());
-        let charge = shared.charge(bytes.sum())?;
+        let bytes = |it: &JoinGroupRequestProtocol| PROTOCOL + it.name.len() + it.metadata.len();
+        let charge = shared.charge(offered.iter().map(bytes).sum())?;
         let copy = |it: &JoinGroupRequestProtocol| {
             (Id::from(&*it.name), Bytes::copy_from_slice(&it.metadata))
         };

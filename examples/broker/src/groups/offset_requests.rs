@@ -33,10 +33,9 @@ impl Coordinator {
             ensure(is_partition(topic, index), Code::UnknownTopicOrPartition)?;
             // No member joins a group of a negative generation: it is there to keep offsets.
             let group = match asked.generation_id_or_member_epoch {
-                0.. => self.group(&asked.group_id),
-                _ => Some(self.group_or_new(&asked.group_id)?),
+                0.. => self.group(&asked.group_id).ok_or(Code::IllegalGeneration)?,
+                _ => self.group_or_new(&asked.group_id)?,
             };
-            let group = group.ok_or(Code::IllegalGeneration)?;
             let mut state = group.lock();
             // Before what may be wrong with the offset: a client that is no member any more has to learn that, and join again.
             state.check_commit(asked)?;

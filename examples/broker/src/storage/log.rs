@@ -122,8 +122,7 @@ impl Log {
         let found = self.batches.range(first..behind);
         let last = found.clone().next_back();
         let end = last.map_or(start, |last| last.positions.end);
-        let oldest = self.batches.front();
-        let before = oldest.map_or(start, |oldest| oldest.positions.start);
+        let before = self.position_of(self.start_offset);
         let pieces = |it: &Segments| it.pieces(start - before..end - before);
         Batches {
             in_memory: found.filter_map(|batch| batch.bytes.clone()).collect(),
@@ -135,8 +134,7 @@ impl Log {
     /// The first batch with a record at or after `timestamp`: time and offset of its first record. It may be compressed, so
     /// this does not look inside: a consumer that starts here misses nothing, but may see a few older records of it.
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
-        let mut batches = self.batches.iter();
-        let found = batches.find(|batch| batch.max_timestamp >= timestamp);
+        let found = self.batches.iter().find(|it| it.max_timestamp >= timestamp);
         found.map(|batch| (batch.base_timestamp.max(timestamp), batch.offsets.start))
     }
 
@@ -169,7 +167,6 @@ impl Log {
 
     /// Which batch holds `offset`; one past the last if none does yet.
     fn index_of(&self, offset: i64) -> usize {
-        let is_before = |batch: &Stored| batch.offsets.end <= offset;
-        self.batches.partition_point(is_before)
+        self.batches.partition_point(|it| it.offsets.end <= offset)
     }
 }

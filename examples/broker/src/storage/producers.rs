@@ -68,8 +68,7 @@ impl Producers {
             return;
         }
         let last_offset = |seen: &VecDeque<Seen>| seen.back().map(|last| last.base_offset);
-        let seen = self.by_id.iter();
-        let quietest = seen.min_by_key(|(_, seen)| last_offset(seen));
+        let quietest = self.by_id.iter().min_by_key(|(_, seen)| last_offset(seen));
         if let Some(id) = quietest.map(|(id, _)| *id) {
             self.by_id.remove(&id);
         }

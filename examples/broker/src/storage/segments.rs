@@ -3,7 +3,7 @@
 use crate::storage::batch::Batch;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -100,8 +100,7 @@ impl Segments {
         }
         // INVARIANT: one was just added if there was none.
         let last = self.segments.back_mut().ok_or(io::ErrorKind::NotFound)?;
-        let mut options = OpenOptions::new();
-        let mut file = options.append(true).create(true).open(&last.path)?;
+        let mut file = File::options().append(true).create(true).open(&last.path)?;
         // (To ask for the length takes a fraction of a cut.)
         if file.metadata()?.len() > last.length {
             file.set_len(last.length)?;

@@ -130,12 +130,12 @@ impl Client {
         responses.map(|topic| topic.error_code).collect()
     }
 
-    /// Asks for topics, creating missing ones or not: error and number of partitions of each.
+    /// Asks for topics, creating missing ones (in a version that can but want that) or not: error and partitions of each.
     pub(crate) fn metadata(&mut self, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
         let request = metadata_request(topics).with_allow_auto_topic_creation(create);
-        let topics = self.request(8, &request).topics.into_iter();
-        let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
-        found.collect()
+        let topics = self.request(if create { 0 } else { 8 }, &request).topics;
+        let found = |it: &MetadataResponseTopic| (it.error_code, it.partitions.len());
+        topics.iter().map(found).collect()
     }
 
     /// Error and offset of partition 0 at a time; -1 is the latest, -2 the earliest.

@@ -1,7 +1,7 @@
 //! What `--data` keeps, over restarts, crashes and a full disk.
 
 use super::*;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File};
 use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -89,10 +89,11 @@ fn topics_records_and_producers_outlive_the_broker() {
         assert_eq!(client.produce("t", b"value"), round);
         let mut ends = list_offsets_request("t", -1);
         let partitions = &mut ends.topics[0].partitions;
-        partitions.insert(0, partitions[0].clone().with_partition_index(1));
+        let others = [1, 7].map(|index| partitions[0].clone().with_partition_index(index));
+        partitions.extend(others);
         let ends = client.request(5, &ends).topics.remove(0).partitions;
         let ends = ends.iter().map(|end| (end.partition_index, end.offset));
-        assert_eq!(ends.collect::<Vec<_>>(), [(1, 2), (0, round + 1)]);
+        assert!(ends.eq([(0, round + 1), (1, 2), (7, -1)]));
         let elsewhere = client.produce_to(1, "t", 2, &batch(&[b"a", b"b"]));
         assert_eq!(elsewhere, (0, 2 * round));
         let values = vec![&b"value"[..]; round as usize + 1];
@@ -183,6 +184,10 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         assert!(found[..8] == 4_i64.to_be_bytes() && found[61..] == fifteen[61..]);
         assert!(folder.refusal().contains("another broker uses it"));
     }
+    let segments = folder.entries("t/0");
+    let open = |at: usize| File::options().append(true).open(&segments[at]).unwrap();
+    // A crash has torn the last of them.
+    open(2).write_all(b"torn").expect("tear the segment");
     {
         let (_broker, mut client) = folder.open();
         assert_eq!(client.produce_to(-1, "t", 0, &repeated), (0, 8));
@@ -194,9 +199,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
         let (last, first) = records(&both[0]).split_at(fifteen.len());
         assert!(last[61..] == fifteen[61..] && first[..8] == 8_i64.to_be_bytes());
     }
-    let segments = folder.entries("t/0");
-    let first = OpenOptions::new().append(true).open(&segments[0]);
-    let mut first = first.expect("open the segment");
+    let mut first = open(0);
     // It loses whole batches, or what is none is behind them.
     first.set_len(fifteen.len() as u64).expect("cut it");
     assert!(folder.refusal().contains("should begin with offset 5"));
@@ -208,7 +211,8 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
 fn a_deleted_topic_does_not_come_back() {
     let folder = Folder::new();
     let (mut broker, mut client) = folder.open();
-    for topic in ["t", "u"] {
+    let longest = &*"u".repeat(249);
+    for topic in ["t", longest] {
         client.create_topic(topic, 2);
         client.produce(topic, b"value");
     }
@@ -225,9 +229,9 @@ fn a_deleted_topic_does_not_come_back() {
     fs::remove_file(&in_the_way).expect("it is there");
     // An earlier deletion may have left this much.
     fs::create_dir_all(in_the_way.join("0")).expect("a folder");
-    assert_eq!(client.delete_topics(&["t", "u"]), [0, 0]);
+    assert_eq!(client.delete_topics(&["t", longest]), [0, 0]);
     assert_eq!(commit(&mut client, 0, 7), UNKNOWN_TOPIC_OR_PARTITION);
-    client.create_topic("u", 1);
+    client.create_topic(longest, 1);
     broker.end(Signal::KILL);
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
@@ -240,8 +244,8 @@ fn a_deleted_topic_does_not_come_back() {
         let found = client.fetch(&fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
-    assert!(all(&mut client, "u").is_empty() && committed(&mut client).is_empty());
-    let left = ["+lock", "+offsets", "u"].map(|name| folder.path(name));
+    assert!(all(&mut client, longest).is_empty() && committed(&mut client).is_empty());
+    let left = ["+lock", "+offsets", longest].map(|name| folder.path(name));
     assert_eq!(folder.entries(""), left);
     // A stop cannot make the offsets outlive the machine without their folder. (There is no record to write.)
     fs::remove_dir_all(folder.path("")).expect("it is there");
@@ -303,10 +307,9 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     broker.limit(Fsize, Some(1));
     let deleted = client.request(0, &forget_request(GROUP, 0));
     let error = deleted.topics[0].partitions[0].error_code;
-    assert_eq!(error, KAFKA_STORAGE_ERROR);
     let request = DeleteGroupsRequest::default().with_groups_names(vec![group(GROUP)]);
-    let error = client.request(2, &request).results[0].error_code;
-    assert_eq!(error, KAFKA_STORAGE_ERROR);
+    let errors = [error, client.request(2, &request).results[0].error_code];
+    assert_eq!(errors, [KAFKA_STORAGE_ERROR; 2]);
     // A topic is gone, though its offsets stay.
     assert_eq!(client.delete_topics(&["u"]), [0]);
     // What was refused is not there, and what was kept is whole.

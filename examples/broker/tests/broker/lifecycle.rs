@@ -36,9 +36,8 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
     // An administrator is told where they came from.
     client.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
     broker.wait_for_figure("members", 1);
-    let mut administrator = broker.client();
     let group = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
-    let found = &administrator.request(5, &group).groups[0].members[0];
+    let found = &broker.client().request(5, &group).groups[0].members[0];
     assert_eq!(*found.client_host, *format!("/{from}"));
 }
 
@@ -63,30 +62,31 @@ fn a_signal_answers_every_parked_request() {
         let mut consumers: Vec<_> = (0..50).map(|_| broker.client()).collect();
         // Another request is right behind it, and is not taken up any more.
         let next = frame(0, 2, &ApiVersionsRequest::default());
-        let send = |consumer: &mut Client| {
-            consumer.send_raw(&[frame(FETCH, 1, &fetch("t", 10, 60_000)), next.clone()].concat());
-            1
-        };
-        let fetches: Vec<_> = consumers.iter_mut().map(send).collect();
+        let both = [frame(FETCH, 1, &fetch("t", 10, 60_000)), next].concat();
+        consumers.iter_mut().for_each(|it| it.send_raw(&both));
         let request = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
         let sent = producer.send(PRODUCE, &request);
         broker.wait_for_figure("fetch", 50);
-        let mut member = broker.client();
-        let joins = member.send(3, &join_request("").with_rebalance_timeout_ms(60_000));
+        let mut members = [(); 2].map(|()| broker.client());
+        let join = join_request("").with_rebalance_timeout_ms(60_000);
+        members.iter_mut().for_each(|it| _ = it.send(3, &join));
         broker.wait_for_figure("watched", 50 * 10 + 1);
-        broker.wait_for_figure("members", 1);
+        broker.wait_for_figure("members", 2);
+        broker.wait_for_figure("rebalances", 1);
         broker.signal(signal);
-        for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
-            let fetched = consumer.receive_fetched(correlation);
+        for consumer in &mut consumers {
+            let fetched = consumer.receive_fetched(1);
             assert!(fetched.len() == 10 && fetched.iter().all(|data| records(data).is_empty()));
             consumer.assert_closed();
         }
         let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
         assert_eq!(answer[0].0, 7, "REQUEST_TIMED_OUT");
         producer.assert_closed();
-        let joined = member.receive::<JoinGroupRequest>(3, joins);
-        assert_eq!(joined.error_code, 16, "NOT_COORDINATOR");
-        member.assert_closed();
+        for mut member in members {
+            let joined = member.receive::<JoinGroupRequest>(3, 1);
+            assert_eq!(joined.error_code, 16, "NOT_COORDINATOR");
+            member.assert_closed();
+        }
         assert_eq!(broker.wait_for_exit().code(), Some(0));
         // After five seconds it would say that some did not take their answers.
         assert_eq!(broker.log(), [""; 0]);

@@ -25,38 +25,29 @@ fn topics_are_created_as_asked_or_refused() {
         answer.map(|topic| topic.error_code).collect::<Vec<_>>()
     };
     let longest = "x".repeat(249);
-    let checked = [
-        ("checked", -1, 0),
-        ("A_z-0.9", 3, 0),
-        (&longest, 3, 0),
-        ("new", 3, Code::TopicAlreadyExists.code()),
-        ("none", 0, Code::InvalidPartitions.code()),
-        ("a*b", 3, Code::InvalidTopicException.code()),
-    ];
-    let mut request = create_request(&checked.map(|(name, partitions, _)| (name, partitions)));
-    // It leaves its partitions and replicas to the broker. (And is not there later, when partitions are counted.)
-    request.topics[0].replication_factor = -1;
-    let errors = create(&request.with_validate_only(true));
-    assert_eq!(errors, checked.map(|(_, _, error)| error));
-    let wrong = [
+    let asked = [
         ("a", 1, Code::InvalidReplicationFactor.code()),
         ("b", 1, Code::InvalidReplicaAssignment.code()),
         ("c", 1, Code::InvalidConfig.code()),
         ("d", 1, Code::InvalidConfig.code()),
         ("e", 1, 0),
+        ("default", -1, 0),
+        ("A_z-0.9", 3, 0),
+        (&longest, 3, 0),
         ("new", 3, Code::TopicAlreadyExists.code()),
+        ("a*b", 3, Code::InvalidTopicException.code()),
+        ("none", 0, Code::InvalidPartitions.code()),
         ("negative", -2, Code::InvalidPartitions.code()),
         ("huge", i32::MAX, Code::InvalidPartitions.code()),
         ("twice", 1, Code::InvalidRequest.code()),
         ("twice", 1, Code::InvalidRequest.code()),
-        ("default", -1, 0),
-        // There is a limit for all topics together, too: 10,000, with the 9 that are there.
+        // There is a limit for all topics together, too: 10,000, with the 15 that are there.
         ("most", 9_000, 0),
-        ("more", 992, Code::PolicyViolation.code()),
-        ("all", 991, 0),
+        ("more", 986, Code::PolicyViolation.code()),
+        ("all", 985, 0),
         ("another", 1, Code::PolicyViolation.code()),
     ];
-    let mut request = create_request(&wrong.map(|(name, partitions, _)| (name, partitions)));
+    let mut request = create_request(&asked.map(|(name, partitions, _)| (name, partitions)));
     request.topics[0].replication_factor = 3;
     request.topics[1].assignments = vec![Default::default()];
     // A setting may be asked for that a topic has anyway.
@@ -70,11 +61,15 @@ fn topics_are_created_as_asked_or_refused() {
         topic.configs = vec![first.with_value(None), config];
     }
     // "default" leaves its replicas to the broker, too.
-    request.topics[10].replication_factor = -1;
-    assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
+    request.topics[5].replication_factor = -1;
+    let errors = asked.map(|(_, _, error)| error);
+    // What is only checked, is refused as well; but what comes behind "most" would still have room.
+    let checked = create(&request.clone().with_validate_only(true));
+    assert_eq!(checked[..16], errors[..16]);
+    assert_eq!(create(&request), errors);
     assert_eq!(client.metadata(&["default"], false), [(0, 4)]);
     // There is memory for what is told of all.
-    assert_eq!(client.request(0, &nameless).topics.len(), 5);
+    assert_eq!(client.request(0, &nameless).topics.len(), 7);
     // One that goes makes room. The later versions tell what there is now.
     assert_eq!(client.delete_topics(&["all"]), [0]);
     let request = create_request(&[("told", -1), ("none", 0)]);
@@ -235,11 +230,9 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         // Another is right behind it, and its start is read along.
         client.send_raw(&[frame(version, 1, &request), frame(PRODUCE, 2, &next)].concat());
         let answer = client.receive::<ProduceRequest>(version, 1);
-        let topic = &answer.responses[0];
-        let partition = &topic.partition_responses[0];
-        let refused = (partition.index, partition.error_code, partition.base_offset);
-        assert_eq!(refused, (2, Code::MessageTooLarge.code(), -1));
-        assert_eq!(topic.name, topic_name("t"));
+        let it = &answer.responses[0];
+        assert_eq!((&**it.name, it.partition_responses[0].index), ("t", 2));
+        assert_eq!(produced(answer), [(Code::MessageTooLarge.code(), -1)]);
         let answer = produced(client.receive::<ProduceRequest>(PRODUCE, 2));
         assert_eq!(answer, [(0, offset)]);
     }
@@ -351,9 +344,8 @@ fn acks_are_none_of_the_leader_or_of_all() {
         client.assert_closed();
     }
     // What was appended beside an error is there for consumers.
-    eventually("record", || {
-        (client.offset_at("t", -1) == (0, 4)).then_some(())
-    });
+    let mut is_there = || client.offset_at("t", -1) == (0, 4);
+    eventually("record", || is_there().then_some(()));
     broker.wait_for_log("produce with acks 0");
 }
 
@@ -375,8 +367,8 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     }
     // One bad partition is enough, and the others are answered with what they have.
     let mixed = client.fetch(&fetch("t", 3, 60_000).with_min_bytes(1 << 20));
-    let errors = (mixed[0].error_code, mixed[2].error_code);
-    assert_eq!(errors, (0, UNKNOWN_TOPIC_OR_PARTITION));
+    let told = [0, 2].map(|at| (mixed[at].partition_index, mixed[at].error_code));
+    assert_eq!(told, [(0, 0), (2, UNKNOWN_TOPIC_OR_PARTITION)]);
     assert_eq!(client.fetch(&fetch("t", 0, 60_000)), []);
     let in_session = client.request(FETCH, &fetch("t", 1, 60_000).with_session_id(5));
     assert_eq!(in_session.error_code, Code::FetchSessionIdNotFound.code());
@@ -400,18 +392,15 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
         let lengths = client.lengths(&fetch);
         assert_eq!(lengths, expected, "{max_bytes} {partition_max_bytes}");
     }
-    // Nor may one behind a partition with nothing to read.
-    let fetch = fetch_from("t", &[(0, 0), (0, 3), (1, 0)], 0);
-    assert_eq!(client.lengths(&fetch.with_max_bytes(1)), [one.len(), 0, 0]);
-    // Nor may the first one of another topic.
+    // Nor may one behind a partition with nothing to read, nor the first one of another topic.
     client.create_topic("u", 1);
     client.produce_to(-1, "u", 0, &one);
-    let mut both = self::fetch("t", 1, 0).with_max_bytes(1);
-    both.topics.extend(self::fetch("u", 1, 0).topics);
-    assert_eq!(client.lengths(&both), [one.len(), 0]);
-    // But one behind partitions with nothing to read may, if there is none before.
-    let fetch = fetch_from("t", &[(0, 3), (1, 0)], 0).with_max_bytes(1);
-    assert_eq!(client.lengths(&fetch), [0, one.len()]);
+    let mut all = fetch_from("t", &[(0, 0), (0, 3), (1, 0)], 0).with_max_bytes(1);
+    all.topics.extend(fetch("u", 1, 0).topics);
+    assert_eq!(client.lengths(&all), [one.len(), 0, 0, 0]);
+    // But one behind partitions that are not there, or have nothing to read, may, if there is none before.
+    let fetch = fetch_from("t", &[(7, 0), (0, 3), (1, 0)], 0).with_max_bytes(1);
+    assert_eq!(client.lengths(&fetch), [0, 0, one.len()]);
     // Whole batches, from the one that holds the offset, also if that one is too long.
     let three = batch(&[b"a", b"b", b"c"]);
     assert_eq!(client.produce_to(-1, "u", 0, &three), (0, 1));
@@ -430,10 +419,10 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     const MAX_TIMESTAMP: usize = 35;
     let (_broker, mut client) = Broker::with_topic(1, &[]);
     assert_eq!(client.offset_at("t", 0), (0, -1), "of nothing");
-    let fifteen = batch(&[&vec![0; 15 << 20]]);
+    let fifteen = |sequence| batch_from(7, 0, sequence, &[&vec![0; 15 << 20]]);
     (0..3).for_each(|_| _ = client.produce("t", b"value"));
-    for offset in 3..9 {
-        assert_eq!(client.produce_to(-1, "t", 0, &fifteen), (0, offset));
+    for at in 3..9 {
+        assert_eq!(client.produce_to(-1, "t", 0, &fifteen(at)), (0, at.into()));
     }
     // 64 MiB are kept: the last four.
     for (timestamp, expected) in [(-1, 9), (-2, 5), (1_000, 5), (1_001, -1)] {
@@ -460,15 +449,15 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     let mut both = list_offsets_request("missing", -1);
     both.topics.extend(list_offsets_request("t", -1).topics);
     let found = client.request(5, &both).topics.into_iter();
-    let found = found.map(|it| (it.name.to_string(), it.partitions[0].error_code));
+    let found = found.map(|it| (it.name, it.partitions[0].error_code));
     let errors = [("missing", UNKNOWN_TOPIC_OR_PARTITION), ("t", 0)];
-    assert!(found.eq(errors.map(|(name, error)| (name.to_owned(), error))));
+    assert!(found.eq(errors.map(|(name, error)| (topic_name(name), error))));
     let gone = client.fetch(&fetch_from("t", &[(0, 4)], 0));
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = client.fetch(&fetch_from("t", &[(0, 5)], 0));
-    assert_eq!(records(&oldest[0]).len(), fifteen.len());
+    assert_eq!(records(&oldest[0]).len(), fifteen(0).len());
     assert_eq!(oldest[0].log_start_offset, 5);
     // An answer holds less than this client waits for, and so comes at once.
     let most = fetch_from("t", &[(0, 5)], 600_000).with_min_bytes(i32::MAX);
-    assert_eq!(client.lengths(&most), [fifteen.len()]);
+    assert_eq!(client.lengths(&most), [fifteen(0).len()]);
 }

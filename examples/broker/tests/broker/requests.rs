@@ -162,6 +162,15 @@ pub(crate) fn offsets_request(group: &str) -> OffsetFetchRequest {
     request.with_group_id(self::group(group))
 }
 
+/// Asks what was committed for partitions of these topics.
+pub(crate) fn offsets_of(group: &str, topics: &[(&str, &[i32])]) -> OffsetFetchRequest {
+    let topics = topics.iter().map(|(name, indexes)| {
+        let topic = OffsetFetchRequestTopic::default().with_name(topic_name(name));
+        topic.with_partition_indexes(indexes.to_vec())
+    });
+    offsets_request(group).with_topics(Some(topics.collect()))
+}
+
 /// Partition and offset of all that was committed by [`commit_request`]s.
 pub(crate) fn offsets(answer: OffsetFetchResponse) -> Vec<(i32, i64)> {
     let partitions = answer.topics.into_iter().flat_map(|topic| topic.partitions);
@@ -232,8 +241,7 @@ pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> 
         .with_client_id(Some(StrBytes::from_static_str("test")));
     let mut bytes = BytesMut::new();
     encode_request_header_into_buffer(&mut bytes, &header).expect("encode the header");
-    let encoded = request.encode(&mut bytes, version);
-    encoded.expect("encode the request");
+    request.encode(&mut bytes, version).expect("a request");
     framed(&bytes)
 }
 

@@ -33,8 +33,6 @@ macro_rules! checks {
     )*};
 }
 
-const LAG: &[&str] = &["--replica-lag-ms", "700"];
-
 checks! {
     kafka_python_gets_back_what_it_produced: "kafka_python.py", "kafka", "round_trip", &[];
     kafka_python_administers_topics: "kafka_python.py", "kafka", "administration", &[];
@@ -43,7 +41,7 @@ checks! {
     confluent_wakes_up_with_any_of_its_partitions: "confluent_kafka_python.py", "confluent_kafka", "any_partition", &[];
     confluent_gets_nothing_after_5_seconds: "confluent_kafka_python.py", "confluent_kafka", "expiry", &[];
     confluent_waits_for_its_minimum: "confluent_kafka_python.py", "confluent_kafka", "min_bytes", &[];
-    confluent_waits_for_a_slow_follower: "confluent_kafka_python.py", "confluent_kafka", "slow_follower", LAG;
+    confluent_waits_for_a_slow_follower: "confluent_kafka_python.py", "confluent_kafka", "slow_follower", &["--replica-lag-ms=700"];
     confluent_administers_topics: "confluent_kafka_python.py", "confluent_kafka", "administration", &[];
     confluent_is_refused_transactions_and_kip_848: "confluent_kafka_python.py", "confluent_kafka", "refusals", &[];
     members_of_confluent_come_and_go: "groups.py", "confluent_kafka", "confluent_kafka", &[];

@@ -29,11 +29,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     let world = World::new();
     // Where nothing was committed there is no offset: a client begins as its settings say.
     let found = || {
-        let topic = OffsetFetchRequestTopic::default()
-            .with_name(topic_name("t"))
-            .with_partition_indexes(vec![2, 0]);
-        let request = offsets_request(GROUP).with_topics(Some(vec![topic]));
-        let answer = world.ask(request, 7).answer();
+        let answer = world.ask(offsets_of(GROUP, &[("t", &[2, 0])]), 7).answer();
         let partitions = answer.topics[0].partitions.iter();
         let found = partitions.map(|it| (it.partition_index, it.error_code, it.committed_offset));
         found.collect::<Vec<_>>()
@@ -115,32 +111,32 @@ fn a_request_may_be_about_several_topics() {
             topics.collect::<Vec<_>>()
         }};
     }
-    let (world, u) = (World::new(), topic_name("u"));
+    let (world, u) = (World::new(), topic_name("tu"));
     let mut both = commit_request((GROUP, "", -1), &[(0, 7), (1, 8)], 0);
-    let mut other = commit_request((GROUP, "", -1), &[(0, 9)], 0).topics;
+    let mut other = commit_request((GROUP, "", -1), &[(0, 9), (1, 6)], 0).topics;
     both.topics.push(other.remove(0).with_name(u.clone()));
     let done = world.coordinator.commit(&both, &|_, _| true);
-    assert_eq!(told!(done, partition_index), ["t [0, 1]", "u [0]"]);
+    assert_eq!(told!(done, partition_index), ["t [0, 1]", "tu [0, 1]"]);
     let found = world.ask(offsets_request(GROUP), 7).answer();
-    assert_eq!(told!(found, committed_offset), ["t [7, 8]", "u [9]"]);
+    assert_eq!(told!(found, committed_offset), ["t [7, 8]", "tu [9, 6]"]);
     // By their names, in the order asked for.
-    let named = ["u", "t"].map(|name| {
-        let topic = OffsetFetchRequestTopic::default().with_name(topic_name(name));
-        topic.with_partition_indexes(vec![0, 1])
-    });
-    let named = offsets_request(GROUP).with_topics(Some(named.to_vec()));
+    let named = offsets_of(GROUP, &[("tu", &[0, 2]), ("t", &[0, 1])]);
     let found = world.ask(named, 7).answer();
-    assert_eq!(told!(found, committed_offset), ["u [9, -1]", "t [7, 8]"]);
+    assert_eq!(told!(found, committed_offset), ["tu [9, -1]", "t [7, 8]"]);
+    let none = world.ask(offsets_of(GROUP, &[]), 7).answer();
+    assert!(none.topics.is_empty());
     // (Of the first of these nothing was committed.)
     let mut forget = forget_request(GROUP, 2);
-    let mut second = forget_request(GROUP, 1).topics;
-    let partitions = &mut forget.topics[0].partitions;
-    partitions.append(&mut second[0].partitions);
+    let second = forget_request(GROUP, 1).topics.remove(0).partitions;
+    forget.topics[0].partitions.extend(second);
     let mut other = forget_request(GROUP, 0).topics;
     forget.topics.push(other.remove(0).with_name(u));
     let forgotten = world.ask(forget, 0).answer();
-    assert_eq!(told!(forgotten, partition_index), ["t [2, 1]", "u [0]"]);
-    assert_eq!(committed(&world), [(0, 7)]);
+    assert_eq!(told!(forgotten, partition_index), ["t [2, 1]", "tu [0]"]);
+    assert_eq!(committed(&world), [(0, 7), (1, 6)]);
+    // A topic goes, and not the other whose name begins like its own.
+    let forgotten = world.coordinator.forget_topic("t", || Ok(()));
+    assert_eq!((forgotten, committed(&world)), (Ok(()), vec![(1, 6)]));
 }
 
 #[test]
@@ -236,8 +232,7 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
         commit_all(&world, (GROUP, &*ids[0], 1), &[(0, 7), (1, 8)], 0)
     };
     assert_eq!(commit(), [0, 0]);
-    let forgotten = world.coordinator.forget_topic("t", || Ok(()));
-    assert_eq!(forgotten, Ok(()), "members or not");
+    assert_eq!(world.coordinator.forget_topic("t", || Ok(())), Ok(()));
     assert_eq!(committed(&world), []);
     assert_eq!(commit(), [0, 0]);
     assert_eq!(delete(GROUP, 0), (0, vec![86]), "GROUP_SUBSCRIBED_TO_TOPIC");
@@ -259,6 +254,7 @@ fn an_offset_is_deleted_once_its_group_has_no_members() {
 fn f9_a_long_journal_is_written_anew_and_has_the_last_commit() {
     let [kept, copy] = [(); 2].map(|()| tempdir().expect("a folder"));
     let world = start(&kept);
+    assert_eq!(commit_all(&world, ("h", "", -1), &[(0, 7)], 0), [0]);
     for offset in 0..4_000 {
         assert_eq!(commit(&world, "", -1, offset as i32 % 10, offset), 0);
     }
@@ -267,6 +263,7 @@ fn f9_a_long_journal_is_written_anew_and_has_the_last_commit() {
     let before = committed(&world);
     let world = start(&kept);
     assert_eq!(committed(&world), before);
+    assert_eq!(committed_by(&world, "h"), [(0, 7)]);
     for partition in 10..30 {
         let by = (GROUP, "", -1);
         let twice = [(); 2].map(|()| commit_all(&world, by, &[(partition, 7)], 4_000));
