@@ -1,7 +1,7 @@
 //! G8, G12, G13, G14: what the callback may do to the timer, and what it may not.
 
 use crate::support::{Job, PATIENCE, Tally, eventually, lock, quietly, within};
-use crate::{Tested, builder, manual};
+use crate::tested::{Tested, builder, manual};
 use request_purgatory::{
     Timer, purgatory::WeakRef, threads::Dispatch, threads::Reaper, time::ManualClock, time::WakeFn,
 };

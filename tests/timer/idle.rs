@@ -2,7 +2,7 @@
 
 use crate::support::noise::eventually_asleep;
 use crate::support::{PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
-use crate::{Tested, builder, unique, with_channel};
+use crate::tested::{Tested, builder, unique, with_channel};
 use request_purgatory::{
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::WakeFn,
 };

@@ -1,7 +1,7 @@
 //! G17, G18: bounds, ids, and settings that make no sense.
 
 use crate::support::{FragileClock, NEVER_IN_A_TEST, quietly, refusal};
-use crate::{Tested, builder, manual, with_channel};
+use crate::tested::{Tested, builder, manual, with_channel};
 use request_purgatory::{
     Timer, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
     time::ManualClock,

@@ -12,22 +12,11 @@ mod limits;
 mod model;
 mod shutdown;
 mod stress;
+mod tested;
 mod time;
 
-use request_purgatory::scheme::{self, Scheme};
-use request_purgatory::{
-    Timer, purgatory::Builder, threads::Dispatch, threads::Reaper, time::ManualClock,
-};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-
-/// A scheme under test.
-trait Tested: Scheme {
-    /// It knows the next deadline: with nothing but a far timer, no thread wakes.
-    const SLEEPS: bool;
-    /// It holds any deadline.
-    const ENDLESS: bool;
-}
+use request_purgatory::scheme;
+use tested::Tested;
 
 macro_rules! schemes {
     ($($name:ident: $scheme:path, sleeps: $sleeps:literal, endless: $endless:literal;)*) => {$(
@@ -90,33 +79,4 @@ schemes! {
     ordered_list: scheme::OrderedList, sleeps: true, endless: true;
     simple_wheel: scheme::SimpleWheel, sleeps: false, endless: false;
     sorted_hashed_wheel: scheme::SortedHashedWheel, sleeps: false, endless: true;
-}
-
-/// A name that starts like no other's: threads are found by it.
-fn unique(name: &str) -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("{name}{}.", NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// A builder of a timer with this scheme.
-fn builder<T: Send + 'static, W: Scheme>(name: &str) -> Builder<Timer<T, W>> {
-    Timer::<T>::builder(name).scheme::<W>()
-}
-
-/// A builder of one without threads on a clock moved by hand.
-fn manual<T: Send + 'static, W: Scheme>() -> (Builder<Timer<T, W>>, ManualClock) {
-    let clock = ManualClock::new();
-    let builder = builder("manual").clock(clock.clone());
-    (builder.reaper(Reaper::Manual), clock)
-}
-
-/// Builds one that sends what expires to a channel.
-fn with_channel<T: Send + 'static, W: Scheme>(
-    builder: Builder<Timer<T, W>>,
-) -> (Timer<T, W>, Receiver<T>) {
-    let (sender, receiver) = channel();
-    let builder = builder.dispatch(Dispatch::Inline);
-    // A test that drops the receiver wants none of it.
-    let timer = builder.build(move |payload| drop(sender.send(payload)));
-    (timer.expect("no threads to refuse"), receiver)
 }

@@ -4,7 +4,7 @@
 use crate::support::expiries::{Common, Jobs, Runs, Waiting, common, for_any, runs};
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use crate::support::{Mint, Token, lock};
-use crate::{Tested, builder};
+use crate::tested::{Tested, builder};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use request_purgatory::{

@@ -3,7 +3,7 @@
 use crate::support::noise::assert_median_within;
 use crate::support::{Mint, PATIENCE, Tally, Token, eventually, lock, refusal};
 use crate::support::{threads_named, within};
-use crate::{Tested, builder, manual, unique};
+use crate::tested::{Tested, builder, manual, unique};
 use request_purgatory::{
     Timer, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
 };

@@ -1,7 +1,7 @@
 //! G16: under load, every payload ends exactly once, and nothing is left.
 
 use crate::support::{Mint, PATIENCE, Token, eventually, lock, within};
-use crate::{Tested, builder};
+use crate::tested::{Tested, builder};
 use request_purgatory::{Timer, threads::Reaper, time::ManualClock, timer::TimerId};
 use std::sync::{Arc, Mutex};
 use std::thread;

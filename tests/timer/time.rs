@@ -3,7 +3,7 @@
 use crate::support::noise::assert_median_within;
 use crate::support::spans::Choices;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, lock, within};
-use crate::{Tested, builder, manual, with_channel};
+use crate::tested::{Tested, builder, manual, with_channel};
 use request_purgatory::{threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock};
 use std::sync::{Arc, Mutex};
 use std::thread;

@@ -29,9 +29,9 @@ mod tests;
 
 use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
-use group::{DelayedPhase, Group, Phase};
+use group::{Group, Phase, Shared};
 use journal::{Change, Journal};
-use member::{Id, MAX_ID};
+use member::{Id, MAX_ID, charge};
 use parking_lot::{Mutex, RwLock};
 use request_purgatory::threads::{Reaper, ReaperThread};
 use request_purgatory::time::Clock;
@@ -39,10 +39,8 @@ use request_purgatory::{Purgatory, Tracker};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(crate) struct Settings {
     /// How long an empty group waits for more members: Kafka's `group.initial.rebalance.delay.ms`, 3 s there.
@@ -79,28 +77,13 @@ impl Settings {
 
 /// The coordinator of all groups: there is one broker.
 pub(crate) struct Coordinator {
+    settings: Settings,
     shared: Arc<Shared>,
     /// Taken before the locks of groups.
     journal: Mutex<Journal>,
     /// Taken before the lock of a group, if both are.
     groups: RwLock<BTreeMap<Id, Arc<Group>>>,
 }
-
-struct Shared {
-    settings: Settings,
-    rebalances: Purgatory<DelayedPhase>,
-    /// The sessions of all members, by the member's number: one timer each, which heartbeats push back.
-    sessions: Tracker<u64, Weak<Group>>,
-    /// Bytes that groups may still take.
-    memory: Arc<Semaphore>,
-    /// Numbers members. (Relaxed: it guards no memory.)
-    numbers: AtomicU64,
-    /// Tells the member ids of this process from those of another.
-    process: String,
-}
-
-/// Bytes of the coordinator's memory that were taken. Dropping the last clone gives them back.
-type Charge = Arc<OwnedSemaphorePermit>;
 
 impl Coordinator {
     /// A coordinator with the offsets that were kept, without those of topics that are gone.
@@ -118,17 +101,19 @@ impl Coordinator {
         let shared = Shared {
             rebalances: rebalances.reaper(settings.reaper.clone()).build()?,
             sessions: sessions.reaper(settings.reaper.clone()).build(expire)?,
-            memory: Arc::new(Semaphore::new(settings.max_bytes)),
-            numbers: AtomicU64::default(),
+            memory: Arc::new(tokio::sync::Semaphore::new(settings.max_bytes)),
+            max_members: settings.max_members,
+            initial_delay: settings.initial_delay,
+            numbers: Default::default(),
             process: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-            settings,
         };
         let coordinator = Self {
+            settings,
             shared: Arc::new(shared),
             journal: Mutex::default(),
             groups: RwLock::default(),
         };
-        if let Some(path) = &coordinator.shared.settings.offsets {
+        if let Some(path) = &coordinator.settings.offsets {
             let mut changes = journal::read(path)?;
             // A crash may have come between the deletion of a topic and that of its offsets.
             changes.retain(|(_, topic, ..)| exists(topic));
@@ -169,7 +154,7 @@ impl Coordinator {
     fn restore(&self, (group, topic, partition, mut committed): Change) -> Outcome {
         let group = self.group_or_new(&group)?;
         if let Some(committed) = &mut committed {
-            committed.charge = Some(self.shared.charge(committed.size(&topic))?);
+            committed.charge = Some(charge(&self.shared.memory, committed.size(&topic))?);
         }
         let changes = vec![((topic, partition), committed)];
         // It is in the journal already.
@@ -202,7 +187,7 @@ impl Coordinator {
         if let Some(group) = groups.get(id) {
             return Ok(Arc::clone(group));
         }
-        if groups.len() >= self.shared.settings.max_groups {
+        if groups.len() >= self.settings.max_groups {
             // An unused group makes room. A thread that has found it meanwhile is told to look it up again.
             let unused = groups.values().find_map(|group| {
                 let mut state = group.lock();
@@ -217,28 +202,5 @@ impl Coordinator {
         let group = Group::new(Id::from(id), &self.shared);
         groups.insert(Id::from(id), Arc::clone(&group));
         Ok(group)
-    }
-}
-
-impl Shared {
-    /// Takes `bytes` of the memory for groups, if as many are left.
-    fn charge(&self, bytes: usize) -> Outcome<Charge> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let charge = Arc::clone(&self.memory).try_acquire_many_owned(bytes);
-        Ok(Arc::new(charge.map_err(|_| Code::GroupMaxSizeReached)?))
-    }
-
-    fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Relaxed)
-    }
-
-    /// A member id that no other member has, has had, or will have.
-    fn fresh_id(&self, client_id: &str) -> Id {
-        let (process, number) = (&self.process, self.next_number());
-        Id::from(format!("{client_id}-{process}-{number}"))
-    }
-
-    fn has_given(&self, member: &str) -> bool {
-        member.rsplit('-').nth(1) == Some(&*self.process)
     }
 }

@@ -14,16 +14,46 @@
 //! and `Dead` once the group has been deleted.
 
 use super::journal::Offsets;
-use super::member::{Id, Member, Parked};
-use super::{Charge, Shared};
+use super::member::{Charge, Id, Member, Memory, Parked};
 use crate::exchange::{Outcome, Waiter, ensure};
 use crate::messages::*;
 use parking_lot::{Mutex, MutexGuard};
 use request_purgatory::purgatory::RejectReason;
-use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, ResolvedKey, Tracker};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+/// What all groups share.
+pub(super) struct Shared {
+    pub(super) max_members: usize,
+    pub(super) initial_delay: Duration,
+    pub(super) rebalances: Purgatory<DelayedPhase>,
+    /// The sessions of all members, by the member's number: one timer each, which heartbeats push back.
+    pub(super) sessions: Tracker<u64, Weak<Group>>,
+    pub(super) memory: Memory,
+    /// Numbers members. (Relaxed: it guards no memory.)
+    pub(super) numbers: AtomicU64,
+    /// Tells the member ids of this process from those of another.
+    pub(super) process: String,
+}
+
+impl Shared {
+    pub(super) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Relaxed)
+    }
+
+    /// A member id that no other member has, has had, or will have.
+    pub(super) fn fresh_id(&self, client_id: &str) -> Id {
+        let (process, number) = (&self.process, self.next_number());
+        Id::from(format!("{client_id}-{process}-{number}"))
+    }
+
+    pub(super) fn has_given(&self, member: &str) -> bool {
+        member.rsplit('-').nth(1) == Some(&*self.process)
+    }
+}
 
 /// A group. What its lock is held for, and what not, stands at the head of [`super`].
 pub(super) struct Group {

@@ -5,8 +5,7 @@
 //! ["group","topic",partition,null]                                            deleted
 //! ```
 
-use super::Charge;
-use super::member::Id;
+use super::member::{Charge, Id};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

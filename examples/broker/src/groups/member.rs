@@ -1,11 +1,11 @@
 //! One member of a group, and what it is told when something is wrong.
 
-use super::{Charge, Shared};
 use crate::exchange::{Caller, Outcome, Waiter, ensure, milliseconds};
 use crate::messages::*;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Shortest and longest session that a member may ask for, as Kafka's `group.min.session.timeout.ms` (6 s there, which
 /// is long for trying things out) and `group.max.session.timeout.ms`.
@@ -28,6 +28,19 @@ const PROTOCOL: usize = 96;
 
 /// Ids of groups and members. Copies of what a client sent: a slice of its request would keep the whole frame.
 pub(crate) type Id = Arc<str>;
+
+/// Bytes of the coordinator's memory that were taken. Dropping the last clone gives them back.
+pub(super) type Charge = Arc<OwnedSemaphorePermit>;
+
+/// Bytes that groups may still take.
+pub(super) type Memory = Arc<Semaphore>;
+
+/// Takes `bytes` of the memory for groups, if as many are left.
+pub(super) fn charge(memory: &Memory, bytes: usize) -> Outcome<Charge> {
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    let charge = Arc::clone(memory).try_acquire_many_owned(bytes);
+    Ok(Arc::new(charge.map_err(|_| Code::GroupMaxSizeReached)?))
+}
 
 /// A member. It is in the group from its first join until it leaves, or its session expires.
 pub(super) struct Member {
@@ -74,7 +87,7 @@ impl Member {
 
 impl Terms {
     /// What a request to join says, if that can be, whatever the group, and if there is memory for it.
-    pub(super) fn of(asked: &JoinGroupRequest, caller: &Caller, shared: &Shared) -> Outcome<Self> {
+    pub(super) fn of(asked: &JoinGroupRequest, caller: &Caller, memory: &Memory) -> Outcome<Self> {
         let session_timeout = milliseconds(asked.session_timeout_ms);
         let is_session = SESSION.contains(&session_timeout);
         ensure(is_session, Code::InvalidSessionTimeout)?;
@@ -87,7 +100,7 @@ impl Terms {
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
         ensure(is_few, Code::InconsistentGroupProtocol)?;
         let bytes = |it: &JoinGroupRequestProtocol| PROTOCOL + it.name.len() + it.metadata.len();
-        let charge = shared.charge(offered.iter().map(bytes).sum())?;
+        let charge = charge(memory, offered.iter().map(bytes).sum())?;
         let copy = |it: &JoinGroupRequestProtocol| {
             (Id::from(&*it.name), Bytes::copy_from_slice(&it.metadata))
         };

@@ -1,7 +1,7 @@
 //! Who comes into a group, comes back, and goes; and from one generation to the next, who leads, and who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, MAX_ID, Member, Parked, Terms, join_failed, sync_failed};
+use super::member::{Id, MAX_ID, Member, Parked, Terms, charge, join_failed, sync_failed};
 use crate::exchange::{Answer, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
@@ -65,7 +65,7 @@ impl State {
     }
 
     fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
-        let has_room = self.members.len() < self.shared.settings.max_members;
+        let has_room = self.members.len() < self.shared.max_members;
         ensure(has_room, Code::GroupMaxSizeReached)?;
         let number = self.shared.next_number();
         let (group, timeout) = (Weak::clone(&self.group), terms.session_timeout);
@@ -154,7 +154,7 @@ impl State {
 
     fn await_joins(&mut self, awaits_more: bool) {
         let longest = match awaits_more {
-            true => self.shared.settings.initial_delay,
+            true => self.shared.initial_delay,
             false => Duration::MAX,
         };
         self.phase = Phase::PreparingRebalance;
@@ -300,7 +300,7 @@ impl State {
     /// Gives every member what the leader has assigned to it, which may be nothing.
     fn assign(&mut self, assignments: &[SyncGroupRequestAssignment]) -> Outcome {
         let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
-        let charge = self.shared.charge(bytes.sum());
+        let charge = charge(&self.shared.memory, bytes.sum());
         self.assigned = Some(charge.map_err(|_| Code::UnknownServerError)?);
         for assigned in assignments {
             if let Some(member) = self.members.get_mut(&*assigned.member_id) {

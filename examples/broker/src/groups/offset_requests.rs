@@ -3,7 +3,7 @@
 use super::Coordinator;
 use super::group::{Phase, State};
 use super::journal::{At, Committed, Journal, Noted, Offsets};
-use super::member::Id;
+use super::member::{self, Id};
 use crate::exchange::{Answer, Outcome, code, ensure};
 use crate::messages::*;
 
@@ -47,7 +47,7 @@ impl Coordinator {
                 metadata: metadata.as_deref().map(Id::from),
                 charge: None,
             };
-            let charge = self.shared.charge(committed.size(topic));
+            let charge = member::charge(&self.shared.memory, committed.size(topic));
             committed.charge = Some(charge.map_err(|_| Code::InvalidCommitOffsetSize)?);
             let at = (Id::from(topic), index);
             state.note(&mut journal, vec![(at, Some(committed))])

@@ -44,7 +44,7 @@ impl Coordinator {
 
     fn join(&self, request: &JoinGroupRequest, caller: &Caller) -> Reply {
         let join = || {
-            let terms = Terms::of(request, caller, &self.shared)?;
+            let terms = Terms::of(request, caller, &self.shared.memory)?;
             ensure(caller.may_wait, NO_ROOM)?;
             let group = self.group_or_new(&request.group_id)?;
             let join = |state: &mut State, waiter| state.join(request, terms, waiter);

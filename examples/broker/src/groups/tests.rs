@@ -245,7 +245,7 @@ impl World {
     /// Bytes that groups take.
     fn memory_in_use(&self) -> usize {
         let shared = &self.coordinator.shared;
-        shared.settings.max_bytes - shared.memory.available_permits()
+        self.coordinator.settings.max_bytes - shared.memory.available_permits()
     }
 
     /// What always holds when no request is in progress: it is checked after each, and whenever time has passed.

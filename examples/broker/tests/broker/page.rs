@@ -71,7 +71,7 @@ fn the_figures_say_what_the_purgatories_did() {
     }
 }
 
-/// The demonstration's load: dozens of parked fetches, hundreds of endings a second.
+/// The demonstration's load: at most 68 parked fetches (few on a busy machine), hundreds of endings a second.
 #[test]
 fn the_page_draws_a_busy_broker() {
     if !available("chromium", &["--version"]) {
@@ -98,7 +98,6 @@ fn the_page_draws_a_busy_broker() {
         figure.parse::<f64>().expect("a number")
     };
     let parked = figure("fetch", "parked");
-    // Of 68 that consumers have. On a busy machine more of these are being answered or sent anew.
     assert!((5.0..=68.0).contains(&parked), "{parked}");
     // Its clock runs ahead of the broker's, so these rates are lower than they are.
     for purgatory in ["produce", "fetch"] {
