@@ -6,6 +6,7 @@
 mod endings;
 mod engine;
 mod histories;
+mod model;
 mod panics;
 mod reads;
 mod sessions;
