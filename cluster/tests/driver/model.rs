@@ -17,7 +17,7 @@ use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const CASES: u64 = 300;
+const CASES: u64 = 250;
 const STEPS: usize = 50;
 const KEYS: u64 = 5;
 
@@ -59,9 +59,12 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
     });
     match what {
         0..=9 => {
-            let mut keys = (0..=random.usize(..3))
-                .map(|_| random.u64(..KEYS))
-                .collect::<Vec<_>>();
+            let several = random.usize(1..=3);
+            let keys = (0..several).map(|_| random.u64(..KEYS));
+            let mut keys = keys.collect::<Vec<_>>();
+            if random.u8(..4) == 0 {
+                keys.insert(0, keys[several - 1]);
+            }
             if random.u8(..20) == 0 {
                 keys.push(TOO_LONG.0);
             }
@@ -74,9 +77,9 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
             } else {
                 key
             };
-            let (mark, truth, floor) = {
+            let (mark, truth, ends) = {
                 let store = store.lock().unwrap();
-                (rig.mark(key), store.version(key), store.floor)
+                (rig.mark(key), store.version(key), (store.floor, store.head))
             };
             let seen = match random.u8(..10) {
                 0 => 0,
@@ -84,7 +87,7 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
                 3..=5 => truth,
                 6 => truth.saturating_sub(1),
                 7 => truth + random.u64(1..=3),
-                8 => [floor, floor + 1][random.usize(..2)],
+                8 => [ends.0, ends.0 + 1, ends.1][random.usize(..3)],
                 _ if random.u8(..4) == 0 => u64::MAX,
                 _ => mark.saturating_sub(1),
             };
@@ -126,6 +129,11 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
                 let (key, version) = changes[0];
                 rig.announce(key, version, random.bool().then_some(Epoch(epoch)));
             }
+            // The feed may repeat itself, and need not keep the order.
+            let changes = match random.u8(..8) {
+                0 => [&changes[..], &changes[..1]].concat(),
+                _ => changes,
+            };
             let is_reversed = random.u8(..4) == 0;
             for rig in rigs.iter().filter(|it| !it.is_mute) {
                 let mut changes = changes.iter().map(|&(key, version)| Change {
@@ -168,7 +176,10 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
         }
         74..=77 => {
             let mut store = store.lock().unwrap();
-            store.floor = random.u64(store.floor..=store.head);
+            store.floor = match random.bool() {
+                true => store.head,
+                false => random.u64(store.floor..=store.head),
+            };
         }
         78..=80 => {
             let faults = [
@@ -187,10 +198,14 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
         }
         82..=84 => {
             let mut link = rig.engine.link();
-            match link.is_down || link.is_short {
-                true => (link.is_down, link.is_short) = (false, false),
-                false if random.bool() => link.is_down = true,
-                false => link.is_short = true,
+            if link.is_down || link.is_short || link.is_long {
+                (link.is_down, link.is_short, link.is_long) = (false, false, false);
+            } else {
+                match random.u8(..4) {
+                    0 => link.is_short = true,
+                    1 => link.is_long = true,
+                    _ => link.is_down = true,
+                }
             }
         }
         85 | 86 => rig.is_mute = !rig.is_mute,
@@ -200,6 +215,14 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
         95 => rig.expire(),
         96 => rig.replace_second_place(),
         97 if nodes > 1 => rig.shut_down(random.bool()),
+        98 => {
+            let advices = [None, Some("more memory".into()), Some("more room".into())];
+            rig.engine.link().advice = advices[random.usize(..3)].clone();
+        }
+        99 => {
+            let mut link = rig.engine.link();
+            link.is_unable = !link.is_unable;
+        }
         _ => rig.engine.release(),
     }
 }
@@ -207,7 +230,7 @@ fn step(random: &mut Rng, store: &Arc<Mutex<Store>>, rigs: &mut [Rig]) {
 async fn live(random: &mut Rng) {
     let store = Arc::new(Mutex::new(Store {
         epoch: 1,
-        is_stream: random.u8(..3) == 0,
+        is_stream: random.u8(..5) < 2,
         ..Store::default()
     }));
     // Some of them begin on a store that is old.
@@ -229,7 +252,12 @@ async fn live(random: &mut Rng) {
             Rig::settle(&mut rigs, pause).await;
         }
     }
-    // Nothing is left behind.
+    // Some nodes end while all that waits does so. The others leave nothing behind.
+    for rig in &mut rigs {
+        if random.u8(..3) == 0 {
+            rig.shut_down(random.bool());
+        }
+    }
     Rig::settle(&mut rigs, STEP).await;
     rigs.iter_mut().for_each(Rig::let_go);
     Rig::settle(&mut rigs, STEP * 30).await;

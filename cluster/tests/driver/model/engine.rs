@@ -71,6 +71,8 @@ pub enum Event {
     Opened,
     /// It was refused.
     Refused(&'static str),
+    /// It is asked for what it advises.
+    Advises(Option<Arc<str>>),
     /// A read begins, which will show this if it succeeds.
     Began(u64, Vec<u64>, Reading),
     Returned(u64, bool),
@@ -93,9 +95,14 @@ pub struct Link {
     pub has_session: bool,
     pub fault: Option<FeedError>,
     pub refuses: bool,
-    /// Reads fail, or answer for too few keys.
+    /// Reads fail, or answer for a key too few, or for one too many.
     pub is_down: bool,
     pub is_short: bool,
+    pub is_long: bool,
+    /// The feed can neither watch a key nor end that.
+    pub is_unable: bool,
+    /// What the feed advises.
+    pub advice: Option<Arc<str>>,
     /// Reads return later; watches begin and end later.
     pub holds_reads: bool,
     pub holds_watches: bool,
@@ -203,8 +210,12 @@ impl Source<u64> for Engine {
         Self::step_aside().await;
         let mut link = self.link();
         link.under_way -= 1;
+        let is_long = link.is_long && !keys.is_empty();
         let is_short = link.is_short && reading.versions.pop().is_some();
-        let is_sound = !link.is_down && !is_short;
+        if is_long {
+            reading.versions.push(Some(u64::MAX));
+        }
+        let is_sound = !link.is_down && !is_short && !is_long;
         self.note(&mut link, Event::Returned(number, is_sound));
         match link.is_down {
             true => Err("the disk is gone".into()),
@@ -239,6 +250,13 @@ impl Feed<u64> for Engine {
         link.fault = None;
         Ok((Watcher(self.clone()), Listener(self.clone())))
     }
+
+    fn advice(&self) -> Option<Arc<str>> {
+        let mut link = self.link();
+        let advice = link.advice.clone();
+        self.note(&mut link, Event::Advises(advice.clone()));
+        advice
+    }
 }
 
 pub struct Watcher(Engine);
@@ -247,7 +265,12 @@ impl Interests<u64> for Watcher {
     async fn watch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
         Engine::step_aside().await;
         self.0.held(|it| it.holds_watches).await;
+        Engine::step_aside().await;
         let mut link = self.0.link();
+        if link.is_unable {
+            self.0.note(&mut link, Event::Failed("refused"));
+            return Err(FeedError::Refused("the node may not watch".into()));
+        }
         link.watched.extend(keys);
         self.0.note(&mut link, Event::Watched(keys.to_vec()));
         Ok(())
@@ -258,7 +281,13 @@ impl Interests<u64> for Watcher {
         self.0
             .note(&mut self.0.link(), Event::Unwatches(keys.to_vec()));
         self.0.held(|it| it.holds_watches).await;
-        self.0.link().watched.retain(|key| !keys.contains(key));
+        Engine::step_aside().await;
+        let mut link = self.0.link();
+        if link.is_unable {
+            self.0.note(&mut link, Event::Failed("refused"));
+            return Err(FeedError::Refused("the node may not end that".into()));
+        }
+        link.watched.retain(|key| !keys.contains(key));
         Ok(())
     }
 

@@ -6,6 +6,7 @@ mod sessions;
 use super::waits::{Claim, Ended, Known, Wait};
 use request_purgatory_cluster::{Config, Epoch, Position, Reading};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -122,8 +123,12 @@ pub struct Node {
     was_live_since: Option<Instant>,
     pub is_exact: bool,
     pub out_since: Option<Instant>,
-    pub feed_troubles: Vec<(&'static str, u64)>,
+    /// Why sessions failed, in the order of the last time, with the times. (Or without those that were over.)
+    feed_troubles: Vec<Vec<(&'static str, u64)>>,
     pub unread: u64,
+    pub advice: Option<Arc<str>>,
+    /// After each attempt to open a session.
+    is_to_be_advised: bool,
     pub counts: Counts,
     pub is_shut_down: bool,
 }
@@ -166,8 +171,10 @@ impl Node {
             was_live_since: None,
             is_exact: true,
             out_since: Some(Instant::now()),
-            feed_troubles: Vec::new(),
+            feed_troubles: vec![Vec::new()],
             unread: 0,
+            advice: None,
+            is_to_be_advised: false,
             counts: Counts::default(),
             is_shut_down: false,
         }
@@ -313,16 +320,17 @@ impl Node {
     /// What is told of the feed. A trouble is over some time after a session has been live for longer than the longest
     /// pause: the node looks once a second.
     pub fn troubled(&mut self, told: Option<(&'static str, u64)>, now: Instant) {
-        let expected = self.feed_troubles.last().copied();
         let lived = self.live_since().map_or(Duration::ZERO, |it| now - it);
         let longest = self.config.backoff.1;
-        let is_over =
-            self.config.audit == Duration::MAX && lived > longest + Duration::from_secs(1) + TICK;
+        let is_over = lived > longest + Duration::from_secs(1) + TICK;
         if told.is_none() && lived > longest {
-            self.feed_troubles.clear();
+            self.feed_troubles = vec![Vec::new()];
         } else {
+            let is_over = is_over && self.config.audit == Duration::MAX;
             assert!(!is_over || told.is_none(), "{told:?} is over");
-            assert_eq!(told, expected, "{self:#?}");
+            let may_be = |troubles: &mut Vec<(&str, u64)>| troubles.last().copied() == told;
+            self.feed_troubles.retain_mut(may_be);
+            assert!(!self.feed_troubles.is_empty(), "{told:?}: {self:#?}");
         }
     }
 
@@ -351,9 +359,16 @@ impl Node {
         self.sessions_failed.failed = failed;
         self.sessions_failed
             .pause(&self.config, now, failed.saturating_sub(1));
-        let earlier = self.feed_troubles.iter().position(|it| it.0 == word);
-        let times = earlier.map_or(0, |at| self.feed_troubles.remove(at).1);
-        self.feed_troubles.push((word, times + 1));
+        // The node may have looked since this session had lasted.
+        let lived = self.live_since().map_or(Duration::ZERO, |it| now - it);
+        if lived > longest {
+            self.feed_troubles.push(Vec::new());
+        }
+        for troubles in &mut self.feed_troubles {
+            let earlier = troubles.iter().position(|it| it.0 == word);
+            let times = earlier.map_or(0, |at| troubles.remove(at).1);
+            troubles.push((word, times + 1));
+        }
         self.session = None;
     }
 
@@ -416,6 +431,10 @@ impl Node {
             self.held_at = Some(now);
         }
         self.take_orders();
+        assert!(
+            !self.is_to_be_advised || self.is_shut_down,
+            "no advice is asked for"
+        );
         if self.is_shut_down || is_held {
             return;
         }

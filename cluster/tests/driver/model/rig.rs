@@ -390,7 +390,8 @@ impl Rig {
     /// All goes well from now on, and nobody waits any more.
     pub fn let_go(&mut self) {
         let mut link = self.engine.link();
-        (link.is_down, link.is_short, link.refuses) = (false, false, false);
+        (link.is_down, link.is_short, link.is_long) = (false, false, false);
+        (link.refuses, link.is_unable) = (false, false);
         drop(link);
         self.engine.release();
         while !self.interests.is_empty() {
@@ -423,20 +424,25 @@ impl Rig {
         while Instant::now() < until {
             sleep(STEP.min(until - Instant::now())).await;
             // What is due at this very moment as well.
-            for _ in 0..24 {
+            let mut quiet = 0;
+            while quiet < 16 {
                 yield_now().await;
+                let has_heard = rigs.iter_mut().filter_map(|it| it.listen().then_some(()));
+                quiet = if has_heard.count() > 0 { 0 } else { quiet + 1 };
             }
-            rigs.iter_mut().for_each(Self::listen);
         }
         rigs.iter_mut().for_each(|rig| rig.compare(until));
     }
 
-    fn listen(&mut self) {
+    /// Whether there was something.
+    fn listen(&mut self) -> bool {
         let log = std::mem::take(&mut self.engine.link().log);
+        let has_heard = !log.is_empty();
         for (at, watched, event) in log {
             say(|| format!("{:?} {at:?} {event:?}", self.engine));
             self.model.happened(at, watched, event);
         }
+        has_heard
     }
 
     fn compare(&mut self, now: Instant) {
@@ -484,12 +490,22 @@ impl Rig {
         assert_eq!(stats.watched_keys, model.keys.len());
         let lag = model.out_since.map_or(Duration::ZERO, |it| now - it);
         assert_eq!(stats.lag, lag, "{model:#?}");
-        let unread = stats.store_trouble.map_or(0, |it| it.times);
-        assert_eq!(unread, model.unread);
+        assert_eq!(stats.advice, model.advice);
+        let unread = stats.store_trouble.map(|it| (it.word, it.times));
+        assert_eq!(
+            unread,
+            (model.unread > 0).then_some(("unread", model.unread))
+        );
         model.troubled(stats.feed_trouble.map(|it| (it.word, it.times)), now);
         let link = self.engine.link();
-        if link.has_session && !link.holds_reads && !link.holds_watches {
-            assert!(link.watched.iter().eq(model.keys.keys()), "{model:#?}");
+        let is_held = link.holds_reads || link.holds_watches;
+        let watched = (link.has_session && !is_held).then(|| link.watched.clone());
+        drop(link);
+        if let Some(watched) = watched {
+            assert!(
+                watched.iter().eq(model.keys.keys()),
+                "{watched:?}: {model:#?}"
+            );
         }
     }
 

@@ -30,7 +30,7 @@ impl Known {
             return None;
         }
         // Of a store of which nothing was known nothing was missed.
-        let is_first = self.none.is_none() && baseline == 0;
+        let is_first = self.none.is_none() && baseline == 0 && self.mark == 0;
         self.none = Some((after, to.max(after)));
         self.gaps += u64::from(!is_first);
         (!is_first).then_some(after)

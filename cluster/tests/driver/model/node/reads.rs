@@ -15,8 +15,6 @@ impl Node {
         now: Instant,
     ) {
         let opens = std::mem::take(&mut self.opens);
-        let due = self.settles.extract_if(.., |_, due| *due <= now);
-        let due = due.map(|it| it.0).collect::<Vec<_>>();
         if !opens {
             self.begun += 1;
             let others = self.tickets.values().filter(|it| !it.opens).count();
@@ -26,6 +24,8 @@ impl Node {
                 "too many keys at once"
             );
             self.reads_failed.begin(now, "a read");
+            let due = self.settles.extract_if(.., |_, due| *due <= now);
+            let due = due.map(|it| it.0).collect::<Vec<_>>();
             due.into_iter().for_each(|key| self.want(key, true));
             let is_doubt = self.reads_failed.failed > 0 && self.wanted.is_empty();
             assert!(!keys.is_empty() || is_doubt, "nothing is read");

@@ -15,7 +15,12 @@ impl Node {
                 self.sessions_failed.begin(now, "a session");
                 (self.opens, self.asked_in) = (true, self.generation);
             }
+            Event::Advises(advice) => {
+                assert!(self.is_to_be_advised, "the feed is asked for nothing");
+                (self.advice, self.is_to_be_advised) = (advice, false);
+            }
             Event::Refused(word) => {
+                self.is_to_be_advised = true;
                 self.sessions_failed.begin(now, "an attempt");
                 self.counts.failed += 1;
                 self.session_failed(word, now);
@@ -52,6 +57,7 @@ impl Node {
     }
 
     pub(super) fn session_opens(&mut self, ticket: &Ticket, is_sound: bool, now: Instant) {
+        self.is_to_be_advised = true;
         if !is_sound {
             self.counts.failed += 1;
             return self.session_failed("unread", now);
