@@ -6,6 +6,7 @@
 mod endings;
 mod engine;
 mod histories;
+mod memory;
 mod model;
 mod panics;
 mod reads;
