@@ -108,7 +108,7 @@ pub struct Link {
     pub holds_watches: bool,
     pub is_late: bool,
     reads: u64,
-    pub under_way: usize,
+    settles: u32,
 }
 
 #[derive(Clone)]
@@ -176,9 +176,17 @@ impl Engine {
 
     /// Whatever was begun or has returned before is dealt with first, so that what happens at one moment happens in the
     /// order in which it is written down.
-    async fn step_aside() {
-        for _ in 0..2 {
-            yield_now().await;
+    async fn step_aside(&self) {
+        loop {
+            for _ in 0..2 {
+                yield_now().await;
+            }
+            // A read has returned a moment ago.
+            let mut link = self.link();
+            match link.settles.checked_sub(1) {
+                Some(left) => link.settles = left,
+                None => return,
+            }
         }
     }
 
@@ -195,7 +203,6 @@ impl Source<u64> for Engine {
         let number = {
             let mut link = self.link();
             link.reads += 1;
-            link.under_way += 1;
             let number = link.reads;
             self.note(
                 &mut link,
@@ -203,13 +210,12 @@ impl Source<u64> for Engine {
             );
             number
         };
-        Self::step_aside().await;
+        self.step_aside().await;
         self.held(|it| it.holds_reads).await;
         // One after the other, also where several were held.
         let _turn = self.turn.lock().await;
-        Self::step_aside().await;
+        self.step_aside().await;
         let mut link = self.link();
-        link.under_way -= 1;
         let is_long = link.is_long && !keys.is_empty();
         let is_short = link.is_short && reading.versions.pop().is_some();
         if is_long {
@@ -217,6 +223,7 @@ impl Source<u64> for Engine {
         }
         let is_sound = !link.is_down && !is_short && !is_long;
         self.note(&mut link, Event::Returned(number, is_sound));
+        link.settles = 4;
         match link.is_down {
             true => Err("the disk is gone".into()),
             false => Ok(reading),
@@ -236,7 +243,7 @@ impl Feed<u64> for Engine {
     type Changes = Listener;
 
     async fn open(&self, _: &Config) -> Result<(Watcher, Listener), FeedError> {
-        Self::step_aside().await;
+        self.step_aside().await;
         let mut link = self.link();
         if link.refuses {
             self.note(&mut link, Event::Refused("connect"));
@@ -263,9 +270,9 @@ pub struct Watcher(Engine);
 
 impl Interests<u64> for Watcher {
     async fn watch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
-        Engine::step_aside().await;
+        self.0.step_aside().await;
         self.0.held(|it| it.holds_watches).await;
-        Engine::step_aside().await;
+        self.0.step_aside().await;
         let mut link = self.0.link();
         if link.is_unable {
             self.0.note(&mut link, Event::Failed("refused"));
@@ -277,11 +284,11 @@ impl Interests<u64> for Watcher {
     }
 
     async fn unwatch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
-        Engine::step_aside().await;
+        self.0.step_aside().await;
         self.0
             .note(&mut self.0.link(), Event::Unwatches(keys.to_vec()));
         self.0.held(|it| it.holds_watches).await;
-        Engine::step_aside().await;
+        self.0.step_aside().await;
         let mut link = self.0.link();
         if link.is_unable {
             self.0.note(&mut link, Event::Failed("refused"));
@@ -301,7 +308,7 @@ pub struct Listener(Engine);
 impl Changes<u64> for Listener {
     async fn next(&mut self) -> Result<Vec<Change<u64>>, FeedError> {
         loop {
-            Engine::step_aside().await;
+            self.0.step_aside().await;
             {
                 let mut link = self.0.link();
                 if let Some(fault) = link.fault.take() {

@@ -112,6 +112,7 @@ impl Node {
         let is_other = self.epoch.is_some_and(|epoch| epoch != reading.epoch);
         if self.generation != ticket.generation || is_other && self.epoch != ticket.epoch {
             // Which of two histories is later is not known.
+            self.held_at = Some(now);
             self.again(&ticket);
             return self.progressed(now);
         }
@@ -203,6 +204,8 @@ impl Node {
     /// The store has lost what was known: all that waits is told.
     pub(super) fn reset(&mut self, epoch: Epoch, now: Instant) {
         self.generation += 1;
+        // (Audits as well.)
+        self.held_at = Some(now);
         (self.epoch, self.head) = (Some(epoch), 0);
         self.counts.resets += 1;
         for key in self.keys.values_mut() {
