@@ -18,7 +18,9 @@ pub struct Key {
     /// Tells it from the same key that was watched before.
     number: u64,
     pub interests: usize,
-    pub idle_since: Instant,
+    idle_since: Instant,
+    /// Which of several keys lost its last interest first, at one moment.
+    left: u64,
     pub known: Known,
     /// Up to where the session has told, or had no chance to.
     heard: u64,
@@ -99,6 +101,8 @@ pub struct Node {
     pub epoch: Option<Epoch>,
     head: u64,
     pub keys: BTreeMap<u64, Key>,
+    /// How often a key lost an interest.
+    left: u64,
     /// How many have come, and those that have gone, by their numbers: reads of them may be on their way.
     came: u64,
     gone: BTreeMap<u64, Key>,
@@ -152,6 +156,7 @@ impl Node {
             epoch: None,
             head: 0,
             keys: BTreeMap::new(),
+            left: 0,
             came: 0,
             gone: BTreeMap::new(),
             waits: BTreeMap::new(),
@@ -211,6 +216,7 @@ impl Node {
                 number: self.came,
                 interests: 1,
                 idle_since: now,
+                left: 0,
                 known: Known::default(),
                 heard: 0,
                 baseline: self.head,
@@ -229,7 +235,8 @@ impl Node {
     pub fn leave(&mut self, key: u64, now: Instant) {
         let known = self.keys.get_mut(&key).expect("it is watched");
         known.interests -= 1;
-        known.idle_since = now;
+        self.left += 1;
+        (known.idle_since, known.left) = (now, self.left);
     }
 
     pub fn want(&mut self, key: u64, excused: bool) {
@@ -405,7 +412,7 @@ impl Node {
     pub fn forget(&mut self, now: Instant, watched: Option<usize>) {
         while watched.is_some_and(|it| it < self.keys.len()) {
             let idle = self.keys.iter().filter(|it| it.1.interests == 0);
-            let first = idle.min_by_key(|it| it.1.idle_since);
+            let first = idle.min_by_key(|it| it.1.left);
             let (&key, it) = first.expect("a key is forgotten that somebody is interested in");
             assert!(
                 it.idle_since + self.config.linger <= now,
