@@ -11,8 +11,10 @@ use request_purgatory_cluster::{ClusterWaits, Config};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 const CLIENTS: usize = 6;
+const LINGER: Duration = Duration::from_millis(15);
 /// What is pending then, is lost.
 const END: Duration = Duration::from_millis(8_000);
 
@@ -36,7 +38,7 @@ async fn live<B: Backend>(world: &Arc<World>, rules: Rules) {
     let config = Config {
         audit: world.scenario.audit,
         ping: world.scenario.ping,
-        linger: Duration::from_millis(15),
+        linger: LINGER,
         settle: Duration::from_millis(50),
         read_batch: 2,
         backoff: (Duration::from_millis(50), Duration::from_millis(800)),
@@ -68,7 +70,12 @@ async fn live<B: Backend>(world: &Arc<World>, rules: Rules) {
     };
     let mut outcome = world.outcome();
     outcome.lost += waiting.iter().filter(|it| is_lost(it)).count() as u64;
-    outcome.sessions = cluster.stats().sessions;
+    let stats = cluster.stats();
+    (outcome.sessions, outcome.gaps) = (stats.sessions, stats.gaps);
+    drop((outcome, store));
+    // Nobody waits any more. (Idle keys are looked at every 10 ms.)
+    sleep(LINGER * 4).await;
+    world.outcome().left = cluster.stats().watched_keys as u64;
     cluster.shutdown();
 }
 

@@ -68,6 +68,9 @@ pub struct Outcome {
     pub resets: u64,
     pub wrong: u64,
     pub sessions: u64,
+    pub gaps: u64,
+    /// Keys that are watched although nobody waits.
+    pub left: u64,
 }
 
 impl Outcome {
@@ -79,6 +82,8 @@ impl Outcome {
         self.resets += other.resets;
         self.wrong += other.wrong;
         self.sessions += other.sessions;
+        self.gaps += other.gaps;
+        self.left += other.left;
     }
 }
 

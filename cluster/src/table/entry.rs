@@ -43,7 +43,8 @@ impl Known {
             self.none_after = Some((since, until.max(to)));
             return None;
         }
-        let is_first = self.none_after.is_none() && self.baseline == 0;
+        // Where a version was heard before the first read, what followed it may be gone.
+        let is_first = self.none_after.is_none() && self.baseline == 0 && self.mark == 0;
         self.none_after = Some((after, to.max(after)));
         if is_first {
             return None;

@@ -95,7 +95,8 @@ impl Claim {
             // A client that has seen nothing waits for what comes from now on, one that has seen something for all that
             // came since.
             Some((after, to)) if self.seen > 0 && was_read && self.seen < after => reset(to),
-            Some((_, to)) if known.gaps != self.gaps => reset(to),
+            // (Who is ahead of the node may have seen all that was discarded.)
+            Some((after, to)) if known.gaps != self.gaps && self.seen < after => reset(to),
             Some((_, to)) if was_read && to < self.seen => reset(to),
             None if was_read && known.mark < self.seen => reset(known.mark),
             _ => Ok(None),

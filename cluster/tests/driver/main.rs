@@ -6,6 +6,8 @@
 mod endings;
 mod engine;
 mod histories;
+mod memory;
+mod model;
 mod panics;
 mod reads;
 mod sessions;

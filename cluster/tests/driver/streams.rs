@@ -268,3 +268,35 @@ async fn g24_a_client_that_is_ahead_of_its_node_on_a_stream_is_not_refused() {
         assert_eq!(timeout(LONG, wait).await, Ok(Ok(30)));
     }
 }
+
+/// Nor is one that is ahead of all that was discarded, though this node has missed events.
+#[tokio::test(start_paused = true)]
+async fn g24_a_client_that_has_seen_all_that_was_discarded_is_not_refused() {
+    let (engine, node, waits) = stream((0, 10), 5);
+    let _other = node.interest([1]).unwrap();
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.set(|it| it.stream = Some((20, 30)));
+    for (key, seen) in [(2, 20), (3, 25)] {
+        let told = timeout(LONG / 2, waits.wait_past(key, seen, LONG)).await;
+        assert!(told.is_err(), "past {seen} of key {key}: {told:?}");
+    }
+    let told = timeout(LONG / 2, waits.wait_past(4, 19, LONG)).await;
+    assert_eq!(told, Ok(Err(WaitError::Reset(at(30)))));
+}
+
+/// The node has heard a version of a key that it could not read yet. What followed is discarded before the first read.
+#[tokio::test(start_paused = true)]
+async fn g24_what_is_discarded_between_a_version_and_the_first_read_is_told() {
+    let (engine, node, waits) = stream((0, 10), 5);
+    engine.set(|it| it.failing = u64::MAX);
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.sessions == 1).await;
+    node.announce(&7, 5);
+    let wait = waits.wait_past(7, 5, LONG);
+    engine.set(|it| (it.failing, it.stream, it.holds) = (0, Some((20, 30)), Some(9)));
+    assert_eq!(
+        timeout(LONG / 2, wait).await,
+        Ok(Err(WaitError::Reset(at(30))))
+    );
+    assert!(interest.is_reset());
+}
