@@ -37,6 +37,10 @@ proptest! {
     }
 }
 
+fn does(deed: Deed) -> Call {
+    Call::Do(Act { side: 0, deed })
+}
+
 /// Many timers at once, so that buckets grow over blocks and slices, and nothing but deadlines.
 #[test]
 fn g10_crowded_buckets_fire_in_their_ticks() {
@@ -70,13 +74,14 @@ fn g10_crowded_buckets_fire_in_their_ticks() {
                 for timeout in timeouts {
                     let key = (*timeout % 200) as u8;
                     let op = Arriving::plain([key], Duration::from_millis(*timeout));
-                    let deed = Deed::Park(Arc::new(op));
-                    crowd.call(&Call::Do(Act { side: 0, deed }));
+                    crowd.call(&does(Deed::Park(Arc::new(op))));
                 }
-                crowd.call(&Call::Advance(0, Span::Ticks(jump, 0)));
+                crowd.call(&Call::Pass(Span::Ticks(jump, 0)));
+                crowd.call(&does(Deed::Advance));
                 crowd.compare();
             }
-            crowd.call(&Call::Advance(0, Span::Ticks(10_000, 0)));
+            crowd.call(&Call::Pass(Span::Ticks(10_000, 0)));
+            crowd.call(&does(Deed::Advance));
             assert!(crowd.real.side(0).is_empty());
             Ok(())
         },

@@ -17,7 +17,12 @@ pub(crate) fn setup() -> impl Strategy<Value = Setup> {
         Just(Hashing::High),
         Just(Hashing::Mixed),
     ];
-    let shards = prop::option::of(prop_oneof![0..6_usize, Just(64), Just(1 << 12)]);
+    // (It takes time to look through many.)
+    let shards = prop_oneof![
+        20 => (0..6_usize).prop_map(Some),
+        2 => Just(Some(64)),
+        1 => Just(None),
+    ];
     let watchers = prop::option::weighted(0.4, 0..6_usize);
     let executor = prop::bool::weighted(0.3);
     let setup = (choices(), executor, shards, watchers, hashing, any::<u32>());
@@ -126,7 +131,7 @@ fn keys() -> impl Strategy<Value = Vec<On>> {
         rank: None,
         way: Way::Plain,
     };
-    let few = prop::collection::vec(key().prop_map(plain), 0..5);
+    let few = prop::collection::vec(key().prop_map(plain), 1..5);
     let many = prop::collection::vec((0..40_u8).prop_map(plain), 20..40);
     let way = prop_oneof![
         4 => Just(Way::Plain),
@@ -136,9 +141,10 @@ fn keys() -> impl Strategy<Value = Vec<On>> {
     let on = (key(), prop::option::of(rank()), way);
     let on = on.prop_map(|(key, rank, way)| On { key, rank, way });
     prop_oneof![
-        8 => few,
-        1 => many,
-        12 => prop::collection::vec(on, 0..6),
+        1 => Just(Vec::new()),
+        16 => few,
+        2 => many,
+        24 => prop::collection::vec(on, 1..6),
     ]
 }
 
@@ -181,6 +187,10 @@ fn act(deep: u32) -> BoxedStrategy<Act> {
                 .boxed(),
         ),
         (1, pick().prop_map(Deed::DropHandle).boxed()),
+        (
+            if deep == DEEP { 7 } else { 1 },
+            Just(Deed::Advance).boxed(),
+        ),
     ];
     if deep > 0 {
         let with = (key(), act(0)).prop_map(|(key, act)| Deed::ForceWith(key, Arc::new(act)));
@@ -195,28 +205,16 @@ fn act(deep: u32) -> BoxedStrategy<Act> {
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Call> {
-    let shutdown = side().prop_map(|side| Act {
-        side,
-        deed: Deed::Shutdown,
-    });
+    let last = (side(), prop_oneof![Just(Deed::Drain), Just(Deed::Shutdown)]);
     prop_oneof![
-        500 => act(DEEP).prop_map(Call::Do),
-        20 => jump().prop_map(Call::Pass),
-        70 => (side(), jump()).prop_map(|(side, jump)| Call::Advance(side, jump)),
-        1 => side().prop_map(Call::Drain),
-        1 => shutdown.prop_map(Call::Do),
+        450 => act(DEEP).prop_map(Call::Do),
+        100 => jump().prop_map(Call::Pass),
+        2 => last.prop_map(|(side, deed)| Call::Do(Act { side, deed })),
     ]
 }
 
 /// The last that is done while all is open; then some calls more.
 pub(crate) fn end() -> impl Strategy<Value = Call> {
-    let shutdown = Act {
-        side: 0,
-        deed: Deed::Shutdown,
-    };
-    prop_oneof![
-        Just(Call::Do(shutdown)),
-        Just(Call::Drain(0)),
-        jump().prop_map(|jump| Call::Advance(0, jump)),
-    ]
+    let deed = prop_oneof![Just(Deed::Shutdown), Just(Deed::Drain), Just(Deed::Advance)];
+    deed.prop_map(|deed| Call::Do(Act { side: 0, deed }))
 }

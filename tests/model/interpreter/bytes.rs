@@ -214,7 +214,8 @@ fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
         18 => Deed::DropHandle(pick(u)?),
         19 => match u.int_in_range(0..=63)? {
             0 => Deed::Shutdown,
-            _ => Deed::Check(key(u)?, By::Key, Reach::ALL),
+            1 => Deed::Drain,
+            _ => Deed::Advance,
         },
         20 => Deed::ForceWith(key(u)?, Arc::new(act(u, 0)?)),
         // More keys than are compared one by one.
@@ -240,12 +241,8 @@ fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
 }
 
 fn call(u: &mut Unstructured<'_>) -> Result<Call> {
-    Ok(match u.int_in_range(0..=15)? {
-        0..=12 => Call::Do(act(u, DEEP)?),
-        13 => Call::Pass(span(u)?),
-        _ => match u.int_in_range(0..=63)? {
-            0 => Call::Drain(usize::from(u.ratio(1, 8)?)),
-            _ => Call::Advance(usize::from(u.ratio(1, 8)?), span(u)?),
-        },
+    Ok(match u.int_in_range(0..=7)? {
+        0 => Call::Pass(span(u)?),
+        _ => Call::Do(act(u, DEEP)?),
     })
 }

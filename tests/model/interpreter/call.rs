@@ -38,8 +38,8 @@ pub(crate) enum Hashing {
     Mixed,
 }
 
-/// Names an operation, whatever became of it: that of this number, counted round and round. [`ITSELF`] is the one that
-/// makes the call.
+/// Names an operation, whatever became of it: that of this number, counted round and round from the first one, or, if it
+/// is odd, from the last few. [`ITSELF`] is the one that makes the call.
 pub(crate) type Pick = u16;
 
 /// (Outside every operation: the last one.)
@@ -50,10 +50,6 @@ pub(crate) enum Call {
     Do(Act),
     /// The clock moves, and no thread drives a timer.
     Pass(Span),
-    /// The clock moves, and the timer of this purgatory is driven.
-    Advance(usize, Span),
-    /// No more parks, and the timer is driven.
-    Drain(usize),
 }
 
 /// What a caller does, and also an operation when the library calls it, with this purgatory.
@@ -88,6 +84,10 @@ pub(crate) enum Deed {
     Reschedule(Pick, Span),
     /// The handle, and the future of an awaited operation, which cancels that.
     DropHandle(Pick),
+    /// The timer is driven.
+    Advance,
+    /// No more parks, and the timer is driven.
+    Drain,
     Shutdown,
 }
 

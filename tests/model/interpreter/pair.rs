@@ -2,7 +2,7 @@
 
 use super::call::{Call, Setup};
 use super::operation::Event;
-use super::real::{Parks, Real};
+use super::real::Real;
 use super::sorted_map::Model;
 use request_purgatory::time::Clock;
 use std::sync::Arc;
@@ -34,33 +34,9 @@ impl Pair {
                 let time = span.of(model.setup.choices.tick);
                 self.pass(time);
             }
-            Call::Advance(side, span) => {
-                let time = span.of(model.setup.choices.tick);
-                self.pass(time);
-                self.drive(*side, |real| real.advance(), Model::advance);
-                let next = self.real.side(*side).next_deadline();
-                let ahead = next.is_none_or(|next| next > self.real.clock.now());
-                let more = !self.model.sides[*side].later.is_empty() || self.model.has_due(*side);
-                assert!(ahead || more || self.model.now == Duration::MAX, "{next:?}");
-            }
-            Call::Drain(side) => {
-                self.drive(*side, |real| real.drain(Duration::ZERO), Model::drain);
-            }
         }
         self.real.poll_all();
         self.model.follow(self.real.take_log(), Model::poll_all);
-    }
-
-    fn drive(
-        &mut self,
-        side: usize,
-        drive: impl Fn(&Parks) -> usize,
-        expected: impl Fn(&mut Model, usize) -> usize,
-    ) {
-        let count = drive(&self.real.side(side));
-        self.model.follow(self.real.take_log(), |model| {
-            assert_eq!(count, expected(model, side));
-        });
     }
 
     fn pass(&mut self, time: Duration) {
@@ -101,16 +77,5 @@ impl Model {
         (self.followed.log, self.followed.at) = (log, 0);
         act(self);
         assert_eq!(self.followed.next(), None, "after {:?}", self.followed.log);
-    }
-
-    /// Whether one has been given a deadline that has passed.
-    fn has_due(&self, side: usize) -> bool {
-        let now = self.tick();
-        let is_due = |deadline: u64| deadline <= now;
-        let deadlines = self.sides[side]
-            .parked
-            .values()
-            .filter_map(|op| op.deadline);
-        deadlines.into_iter().any(is_due)
     }
 }

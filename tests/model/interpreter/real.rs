@@ -17,10 +17,14 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 pub(crate) type Parks = Purgatory<Awaited<Op>, Hashing>;
 type EndFuture = WaitFuture<Awaited<Op>, (Op, Completion), Hashing>;
 type Resolved = ResolvedKey<Awaited<Op>, Hashing>;
+
+/// The last few operations, of which more are parked.
+const RECENT: usize = 8;
 
 /// No lock of these is held while a call is made: operations call back.
 pub(crate) struct Real {
@@ -193,6 +197,8 @@ impl Real {
                     drop(gone);
                 }
             }
+            Deed::Advance => return Outcome::Count(real.advance()),
+            Deed::Drain => return Outcome::Count(real.drain(Duration::ZERO)),
             Deed::Shutdown => real.shutdown(),
         }
         Outcome::Nothing
@@ -354,7 +360,8 @@ pub(crate) fn picked(pick: Pick, itself: Option<usize>, count: usize) -> Option<
     let last = count.checked_sub(1)?;
     Some(match pick {
         ITSELF => itself.unwrap_or(last),
-        _ => usize::from(pick) % count,
+        _ if pick % 2 == 1 => last - usize::from(pick / 2) % count.min(RECENT),
+        _ => usize::from(pick / 2) % count,
     })
 }
 

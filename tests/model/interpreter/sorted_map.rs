@@ -29,7 +29,10 @@ pub(crate) struct Model {
     in_nested: bool,
     /// Those that are being asked or changed, the innermost last. `None` is one that is not parked yet.
     examining: Vec<Option<usize>>,
+    /// Whose timer is being driven.
     driving: Option<usize>,
+    /// One is being asked because its deadline has passed.
+    expiring: usize,
 }
 
 /// An operation that has ended, and is still to be told.
@@ -68,6 +71,7 @@ impl Model {
             in_nested: false,
             examining: Vec::new(),
             driving: None,
+            expiring: 0,
         }
     }
 
@@ -114,13 +118,14 @@ impl Model {
         self.active = false;
     }
 
-    /// What ends is told now, or at the end of the outermost call.
+    /// What ends is told now, or at the end of the outermost call. (So what an executor runs, which does that at once.)
     fn deliver(&mut self, ended: impl IntoIterator<Item = Ended>, outermost: bool) {
-        let ended = ended.into_iter();
-        match outermost {
-            true => ended.for_each(|ended| self.complete(ended)),
-            false => self.waiting.extend(ended),
-        }
+        let executor = self.setup.executor;
+        let elsewhere = |ended: &Ended| !outermost || executor && ended.end == End::Expired;
+        let (elsewhere, here): (Vec<_>, _) = ended.into_iter().partition(elsewhere);
+        self.waiting.extend(elsewhere);
+        here.into_iter()
+            .for_each(|ended: Ended| self.complete(ended));
     }
 
     fn complete(&mut self, ended: Ended) {
@@ -548,6 +553,8 @@ impl Model {
                     }
                 }
             }
+            Deed::Advance => return Outcome::Count(self.advance(side)),
+            Deed::Drain => return Outcome::Count(self.drain(side)),
             Deed::Shutdown => self.shut_down(side),
         }
         Outcome::Nothing
@@ -567,7 +574,7 @@ impl Model {
         };
         // It may be on its way to its end.
         let is_due = driving && parked.deadline.is_some_and(|deadline| deadline <= tick);
-        if is_due && !next {
+        if is_due && !next || parked.marks.contains(&End::Expired) {
             return false;
         }
         (parked.deadline, parked.overdue) = (deadline, overdue);
@@ -705,17 +712,27 @@ impl Model {
     }
 
     /// Drives one timer.
-    pub(crate) fn advance(&mut self, side: usize) -> usize {
+    fn advance(&mut self, side: usize) -> usize {
+        // Those that are due are left to the pass that asks this one.
+        if self.expiring > 0 {
+            return 0;
+        }
         let outermost = self.enter();
         let now = self.tick();
-        let is_due = |parked: &Parked| parked.deadline.is_some_and(|deadline| deadline <= now);
+        let is_due =
+            |parked: &Parked| -> bool { parked.deadline.is_some_and(|deadline| deadline <= now) };
         let due = self.sides[side]
             .parked
             .iter()
             .filter(|(_, parked)| is_due(parked));
         let due = due.map(|(number, _)| *number).collect::<Vec<_>>();
-        self.driving = Some(side);
-        for _ in 0..self.sides[side].later.len() {
+        let driving = self.driving.replace(side);
+        // Deferred checks wait while one is asked, which they could not ask.
+        let later = match self.examining.is_empty() {
+            true => self.sides[side].later.len(),
+            false => 0,
+        };
+        for _ in 0..later {
             if let Some(key) = self.sides[side].later.pop_front() {
                 self.visit(side, key, Reach::ALL);
             }
@@ -745,16 +762,20 @@ impl Model {
                 .iter()
                 .filter(|ended| ended.end == End::Expired)
                 .count();
-            let elsewhere = |ended: &Ended| self.setup.executor && ended.end == End::Expired;
-            let (elsewhere, here): (Vec<_>, _) = batch.into_iter().partition(elsewhere);
-            self.deliver(elsewhere, false);
-            self.deliver(here, true);
+            self.deliver(batch, outermost);
         }
         for number in due {
-            let parked = self.sides[side].parked.get(&number);
-            assert!(!parked.is_some_and(is_due), "{number} has not expired");
+            if let Some(parked) = self.sides[side]
+                .parked
+                .get_mut(&number)
+                .filter(|it| is_due(it))
+            {
+                // That one is ended by the call that asks it.
+                assert!(parked.held, "{number} has not expired");
+                parked.marks.insert(End::Expired);
+            }
         }
-        self.driving = None;
+        self.driving = driving;
         self.leave(outermost);
         expired
     }
@@ -762,7 +783,9 @@ impl Model {
     /// It is asked a last time.
     fn expire(&mut self, side: usize, number: usize, deadline: u64) -> Ended {
         self.parked(number).expect("it is parked").held = true;
+        self.expiring += 1;
         let answer = self.ask(number, Because::Deadline, false);
+        self.expiring -= 1;
         let it = &mut self.sides[side];
         it.parked.remove(&number);
         let end = match answer {
@@ -786,7 +809,7 @@ impl Model {
     }
 
     /// No parks from now on.
-    pub(crate) fn drain(&mut self, side: usize) -> usize {
+    fn drain(&mut self, side: usize) -> usize {
         self.sides[side].draining = true;
         self.advance(side);
         self.sides[side].parked.len()
