@@ -13,6 +13,8 @@ pub(crate) struct Side {
     pub(crate) lists: BTreeMap<u8, Vec<(usize, Option<u64>)>>,
     /// How often a key is resolved.
     pub(crate) resolved: BTreeMap<u8, usize>,
+    /// Resolved keys that calls in progress use, whether they are released meanwhile or not.
+    pub(crate) used: Vec<u8>,
     /// Deferred checks.
     pub(crate) later: VecDeque<u8>,
     /// Operations that count for `max_parked`.

@@ -351,7 +351,8 @@ impl Model {
     fn check_where(&mut self, side: usize, bits: u64) -> usize {
         let it = &self.sides[side];
         let mut watched = it.lists.keys().copied().collect::<BTreeSet<_>>();
-        let mut idle = it.resolved.keys().copied().collect::<BTreeSet<_>>();
+        let resolved = it.resolved.keys().chain(&it.used);
+        let mut idle = resolved.copied().collect::<BTreeSet<_>>();
         let outermost = self.examining.is_empty() && self.enter();
         let mut checked = CheckedAll::default();
         while let Some(&Event::Picked(key)) = self.followed.next() {
@@ -487,10 +488,13 @@ impl Model {
                 }
             }
             Deed::Check(key, by, reach) => {
+                let used = self.sides[side].used.len();
                 if *by != By::Key {
                     self.resolve(side, *key);
                 }
-                return Outcome::Count(self.check(side, *key, *reach));
+                let count = self.check(side, *key, *reach);
+                self.sides[side].used.truncate(used);
+                return Outcome::Count(count);
             }
             Deed::CheckLater(key) => {
                 // Deferred checks of one key are merged.
@@ -560,8 +564,10 @@ impl Model {
         Outcome::Nothing
     }
 
+    /// It stays so at least as long as the call that needs it.
     fn resolve(&mut self, side: usize, key: u8) {
         self.sides[side].resolved.entry(key).or_insert(1);
+        self.sides[side].used.push(key);
     }
 
     fn reschedule(&mut self, number: usize, timeout: Duration) -> bool {
@@ -592,6 +598,7 @@ impl Model {
             ended: None,
             lost: false,
         });
+        let used = [0, 1].map(|side| self.sides[side].used.len());
         let mut ranks = Vec::<(u8, Option<u64>)>::new();
         for on in &is.on {
             match on.way {
@@ -617,6 +624,9 @@ impl Model {
             }
         };
         self.leave(outermost);
+        for (side, used) in self.sides.iter_mut().zip(used) {
+            side.used.truncate(used);
+        }
         if let Outcome::Admitted(is_parked) = outcome {
             self.known[number].has_handle = is_parked;
             if is.awaited {
