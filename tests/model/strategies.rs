@@ -3,7 +3,7 @@
 use crate::interpreter::call::{
     Act, Answer, Arriving, By, Call, Deed, Hashing, ITSELF, On, Pick, Reach, Reading, Setup, Way,
 };
-use crate::support::spans::{Span, choices, jump, span};
+use crate::support::spans::{Choices, Span, choices, jump, span};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -25,7 +25,13 @@ pub(crate) fn setup() -> impl Strategy<Value = Setup> {
     ];
     let watchers = prop::option::weighted(0.4, 0..6_usize);
     let executor = prop::bool::weighted(0.3);
-    let setup = (choices(), executor, shards, watchers, hashing, any::<u32>());
+    // Often so few that they are soon reached, and soon free again.
+    let choices = (choices(), prop::option::weighted(0.4, 1..6_usize));
+    let choices = choices.prop_map(|(choices, few)| Choices {
+        max_parked: few.or(choices.max_parked),
+        ..choices
+    });
+    let setup = (choices, executor, shards, watchers, hashing, any::<u32>());
     setup.prop_map(
         |(choices, executor, map_shards, max_watchers, hashing, order)| Setup {
             choices,
@@ -72,7 +78,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
         2 => Just(Answer::No),
         7 => Just(Answer::Yes),
-        1 => Just(Answer::Panic),
+        2 => Just(Answer::Panic),
     ]
 }
 
@@ -104,10 +110,11 @@ fn arriving(deep: u32) -> impl Strategy<Value = Arriving> {
         1 => span().prop_map(Reading::Ahead),
     ];
     let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
-    let asked = prop::option::weighted(0.25, act(0));
+    let asked = prop_oneof![5 => Just(Vec::new()), 3 => prop::collection::vec(asked(), 1..4)];
     let ended = match deep {
-        0 => Just(None).boxed(),
-        _ => prop::option::weighted(0.3, act(deep - 1)).boxed(),
+        0 => Just(Vec::new()).boxed(),
+        _ => prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(act(deep - 1), 1..3)]
+            .boxed(),
     };
     let words = (span(), seldom(1), seldom(3), reading);
     (keys(), words, flags, asked, ended).prop_map(
@@ -148,14 +155,38 @@ fn keys() -> impl Strategy<Value = Vec<On>> {
     ]
 }
 
-/// What is done; by an operation as well. It parks others as long as it is not too deep.
-fn act(deep: u32) -> BoxedStrategy<Act> {
-    let by = prop_oneof![
+/// What an operation does while it is asked, in both purgatories. Mostly it makes checks, and the same ones.
+fn asked() -> impl Strategy<Value = Act> {
+    let few = || 0..2_u8;
+    let check = (few(), by(), reach()).prop_map(|(key, by, reach)| Deed::Check(key, by, reach));
+    let all = prop::collection::vec(few(), 1..4).prop_map(Deed::CheckAll);
+    let with = key().prop_map(|key| Deed::ForceWith(key, Arc::new([])));
+    let itself = prop_oneof![
+        Just(Deed::ForceHandle(ITSELF)),
+        Just(Deed::CancelHandle(ITSELF)),
+        Just(Deed::CheckHandle(ITSELF)),
+    ];
+    let mostly = prop_oneof![
+        6 => check,
+        2 => all,
+        1 => with,
+        1 => itself,
+    ];
+    let mostly = (0..2_usize, mostly).prop_map(|(side, deed)| Act { side, deed });
+    prop_oneof![2 => mostly, 1 => act(0)]
+}
+
+fn by() -> impl Strategy<Value = By> {
+    prop_oneof![
         3 => Just(By::Key),
         2 => Just(By::Resolved),
         1 => Just(By::ResolvedAfterLock),
-    ];
-    let check = (key(), by, reach()).prop_map(|(key, by, reach)| Deed::Check(key, by, reach));
+    ]
+}
+
+/// What is done; by an operation as well. It parks others as long as it is not too deep.
+fn act(deep: u32) -> BoxedStrategy<Act> {
+    let check = (key(), by(), reach()).prop_map(|(key, by, reach)| Deed::Check(key, by, reach));
     let timeout = (pick(), span());
     let mut deeds = vec![
         (9, check.boxed()),
@@ -193,7 +224,8 @@ fn act(deep: u32) -> BoxedStrategy<Act> {
         ),
     ];
     if deep > 0 {
-        let with = (key(), act(0)).prop_map(|(key, act)| Deed::ForceWith(key, Arc::new(act)));
+        let with = (key(), prop::collection::vec(asked(), 0..2));
+        let with = with.prop_map(|(key, acts)| Deed::ForceWith(key, acts.into()));
         deeds.push((2, with.boxed()));
         let park = arriving(deep - 1).prop_map(|op| Deed::Park(Arc::new(op)));
         deeds.push((if deep == DEEP { 18 } else { 5 }, park.boxed()));

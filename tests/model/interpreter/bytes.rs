@@ -143,13 +143,18 @@ fn arriving(u: &mut Unstructured<'_>, on: Vec<On>, deep: u32) -> Result<Arriving
         },
         awaited: u.arbitrary()?,
         fragile: u.arbitrary()?,
-        asked: u.ratio(1, 2)?.then(|| act(u, 0)).transpose()?,
+        asked: acts(u, 0)?,
         ended: match deep {
-            0 => None,
-            _ => u.ratio(1, 2)?.then(|| act(u, deep - 1)).transpose()?,
+            0 => Vec::new(),
+            _ => acts(u, deep - 1)?,
         },
         ..plain
     })
+}
+
+fn acts(u: &mut Unstructured<'_>, deep: u32) -> Result<Vec<Act>> {
+    let count = u.int_in_range(0..=5)?.max(2) - 2;
+    (0..count).map(|_| act(u, deep)).collect()
 }
 
 fn plain(key: u8) -> On {
@@ -217,7 +222,7 @@ fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
             1 => Deed::Drain,
             _ => Deed::Advance,
         },
-        20 => Deed::ForceWith(key(u)?, Arc::new(act(u, 0)?)),
+        20 => Deed::ForceWith(key(u)?, acts(u, 0)?.into()),
         // More keys than are compared one by one.
         21 => {
             let first = u.arbitrary::<u8>()?;

@@ -79,7 +79,7 @@ pub(crate) enum Deed {
     CancelHandle(Pick),
     ForceKey(u8),
     /// With a change, in which this is done.
-    ForceWith(u8, Arc<Act>),
+    ForceWith(u8, Arc<[Act]>),
     ForceHandle(Pick),
     Reschedule(Pick, Span),
     /// The handle, and the future of an awaited operation, which cancels that.
@@ -106,9 +106,9 @@ pub(crate) struct Arriving {
     /// Its `on_complete` panics.
     pub(crate) fragile: bool,
     /// What it does each time it is asked.
-    pub(crate) asked: Option<Act>,
+    pub(crate) asked: Vec<Act>,
     /// What it does in `on_complete`; in its destructor, if it panicked.
-    pub(crate) ended: Option<Act>,
+    pub(crate) ended: Vec<Act>,
 }
 
 /// What `try_complete` does.
@@ -177,8 +177,8 @@ impl Arriving {
             reading: Reading::Unsaid,
             awaited: false,
             fragile: false,
-            asked: None,
-            ended: None,
+            asked: Vec::new(),
+            ended: Vec::new(),
         }
     }
 }

@@ -147,7 +147,7 @@ impl DelayedOperation for Op {
         ];
         assert!(only_one.into_iter().filter(|is| *is).count() <= 1);
         self.called(Event::Asked(self.number, because), |real| {
-            real.act_if_any(self.is.asked.as_ref(), self.number);
+            real.act_all(&self.is.asked, self.number);
         });
         match self.first.take().unwrap_or_else(|| self.says.now()) {
             Answer::No => false,
@@ -159,7 +159,7 @@ impl DelayedOperation for Op {
     fn on_complete(mut self, completion: Completion) {
         self.told_of_drop = false;
         self.called(Event::Completed(self.number, completion), |real| {
-            real.act_if_any(self.is.ended.as_ref(), self.number);
+            real.act_all(&self.is.ended, self.number);
         });
         if self.is.fragile {
             panic();
@@ -171,7 +171,7 @@ impl Drop for Op {
     fn drop(&mut self) {
         if self.told_of_drop {
             self.called(Event::Dropped(self.number), |real| {
-                real.act_if_any(self.is.ended.as_ref(), self.number);
+                real.act_all(&self.is.ended, self.number);
             });
         }
     }

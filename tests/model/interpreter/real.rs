@@ -115,8 +115,9 @@ impl Real {
     }
 
     /// What the operation `itself` does.
-    pub(crate) fn act_if_any(&self, act: Option<&Act>, itself: usize) {
-        if let Some(act) = act.filter(|_| !self.calm.load(Ordering::Relaxed)) {
+    pub(crate) fn act_all(&self, acts: &[Act], itself: usize) {
+        let calm = self.calm.load(Ordering::Relaxed);
+        for act in acts.iter().filter(|_| !calm) {
             self.act(act, Some(itself));
         }
     }
@@ -170,13 +171,13 @@ impl Real {
                 return Outcome::Operations(number.into_iter().collect());
             }
             Deed::ForceKey(key) => return Outcome::Count(real.force_complete_for_key(key)),
-            Deed::ForceWith(key, act) => {
-                let (this, act) = (self.this.clone(), act.clone());
+            Deed::ForceWith(key, acts) => {
+                let (this, acts) = (self.this.clone(), acts.clone());
                 return Outcome::Count(real.force_complete_for_key_with(key, move |op| {
                     let number = named(op);
                     if let Some(real) = this.upgrade() {
                         real.note(Event::Changed(number));
-                        real.act_if_any(Some(&act), number);
+                        real.act_all(&acts, number);
                     }
                 }));
             }

@@ -37,7 +37,7 @@ pub(crate) struct Parked {
     /// Ends that were asked for meanwhile.
     pub(crate) marks: BTreeSet<End>,
     /// For the end of that, if it is forced.
-    pub(crate) change: Option<Arc<Act>>,
+    pub(crate) change: Option<Arc<[Act]>>,
 }
 
 /// How an operation ends. Of several marks the first here counts.
