@@ -21,7 +21,12 @@ use strategies::{call, end, setup, uptime};
 use support::spans::{Choices, Span};
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    // (What stands beside what is rarer than each of the two.)
+    #![proptest_config(ProptestConfig {
+        cases: 2 * ProptestConfig::default().cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn g10_any_sequence_of_calls_does_what_a_sorted_map_does(

@@ -162,15 +162,15 @@ fn asked() -> impl Strategy<Value = Act> {
     let all = prop::collection::vec(few(), 1..4).prop_map(Deed::CheckAll);
     let with = key().prop_map(|key| Deed::ForceWith(key, Arc::new([])));
     let itself = prop_oneof![
-        Just(Deed::ForceHandle(ITSELF)),
-        Just(Deed::CancelHandle(ITSELF)),
-        Just(Deed::CheckHandle(ITSELF)),
+        2 => Just(Deed::ForceHandle(ITSELF)),
+        1 => Just(Deed::CancelHandle(ITSELF)),
+        1 => Just(Deed::CheckHandle(ITSELF)),
     ];
     let mostly = prop_oneof![
         6 => check,
         2 => all,
         1 => with,
-        1 => itself,
+        4 => itself,
     ];
     let mostly = (0..2_usize, mostly).prop_map(|(side, deed)| Act { side, deed });
     prop_oneof![2 => mostly, 1 => act(0)]
@@ -228,7 +228,7 @@ fn act(deep: u32) -> BoxedStrategy<Act> {
         let with = with.prop_map(|(key, acts)| Deed::ForceWith(key, acts.into()));
         deeds.push((2, with.boxed()));
         let park = arriving(deep - 1).prop_map(|op| Deed::Park(Arc::new(op)));
-        deeds.push((if deep == DEEP { 18 } else { 5 }, park.boxed()));
+        deeds.push((if deep == DEEP { 18 } else { 14 }, park.boxed()));
     }
     let deed = prop::strategy::Union::new_weighted(deeds);
     (side(), deed)
