@@ -23,7 +23,7 @@ use support::spans::{Choices, Span};
 proptest! {
     // (What stands beside what is rarer than each of the two.)
     #![proptest_config(ProptestConfig {
-        cases: 2 * ProptestConfig::default().cases,
+        cases: ProptestConfig::default().cases * 3 / 2,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

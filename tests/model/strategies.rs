@@ -7,8 +7,9 @@ use crate::support::spans::{Choices, Span, choices, jump, span};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// So many operations may stand in one another, each parked by the end of the one before.
-const DEEP: u32 = 2;
+/// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
+/// one, whose end makes calls as well.
+const DEEP: u32 = 4;
 
 pub(crate) fn setup() -> impl Strategy<Value = Setup> {
     let hashing = prop_oneof![
@@ -228,7 +229,7 @@ fn act(deep: u32) -> BoxedStrategy<Act> {
         let with = with.prop_map(|(key, acts)| Deed::ForceWith(key, acts.into()));
         deeds.push((2, with.boxed()));
         let park = arriving(deep - 1).prop_map(|op| Deed::Park(Arc::new(op)));
-        deeds.push((if deep == DEEP { 18 } else { 14 }, park.boxed()));
+        deeds.push((if deep == DEEP { 18 } else { 10 }, park.boxed()));
     }
     let deed = prop::strategy::Union::new_weighted(deeds);
     (side(), deed)

@@ -12,8 +12,9 @@ use std::time::Duration;
 /// More calls find nothing that these do not, and take the fuzzer's time.
 const CALLS: usize = 400;
 
-/// So many operations may stand in one another, each parked by the end of the one before.
-const DEEP: u32 = 2;
+/// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
+/// one, whose end makes calls as well.
+const DEEP: u32 = 4;
 
 pub(super) fn script(bytes: &[u8]) -> Result<Script> {
     let u = &mut Unstructured::new(bytes);
