@@ -1,6 +1,6 @@
-//! G1, G5, G6, G9, G10, G12, G16, G17, G22 against a model: any sequence of calls on `Waits` and on a map of deadlines must
-//! ask the predicates in the same order, end each wait and each listener in the same way, wake each task once, and keep as
-//! many predicates.
+//! G1, G5, G6, G9, G10, G12, G16, G17, G22 against a model: any sequence of calls on `Waits` and on a map of deadlines
+//! must ask the predicates in the same order, end each wait and each listener in the same way, wake each task once, and
+//! keep as many predicates.
 
 use crate::support::bell::Bell;
 use crate::support::lock;

@@ -2,9 +2,9 @@
 //! same endings and the same counts, in the same order.
 //!
 //! [`call`] has the calls, [`bytes`] makes them of bytes, [`operation`] is what is parked, [`real`] makes a call on the
-//! purgatories, which log what they do. [`sorted_map`] knows what should happen, with [`calls`] and [`passes`], by what it
-//! knows of each [`side`], and follows the log. [`pair`] makes a call on both, and [`compare`] asks both everything that can be asked. The property
-//! test in `tests/model` and the target `calls` in `fuzz` run this same code.
+//! purgatories, which log what they do. [`sorted_map`] knows what should happen, with [`calls`] and [`passes`], by what
+//! it knows of each [`side`], and follows the log. [`pair`] makes a call on both, and [`compare`] asks both everything
+//! that can be asked. The property test in `tests/model` and the target `calls` in `fuzz` run this same code.
 
 mod bytes;
 pub(crate) mod call;
