@@ -10,25 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Model {
-    /// Where the end of an operation shows.
-    pub(super) fn place_of_end(&self, number: usize) -> usize {
-        self.followed.place(|event| match event {
-            Event::Completed(it, _) | Event::Woken(it) | Event::Changed(it) => *it == number,
-            Event::Returned(Outcome::Operations(all)) => all.contains(&number),
-            _ => false,
-        })
-    }
-
-    /// Marks one that is held, for the end of that. `None` if it was, or has ended.
-    pub(super) fn claim(&mut self, number: usize, mark: End) -> Option<&mut Parked> {
-        let parked = self.parked(number)?;
-        if parked.held {
-            parked.marks.insert(mark);
-            return None;
-        }
-        Some(parked)
-    }
-
     fn force(&mut self, number: usize, change: Option<&Arc<[Act]>>) -> Option<Ended> {
         if let (Some(act), Some(parked)) = (change, self.parked(number)) {
             parked.change = Some(act.clone());

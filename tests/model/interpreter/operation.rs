@@ -1,7 +1,6 @@
 //! What is parked: an operation that answers as it is told, does what it is told to do, and keeps a log.
 
-use super::call::{Answer, Arriving};
-use super::real::Real;
+use super::call::{Act, Answer, Arriving};
 use request_purgatory::time::Timestamp;
 use request_purgatory::{
     Completion, DelayedOperation, future::Awaited, future::WaitError, purgatory::Cause,
@@ -88,6 +87,12 @@ impl Says {
     }
 }
 
+/// Who makes the calls of operations.
+pub(crate) trait Caller: Send + Sync {
+    fn note(&self, event: Event);
+    fn act_all(&self, acts: &[Act], itself: usize);
+}
+
 pub(crate) struct Op {
     pub(crate) number: usize,
     pub(crate) is: Arc<Arriving>,
@@ -96,7 +101,7 @@ pub(crate) struct Op {
     /// For the first question only.
     pub(crate) first: Option<Answer>,
     pub(crate) says: Says,
-    pub(crate) real: Weak<Real>,
+    pub(crate) caller: Weak<dyn Caller>,
     /// Its destructor is told.
     pub(crate) told_of_drop: bool,
 }
@@ -108,11 +113,11 @@ impl Op {
         self.number
     }
 
-    /// What the library's call of the operation does beside its answer.
-    fn called(&self, event: Event, act: impl FnOnce(&Real)) {
-        if let Some(real) = self.real.upgrade() {
-            real.note(event);
-            act(&real);
+    /// The library calls it, and it makes these calls.
+    fn called(&self, event: Event, acts: &[Act]) {
+        if let Some(caller) = self.caller.upgrade() {
+            caller.note(event);
+            caller.act_all(acts, self.number);
         }
     }
 }
@@ -146,9 +151,7 @@ impl DelayedOperation for Op {
             cause.is_deadline(),
         ];
         assert!(only_one.into_iter().filter(|is| *is).count() <= 1);
-        self.called(Event::Asked(self.number, because), |real| {
-            real.act_all(&self.is.asked, self.number);
-        });
+        self.called(Event::Asked(self.number, because), &self.is.asked);
         match self.first.take().unwrap_or_else(|| self.says.now()) {
             Answer::No => false,
             Answer::Yes => true,
@@ -158,9 +161,7 @@ impl DelayedOperation for Op {
 
     fn on_complete(mut self, completion: Completion) {
         self.told_of_drop = false;
-        self.called(Event::Completed(self.number, completion), |real| {
-            real.act_all(&self.is.ended, self.number);
-        });
+        self.called(Event::Completed(self.number, completion), &self.is.ended);
         if self.is.fragile {
             panic();
         }
@@ -170,9 +171,7 @@ impl DelayedOperation for Op {
 impl Drop for Op {
     fn drop(&mut self) {
         if self.told_of_drop {
-            self.called(Event::Dropped(self.number), |real| {
-                real.act_all(&self.is.ended, self.number);
-            });
+            self.called(Event::Dropped(self.number), &self.is.ended);
         }
     }
 }

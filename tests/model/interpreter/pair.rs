@@ -17,7 +17,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new(setup: &Setup) -> Self {
         Self {
-            model: Model::new(setup),
+            model: Model::new(setup, Model::act),
             real: Real::new(setup),
         }
     }

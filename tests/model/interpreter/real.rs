@@ -1,7 +1,7 @@
 //! Two purgatories on one clock, and whoever calls them: the script, and the operations that it parks.
 
 use super::call::{Act, Arriving, By, Deed, Hashing, ITSELF, Pick, Reach, Reading, Setup, Way};
-use super::operation::{Event, Op, Outcome, Refusal, Says, Told, named};
+use super::operation::{Caller, Event, Op, Outcome, Refusal, Says, Told, named};
 use crate::support::Job;
 use crate::support::lock;
 use request_purgatory::{
@@ -49,6 +49,19 @@ struct Known {
     future: Option<EndFuture>,
 }
 
+impl Caller for Real {
+    fn note(&self, event: Event) {
+        lock(&self.log).push(event);
+    }
+
+    fn act_all(&self, acts: &[Act], itself: usize) {
+        let calm = self.calm.load(Ordering::Relaxed);
+        for act in acts.iter().filter(|_| !calm) {
+            self.act(act, Some(itself));
+        }
+    }
+}
+
 /// Tells the log.
 struct Bell {
     number: usize,
@@ -89,10 +102,6 @@ impl Real {
         std::mem::replace(&mut lock(&self.sides)[side], by)
     }
 
-    pub(crate) fn note(&self, event: Event) {
-        lock(&self.log).push(event);
-    }
-
     /// What is left of the log.
     pub(crate) fn take_log(&self) -> Vec<Event> {
         std::mem::take(&mut *lock(&self.log))
@@ -112,14 +121,6 @@ impl Real {
         itself: Option<usize>,
     ) -> Option<Handle<Awaited<Op>, Hashing>> {
         self.handle(self.picked(pick, itself)?)
-    }
-
-    /// What the operation `itself` does.
-    pub(crate) fn act_all(&self, acts: &[Act], itself: usize) {
-        let calm = self.calm.load(Ordering::Relaxed);
-        for act in acts.iter().filter(|_| !calm) {
-            self.act(act, Some(itself));
-        }
     }
 
     /// Makes a call, and notes what it returns.
@@ -288,7 +289,7 @@ impl Real {
             arrival: self.reading(arriving),
             first: Some(arriving.first),
             says,
-            real: self.this.clone(),
+            caller: self.this.clone(),
             told_of_drop: !arriving.awaited,
         };
         if arriving.awaited {

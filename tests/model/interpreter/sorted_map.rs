@@ -1,14 +1,18 @@
 //! What should happen, on both purgatories, step by step: who is asked, in which order, and what waits until when.
 
 use super::call::{Act, Answer, Reach, Setup};
-use super::operation::{Because, Event, Told};
+use super::operation::{Because, Event, Outcome, Told};
 use super::real::is_picked;
 use super::side::{End, Followed, Known, Parked, Side};
 use request_purgatory::future::WaitError;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+/// Makes a call, with all that it causes, for the operation with this number.
+type Makes = fn(&mut Model, &Act, Option<usize>);
+
 pub(crate) struct Model {
+    makes: Makes,
     pub(crate) setup: Setup,
     pub(crate) now: Duration,
     pub(crate) sides: [Side; 2],
@@ -54,8 +58,9 @@ struct Nested {
 }
 
 impl Model {
-    pub(crate) fn new(setup: &Setup) -> Self {
+    pub(crate) fn new(setup: &Setup, makes: Makes) -> Self {
         Self {
+            makes,
             setup: setup.clone(),
             now: setup.choices.start,
             sides: Default::default(),
@@ -199,7 +204,7 @@ impl Model {
     pub(super) fn act_all(&mut self, acts: &[Act], number: usize) {
         let calm = self.calm;
         for act in acts.iter().filter(|_| !calm) {
-            self.act(act, Some(number));
+            (self.makes)(self, act, Some(number));
         }
     }
 
@@ -373,6 +378,25 @@ impl Model {
             self.leave(outermost);
         }
         checked.satisfied
+    }
+
+    /// Where the end of an operation shows.
+    pub(super) fn place_of_end(&self, number: usize) -> usize {
+        self.followed.place(|event| match event {
+            Event::Completed(it, _) | Event::Woken(it) | Event::Changed(it) => *it == number,
+            Event::Returned(Outcome::Operations(all)) => all.contains(&number),
+            _ => false,
+        })
+    }
+
+    /// Marks one that is held, for the end of that. `None` if it was, or has ended.
+    pub(super) fn claim(&mut self, number: usize, mark: End) -> Option<&mut Parked> {
+        let parked = self.parked(number)?;
+        if parked.held {
+            parked.marks.insert(mark);
+            return None;
+        }
+        Some(parked)
     }
 }
 
