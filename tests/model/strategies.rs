@@ -199,6 +199,7 @@ fn act(deep: u32) -> BoxedStrategy<Act> {
                 .prop_map(|(pick, answer)| Deed::Answer(pick, answer))
                 .boxed(),
         ),
+        (3, answer().prop_map(Deed::AnswerRecent).boxed()),
         (2, key().prop_map(Deed::CheckLater).boxed()),
         (2, pick().prop_map(Deed::CheckHandle).boxed()),
         (

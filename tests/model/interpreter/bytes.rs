@@ -204,7 +204,8 @@ fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
         }
         4 => Deed::Resolve(key(u)?),
         5 => Deed::Release(key(u)?),
-        6 | 7 => Deed::Answer(pick(u)?, answer(u)?),
+        6 => Deed::Answer(pick(u)?, answer(u)?),
+        7 => Deed::AnswerRecent(answer(u)?),
         8 => Deed::CheckLater(key(u)?),
         9 => Deed::CheckHandle(pick(u)?),
         10 => {

@@ -42,6 +42,9 @@ pub(crate) enum Hashing {
 /// is odd, from the last few. [`ITSELF`] is the one that makes the call.
 pub(crate) type Pick = u16;
 
+/// The last few operations, of which more are parked.
+pub(crate) const RECENT: usize = 8;
+
 /// (Outside every operation: the last one.)
 pub(crate) const ITSELF: Pick = u16::MAX;
 
@@ -68,6 +71,8 @@ pub(crate) enum Deed {
     Release(u8),
     /// From now on the operation answers so.
     Answer(Pick, Answer),
+    /// And so do the last [few](RECENT).
+    AnswerRecent(Answer),
     Check(u8, By, Reach),
     CheckLater(u8),
     CheckHandle(Pick),

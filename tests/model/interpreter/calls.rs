@@ -1,6 +1,6 @@
 //! Every call, whoever makes it: what it returns, and whom it ends.
 
-use super::call::{Act, Answer, Arriving, By, Deed, Pick, Reach, Reading, Way};
+use super::call::{Act, Answer, Arriving, By, Deed, Pick, RECENT, Reach, Reading, Way};
 use super::operation::{Because, Event, Outcome, Refusal};
 use super::real::picked;
 use super::side::{End, Known, Parked};
@@ -101,6 +101,10 @@ impl Model {
                 if let Some((number, _)) = self.picked(*pick, itself) {
                     self.known[number].says = *answer;
                 }
+            }
+            Deed::AnswerRecent(answer) => {
+                let recent = self.known.iter_mut().rev().take(RECENT);
+                recent.for_each(|known| known.says = *answer);
             }
             Deed::Check(key, by, reach) => {
                 let used = self.sides[side].used.len();

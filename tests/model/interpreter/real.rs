@@ -1,6 +1,8 @@
 //! Two purgatories on one clock, and whoever calls them: the script, and the operations that it parks.
 
-use super::call::{Act, Arriving, By, Deed, Hashing, ITSELF, Pick, Reach, Reading, Setup, Way};
+use super::call::{
+    Act, Arriving, By, Deed, Hashing, ITSELF, Pick, RECENT, Reach, Reading, Setup, Way,
+};
 use super::operation::{Caller, Event, Op, Outcome, Refusal, Says, Told, named};
 use crate::support::Job;
 use crate::support::lock;
@@ -22,9 +24,6 @@ use std::time::Duration;
 pub(crate) type Parks = Purgatory<Awaited<Op>, Hashing>;
 type EndFuture = WaitFuture<Awaited<Op>, (Op, Completion), Hashing>;
 type Resolved = ResolvedKey<Awaited<Op>, Hashing>;
-
-/// The last few operations, of which more are parked.
-const RECENT: usize = 8;
 
 /// No lock of these is held while a call is made: operations call back.
 pub(crate) struct Real {
@@ -146,6 +145,13 @@ impl Real {
                 if let Some(number) = self.picked(*pick, itself) {
                     lock(&self.ops)[number].says.set(*answer);
                 }
+            }
+            Deed::AnswerRecent(answer) => {
+                let ops = lock(&self.ops);
+                ops.iter()
+                    .rev()
+                    .take(RECENT)
+                    .for_each(|known| known.says.set(*answer));
             }
             Deed::Check(key, by, reach) => {
                 return Outcome::Count(self.check(side, *key, *by, *reach));
