@@ -220,7 +220,8 @@ impl Pair {
         let asked = lock(&self.asked);
         let met = self.parked.iter().filter_map(|(number, wait)| {
             let rank = *wait.keys.get(&key)?;
-            let place = asked.iter().position(|it| *it == wait.task);
+            let next = &asked[self.expected.len().min(asked.len())..];
+            let place = next.iter().position(|it| *it == wait.task);
             let turn = rank.map(|rank| (rank, place.unwrap_or(usize::MAX)));
             let is_met = rank.is_none_or(|rank| rank <= up_to.unwrap_or(u64::MAX));
             is_met.then_some(((turn.is_none(), turn, *number), *number))
