@@ -2,103 +2,21 @@
 //! must ask the predicates in the same order, end each wait and each listener in the same way, wake each task once, and
 //! keep as many predicates.
 
+use crate::model_calls::{
+    ALL, Answer, By, Call, Counts, Handle, KEYS, Pick, Reach, Starting, Waiting, call,
+};
 use crate::support::bell::Bell;
 use crate::support::lock;
-use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
+use crate::support::spans::{Choices, Span, choices, chosen};
 use proptest::prelude::*;
 use request_purgatory::{
-    Bound, ResolvedKey, Waits, Watch, future::Listener, future::WaitError, future::WaitFuture,
-    future::WaitOperation, time::Clock, time::ManualClock,
+    ResolvedKey, Waits, Watch, future::WaitError, future::WaitFuture, future::WaitOperation,
+    time::Clock, time::ManualClock,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-
-const KEYS: u8 = 6;
-
-/// Names a wait, whatever became of it: that of this number, counted round and round.
-type Pick = u16;
-
-#[derive(Debug, Clone)]
-enum Call {
-    WaitFuture(Vec<u8>, Starting),
-    /// At ranks.
-    WaitOn(Vec<(u8, Option<u64>)>, Starting),
-    Listen(Vec<u8>, Span),
-    /// The listener listens to this key as well.
-    Also(Pick, u8),
-    /// What the listener has waited for is there.
-    Satisfied(Pick),
-    /// From now on the predicate answers so.
-    Answer(Pick, Answer),
-    Check(u8, By, Reach),
-    CheckLater(u8),
-    /// As one event.
-    CheckAll(Vec<u8>),
-    Force(u8),
-    CancelKey(u8),
-    CancelHandle(Pick),
-    Reschedule(Pick, Span),
-    Poll(Pick),
-    Drop(Pick),
-    /// The clock moves, and no thread drives the timer.
-    Pass(Span),
-    /// The clock moves, and the timer is driven.
-    Advance(Span),
-    Shutdown,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum By {
-    Key,
-    Resolved,
-    /// Resolved for this call only.
-    ResolvedAnew,
-}
-
-/// How far a check goes.
-#[derive(Debug, Clone, Copy)]
-struct Reach {
-    at_most: Option<usize>,
-    up_to: Option<u64>,
-    until_refused: bool,
-}
-
-const ALL: Reach = Reach {
-    at_most: None,
-    up_to: None,
-    until_refused: false,
-};
-
-impl Reach {
-    fn bound(self) -> Bound {
-        let bound = self.at_most.map_or(Bound::all(), Bound::at_most);
-        let bound = self.up_to.into_iter().fold(bound, Bound::up_to);
-        match self.until_refused {
-            true => bound.until_refused(),
-            false => bound,
-        }
-    }
-}
-
-/// A wait that begins.
-#[derive(Debug, Clone, Copy)]
-struct Starting {
-    timeout: Span,
-    /// What the predicate answers when it is asked for the first time.
-    first: Answer,
-    /// What it answers from then on.
-    then: Answer,
-}
-
-/// What a predicate does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    Nothing,
-    Found,
-    Panic,
-}
 
 /// What it finds is the number of its wait.
 type End = Result<usize, WaitError>;
@@ -120,22 +38,6 @@ struct Task {
     end: Option<End>,
 }
 
-enum Waiting {
-    Wait(WaitFuture<WaitOperation<u8>, usize>),
-    Listener(Listener<u8>),
-}
-
-impl Waiting {
-    fn handle(&self) -> Option<&Handle> {
-        match self {
-            Self::Wait(wait) => wait.handle(),
-            Self::Listener(listener) => listener.handle(),
-        }
-    }
-}
-
-type Handle = request_purgatory::Handle<WaitOperation<u8>>;
-
 /// What the model knows of an operation that is parked.
 struct Parked {
     task: usize,
@@ -144,18 +46,6 @@ struct Parked {
     deadline: Option<u64>,
     /// `None` is a listener's.
     says: Option<Arc<Mutex<Answer>>>,
-}
-
-/// How often what happened.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counts {
-    completed: u64,
-    expired: u64,
-    cancelled: u64,
-    shut_down: u64,
-    aborted: u64,
-    checks: u64,
-    missed_checks: u64,
 }
 
 /// Both, side by side.
@@ -712,64 +602,6 @@ impl Pair {
 }
 
 type Predicate = Box<dyn FnMut() -> Option<usize> + Send>;
-
-fn call() -> impl Strategy<Value = Call> {
-    let key = || 0..KEYS;
-    let pick = any::<Pick>;
-    let answer = |nothing, found| {
-        prop_oneof![
-            nothing => Just(Answer::Nothing),
-            found => Just(Answer::Found),
-            1 => Just(Answer::Panic),
-        ]
-    };
-    let starting = || {
-        let starting = (span(), answer(18, 1), answer(18, 1));
-        starting.prop_map(|(timeout, first, then)| Starting {
-            timeout,
-            first,
-            then,
-        })
-    };
-    let rank = || prop::option::of(0..4_u64);
-    let keys = prop::collection::vec(key(), 0..4);
-    let on = prop::collection::vec((key(), rank()), 0..4);
-    let listen = (prop::collection::vec(key(), 0..3), span());
-    let by = prop_oneof![
-        2 => Just(By::Key),
-        1 => Just(By::Resolved),
-        1 => Just(By::ResolvedAnew),
-    ];
-    let reach = (
-        prop::option::of(0..4_usize),
-        rank(),
-        prop::bool::weighted(0.2),
-    );
-    let reach = reach.prop_map(|(at_most, up_to, until_refused)| Reach {
-        at_most,
-        up_to,
-        until_refused,
-    });
-    prop_oneof![
-        5 => (keys, starting()).prop_map(|(keys, starting)| Call::WaitFuture(keys, starting)),
-        5 => (on, starting()).prop_map(|(on, starting)| Call::WaitOn(on, starting)),
-        4 => (pick(), answer(2, 7)).prop_map(|(pick, answer)| Call::Answer(pick, answer)),
-        3 => listen.prop_map(|(keys, timeout)| Call::Listen(keys, timeout)),
-        3 => (pick(), key()).prop_map(|(pick, key)| Call::Also(pick, key)),
-        1 => pick().prop_map(Call::Satisfied),
-        7 => (key(), by, reach).prop_map(|(key, by, reach)| Call::Check(key, by, reach)),
-        2 => key().prop_map(Call::CheckLater),
-        1 => prop::collection::vec(key(), 0..4).prop_map(Call::CheckAll),
-        1 => key().prop_map(Call::Force),
-        1 => key().prop_map(Call::CancelKey),
-        1 => pick().prop_map(Call::CancelHandle),
-        2 => (pick(), span()).prop_map(|(pick, timeout)| Call::Reschedule(pick, timeout)),
-        6 => pick().prop_map(Call::Poll),
-        2 => pick().prop_map(Call::Drop),
-        2 => jump().prop_map(Call::Pass),
-        5 => jump().prop_map(Call::Advance),
-    ]
-}
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
