@@ -3,7 +3,8 @@
 //! keep as many predicates.
 
 use crate::model_calls::{
-    ALL, Answer, By, Call, Counts, Handle, KEYS, Pick, Reach, Starting, Waiting, call,
+    ALL, Answer, By, Call, Counts, End, Handle, KEYS, Parked, Pick, Reach, Starting, Task, Waiting,
+    call,
 };
 use crate::support::bell::Bell;
 use crate::support::lock;
@@ -17,36 +18,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-
-/// What it finds is the number of its wait.
-type End = Result<usize, WaitError>;
-
-/// A wait, and what is known of it.
-struct Task {
-    waiting: Waiting,
-    /// The operation that its handle means, if it was parked.
-    parked: Option<usize>,
-    /// A key of the listener was checked.
-    checked: bool,
-    /// What [`Listener::also`] was told.
-    also: BTreeSet<u8>,
-    bell: Arc<Bell>,
-    /// It was polled and told to wait, and the wait has not ended since.
-    awaited: bool,
-    /// Wake-ups that were due so far.
-    wakes: usize,
-    end: Option<End>,
-}
-
-/// What the model knows of an operation that is parked.
-struct Parked {
-    task: usize,
-    keys: BTreeMap<u8, Option<u64>>,
-    /// `None` never expires.
-    deadline: Option<u64>,
-    /// `None` is a listener's.
-    says: Option<Arc<Mutex<Answer>>>,
-}
 
 /// Both, side by side.
 struct Pair {

@@ -1,8 +1,13 @@
-//! The calls that the model of waits makes.
+//! The calls that the model of waits makes, and what it knows of a wait.
 
+use crate::support::bell::Bell;
 use crate::support::spans::{Span, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{Bound, future::Listener, future::WaitFuture, future::WaitOperation};
+use request_purgatory::{
+    Bound, future::Listener, future::WaitError, future::WaitFuture, future::WaitOperation,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 pub(crate) const KEYS: u8 = 6;
 
@@ -115,6 +120,36 @@ pub(crate) struct Counts {
     pub(crate) aborted: u64,
     pub(crate) checks: u64,
     pub(crate) missed_checks: u64,
+}
+
+/// What it finds is the number of its wait.
+pub(crate) type End = Result<usize, WaitError>;
+
+/// A wait, and what is known of it.
+pub(crate) struct Task {
+    pub(crate) waiting: Waiting,
+    /// The operation that its handle means, if it was parked.
+    pub(crate) parked: Option<usize>,
+    /// A key of the listener was checked.
+    pub(crate) checked: bool,
+    /// What [`Listener::also`] was told.
+    pub(crate) also: BTreeSet<u8>,
+    pub(crate) bell: Arc<Bell>,
+    /// It was polled and told to wait, and the wait has not ended since.
+    pub(crate) awaited: bool,
+    /// Wake-ups that were due so far.
+    pub(crate) wakes: usize,
+    pub(crate) end: Option<End>,
+}
+
+/// What the model knows of an operation that is parked.
+pub(crate) struct Parked {
+    pub(crate) task: usize,
+    pub(crate) keys: BTreeMap<u8, Option<u64>>,
+    /// `None` never expires.
+    pub(crate) deadline: Option<u64>,
+    /// `None` is a listener's.
+    pub(crate) says: Option<Arc<Mutex<Answer>>>,
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Call> {
