@@ -11,6 +11,7 @@ mod executors;
 mod further_keys;
 mod listener;
 mod model;
+mod model_calls;
 mod recheck;
 mod stress;
 mod take;

@@ -1,10 +1,51 @@
 //! Calls for the property test.
 
-use crate::interpreter::call::{Answer, Arriving, By, Call, On, Reading, Way};
-use crate::support::spans::{Span, jump, span};
+use crate::interpreter::call::{
+    Act, Answer, Arriving, By, Call, Deed, Hashing, ITSELF, On, Pick, Reach, Reading, Setup, Way,
+};
+use crate::support::spans::{Choices, Span, choices, jump, span};
 use proptest::prelude::*;
+use std::sync::Arc;
 
-/// How long the purgatory is idle at first: often none, or up to where numbers of ticks grow into another bit.
+/// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
+/// one, whose end makes calls as well.
+const DEEP: u32 = 4;
+
+pub(crate) fn setup() -> impl Strategy<Value = Setup> {
+    let hashing = prop_oneof![
+        Just(Hashing::Alike),
+        Just(Hashing::Itself),
+        Just(Hashing::High),
+        Just(Hashing::Mixed),
+    ];
+    // (It takes time to look through many.)
+    let shards = prop_oneof![
+        20 => (0..6_usize).prop_map(Some),
+        2 => Just(Some(64)),
+        1 => Just(None),
+    ];
+    let watchers = prop::option::weighted(0.4, 0..6_usize);
+    let executor = prop::bool::weighted(0.3);
+    // Often so few that they are soon reached, and soon free again.
+    let choices = (choices(), prop::option::weighted(0.4, 1..6_usize));
+    let choices = choices.prop_map(|(choices, few)| Choices {
+        max_parked: few.or(choices.max_parked),
+        ..choices
+    });
+    let setup = (choices, executor, shards, watchers, hashing, any::<u32>());
+    setup.prop_map(
+        |(choices, executor, map_shards, max_watchers, hashing, order)| Setup {
+            choices,
+            executor,
+            map_shards,
+            max_watchers,
+            hashing,
+            order,
+        },
+    )
+}
+
+/// How long the purgatories are idle at first: often none, or up to where numbers of ticks grow into another bit.
 pub(crate) fn uptime() -> impl Strategy<Value = Span> {
     let ticks = prop_oneof![
         4 => Just(0),
@@ -18,26 +59,49 @@ pub(crate) fn uptime() -> impl Strategy<Value = Span> {
 }
 
 fn key() -> impl Strategy<Value = u8> {
-    0..6_u8
+    prop_oneof![4 => 0..3_u8, 3 => 0..6_u8]
+}
+
+/// Mostly the first of the two.
+fn side() -> impl Strategy<Value = usize> {
+    prop_oneof![7 => Just(0), 1 => Just(1_usize)]
 }
 
 fn rank() -> impl Strategy<Value = u64> {
-    prop_oneof![0..4_u64, Just(u64::MAX)]
+    prop_oneof![6 => 0..4_u64, 1 => Just(u64::MAX)]
+}
+
+fn pick() -> impl Strategy<Value = Pick> {
+    prop_oneof![3 => any::<Pick>(), 1 => Just(ITSELF)]
 }
 
 fn answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
         2 => Just(Answer::No),
         7 => Just(Answer::Yes),
-        1 => Just(Answer::Panic),
+        2 => Just(Answer::Panic),
     ]
 }
 
-fn arriving() -> impl Strategy<Value = Arriving> {
-    let seldom = || {
+fn reach() -> impl Strategy<Value = Reach> {
+    let parts = (
+        prop::option::weighted(0.6, 0..4_usize),
+        prop::option::weighted(0.4, rank()),
+        prop::bool::weighted(0.3),
+    );
+    let bounded = parts.prop_map(|(at_most, up_to, until_refused)| Reach {
+        at_most,
+        up_to,
+        until_refused,
+    });
+    prop_oneof![1 => Just(Reach::ALL), 1 => bounded]
+}
+
+fn arriving(deep: u32) -> impl Strategy<Value = Arriving> {
+    let seldom = |yes| {
         prop_oneof![
             18 => Just(Answer::No),
-            1 => Just(Answer::Yes),
+            yes => Just(Answer::Yes),
             1 => Just(Answer::Panic),
         ]
     };
@@ -47,57 +111,144 @@ fn arriving() -> impl Strategy<Value = Arriving> {
         1 => span().prop_map(Reading::Ahead),
     ];
     let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
-    (span(), seldom(), seldom(), reading, flags).prop_map(
-        |(timeout, first, then, reading, (awaited, fragile))| Arriving {
+    let asked = prop_oneof![5 => Just(Vec::new()), 3 => prop::collection::vec(asked(), 1..4)];
+    let ended = match deep {
+        0 => Just(Vec::new()).boxed(),
+        _ => prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(act(deep - 1), 1..3)]
+            .boxed(),
+    };
+    let words = (span(), seldom(1), seldom(3), reading);
+    (keys(), words, flags, asked, ended).prop_map(
+        |(on, (timeout, first, then, reading), (awaited, fragile), asked, ended)| Arriving {
+            on,
             timeout,
             first,
             then,
             reading,
             awaited,
             fragile,
+            asked,
+            ended,
         },
     )
 }
 
-fn on() -> impl Strategy<Value = On> {
+fn keys() -> impl Strategy<Value = Vec<On>> {
+    let plain = |key| On {
+        key,
+        rank: None,
+        way: Way::Plain,
+    };
+    let few = prop::collection::vec(key().prop_map(plain), 1..5);
+    let many = prop::collection::vec((0..40_u8).prop_map(plain), 20..40);
     let way = prop_oneof![
         4 => Just(Way::Plain),
         4 => Just(Way::Resolved),
         1 => Just(Way::Foreign),
     ];
     let on = (key(), prop::option::of(rank()), way);
-    on.prop_map(|(key, rank, way)| On { key, rank, way })
+    let on = on.prop_map(|(key, rank, way)| On { key, rank, way });
+    prop_oneof![
+        1 => Just(Vec::new()),
+        16 => few,
+        2 => many,
+        24 => prop::collection::vec(on, 1..6),
+    ]
 }
 
-pub(crate) fn call() -> impl Strategy<Value = Call> {
-    let keys = prop::collection::vec(key(), 0..5);
-    let many = prop::collection::vec(0..40_u8, 20..40);
-    let keys = prop_oneof![15 => keys, 1 => many];
-    let on = prop::collection::vec(on(), 0..6);
-    let by = prop_oneof![
+/// What an operation does while it is asked, in both purgatories. Mostly it makes checks, and the same ones.
+fn asked() -> impl Strategy<Value = Act> {
+    let few = || 0..2_u8;
+    let check = (few(), by(), reach()).prop_map(|(key, by, reach)| Deed::Check(key, by, reach));
+    let all = prop::collection::vec(few(), 1..4).prop_map(Deed::CheckAll);
+    let with = key().prop_map(|key| Deed::ForceWith(key, Arc::new([])));
+    let itself = prop_oneof![
+        2 => Just(Deed::ForceHandle(ITSELF)),
+        1 => Just(Deed::CancelHandle(ITSELF)),
+        1 => Just(Deed::CheckHandle(ITSELF)),
+    ];
+    let mostly = prop_oneof![
+        6 => check,
+        2 => all,
+        1 => with,
+        4 => itself,
+    ];
+    let mostly = (0..2_usize, mostly).prop_map(|(side, deed)| Act { side, deed });
+    prop_oneof![2 => mostly, 1 => act(0)]
+}
+
+fn by() -> impl Strategy<Value = By> {
+    prop_oneof![
         3 => Just(By::Key),
         2 => Just(By::Resolved),
         1 => Just(By::ResolvedAfterLock),
-    ];
-    let pick = any::<u16>;
-    prop_oneof![
-        6 => (keys, arriving()).prop_map(|(keys, op)| Call::Park(keys, op)),
-        8 => (on, arriving()).prop_map(|(on, op)| Call::ParkOn(on, op)),
-        1 => key().prop_map(Call::Resolve),
-        1 => key().prop_map(Call::Release),
-        4 => (pick(), answer()).prop_map(|(pick, answer)| Call::Answer(pick, answer)),
-        7 => (key(), by, prop::option::of(rank()))
-            .prop_map(|(key, by, rank)| Call::Check(key, by, rank)),
-        2 => key().prop_map(Call::CheckLater),
-        2 => pick().prop_map(Call::CheckHandle),
-        1 => key().prop_map(Call::CancelKey),
-        2 => pick().prop_map(Call::CancelHandle),
-        1 => key().prop_map(Call::ForceKey),
-        1 => pick().prop_map(Call::ForceHandle),
-        1 => (key(), span()).prop_map(|(key, timeout)| Call::RescheduleKey(key, timeout)),
-        3 => (pick(), span()).prop_map(|(pick, timeout)| Call::RescheduleHandle(pick, timeout)),
-        1 => pick().prop_map(Call::DropHandle),
-        2 => jump().prop_map(Call::Pass),
-        6 => jump().prop_map(Call::Advance),
     ]
+}
+
+/// What is done; by an operation as well. It parks others as long as it is not too deep.
+fn act(deep: u32) -> BoxedStrategy<Act> {
+    let check = (key(), by(), reach()).prop_map(|(key, by, reach)| Deed::Check(key, by, reach));
+    let timeout = (pick(), span());
+    let mut deeds = vec![
+        (9, check.boxed()),
+        (1, key().prop_map(Deed::Resolve).boxed()),
+        (1, key().prop_map(Deed::Release).boxed()),
+        (
+            4,
+            (pick(), answer())
+                .prop_map(|(pick, answer)| Deed::Answer(pick, answer))
+                .boxed(),
+        ),
+        (3, answer().prop_map(Deed::AnswerRecent).boxed()),
+        (2, key().prop_map(Deed::CheckLater).boxed()),
+        (2, pick().prop_map(Deed::CheckHandle).boxed()),
+        (
+            1,
+            prop::collection::vec(key(), 0..4)
+                .prop_map(Deed::CheckAll)
+                .boxed(),
+        ),
+        (1, any::<u64>().prop_map(Deed::CheckWhere).boxed()),
+        (1, key().prop_map(Deed::CancelKey).boxed()),
+        (2, pick().prop_map(Deed::CancelHandle).boxed()),
+        (1, key().prop_map(Deed::ForceKey).boxed()),
+        (1, pick().prop_map(Deed::ForceHandle).boxed()),
+        (
+            3,
+            timeout
+                .prop_map(|(pick, timeout)| Deed::Reschedule(pick, timeout))
+                .boxed(),
+        ),
+        (1, pick().prop_map(Deed::DropHandle).boxed()),
+        (
+            if deep == DEEP { 7 } else { 1 },
+            Just(Deed::Advance).boxed(),
+        ),
+    ];
+    if deep > 0 {
+        let with = (key(), prop::collection::vec(asked(), 0..2));
+        let with = with.prop_map(|(key, acts)| Deed::ForceWith(key, acts.into()));
+        deeds.push((2, with.boxed()));
+        let park = arriving(deep - 1).prop_map(|op| Deed::Park(Arc::new(op)));
+        deeds.push((if deep == DEEP { 18 } else { 10 }, park.boxed()));
+    }
+    let deed = prop::strategy::Union::new_weighted(deeds);
+    (side(), deed)
+        .prop_map(|(side, deed)| Act { side, deed })
+        .boxed()
+}
+
+pub(crate) fn call() -> impl Strategy<Value = Call> {
+    let last = (side(), prop_oneof![Just(Deed::Drain), Just(Deed::Shutdown)]);
+    prop_oneof![
+        450 => act(DEEP).prop_map(Call::Do),
+        100 => jump().prop_map(Call::Pass),
+        2 => last.prop_map(|(side, deed)| Call::Do(Act { side, deed })),
+    ]
+}
+
+/// The last that is done while all is open; then some calls more.
+pub(crate) fn end() -> impl Strategy<Value = Call> {
+    let deed = prop_oneof![Just(Deed::Shutdown), Just(Deed::Drain), Just(Deed::Advance)];
+    deed.prop_map(|deed| Call::Do(Act { side: 0, deed }))
 }

@@ -1,26 +1,41 @@
 //! Scripts from bytes, for a fuzzer: as many calls as there are bytes for.
 
-use super::call::{Answer, Arriving, By, Call, On, Reading, Script, Way};
+use super::call::{
+    Act, Answer, Arriving, By, Call, Deed, Hashing, ITSELF, On, Pick, Reach, Reading, Script,
+    Setup, Way,
+};
 use crate::support::spans::{Choices, Span};
 use arbitrary::{Result, Unstructured};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// More calls find nothing that these do not, and take the fuzzer's time.
 const CALLS: usize = 400;
 
+/// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
+/// one, whose end makes calls as well.
+const DEEP: u32 = 4;
+
 pub(super) fn script(bytes: &[u8]) -> Result<Script> {
     let u = &mut Unstructured::new(bytes);
-    let choices = choices(u)?;
-    let executor = u.arbitrary()?;
+    let setup = Setup {
+        choices: choices(u)?,
+        executor: u.arbitrary()?,
+        map_shards: u.ratio(1, 2)?.then(|| u.int_in_range(0..=64)).transpose()?,
+        max_watchers: u.ratio(1, 4)?.then(|| u.int_in_range(0..=6)).transpose()?,
+        hashing: *u.choose(&[
+            Hashing::Alike,
+            Hashing::Itself,
+            Hashing::High,
+            Hashing::Mixed,
+        ])?,
+        order: u.arbitrary()?,
+    };
     let mut calls = vec![Call::Pass(uptime(u)?)];
     while !u.is_empty() && calls.len() < CALLS {
         calls.push(call(u)?);
     }
-    Ok(Script {
-        choices,
-        executor,
-        calls,
-    })
+    Ok(Script { setup, calls })
 }
 
 fn choices(u: &mut Unstructured<'_>) -> Result<Choices> {
@@ -110,10 +125,11 @@ fn answer(u: &mut Unstructured<'_>) -> Result<Answer> {
     })
 }
 
-fn arriving(u: &mut Unstructured<'_>) -> Result<Arriving> {
+fn arriving(u: &mut Unstructured<'_>, on: Vec<On>, deep: u32) -> Result<Arriving> {
     let plain = Arriving {
+        on,
         timeout: span(u)?,
-        ..Arriving::plain(Duration::ZERO)
+        ..Arriving::plain([], Duration::ZERO)
     };
     if u.ratio(1, 2)? {
         return Ok(plain);
@@ -128,7 +144,43 @@ fn arriving(u: &mut Unstructured<'_>) -> Result<Arriving> {
         },
         awaited: u.arbitrary()?,
         fragile: u.arbitrary()?,
+        asked: acts(u, 0)?,
+        ended: match deep {
+            0 => Vec::new(),
+            _ => acts(u, deep - 1)?,
+        },
         ..plain
+    })
+}
+
+fn acts(u: &mut Unstructured<'_>, deep: u32) -> Result<Vec<Act>> {
+    let count = u.int_in_range(0..=5)?.max(2) - 2;
+    (0..count).map(|_| act(u, deep)).collect()
+}
+
+fn plain(key: u8) -> On {
+    On {
+        key,
+        rank: None,
+        way: Way::Plain,
+    }
+}
+
+fn pick(u: &mut Unstructured<'_>) -> Result<Pick> {
+    Ok(match u.arbitrary::<u8>()? {
+        0..=63 => ITSELF,
+        pick => pick.into(),
+    })
+}
+
+fn reach(u: &mut Unstructured<'_>) -> Result<Reach> {
+    if u.ratio(1, 2)? {
+        return Ok(Reach::ALL);
+    }
+    Ok(Reach {
+        at_most: u.ratio(1, 2)?.then(|| u.int_in_range(0..=3)).transpose()?,
+        up_to: u.ratio(1, 2)?.then(|| rank(u)).transpose()?,
+        until_refused: u.ratio(1, 3)?,
     })
 }
 
@@ -141,45 +193,63 @@ fn on(u: &mut Unstructured<'_>) -> Result<On> {
     })
 }
 
-fn call(u: &mut Unstructured<'_>) -> Result<Call> {
-    Ok(match u.int_in_range(0..=31)? {
+/// What is done; by an operation as well. It parks others as long as it is not too deep.
+fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
+    let side = usize::from(u.ratio(1, 8)?);
+    let last = if deep == 0 { 19 } else { 31 };
+    let deed = match u.int_in_range(0..=last)? {
         0..=3 => {
-            let count = u.int_in_range(0..=4)?;
-            let keys = (0..count).map(|_| key(u)).collect::<Result<_>>()?;
-            Call::Park(keys, arriving(u)?)
+            let by = [By::Key, By::Resolved, By::ResolvedAfterLock];
+            Deed::Check(key(u)?, *u.choose(&by)?, reach(u)?)
         }
-        4..=8 => {
-            let count = u.int_in_range(0..=5)?;
-            let on = (0..count).map(|_| on(u)).collect::<Result<_>>()?;
-            Call::ParkOn(on, arriving(u)?)
+        4 => Deed::Resolve(key(u)?),
+        5 => Deed::Release(key(u)?),
+        6 => Deed::Answer(pick(u)?, answer(u)?),
+        7 => Deed::AnswerRecent(answer(u)?),
+        8 => Deed::CheckLater(key(u)?),
+        9 => Deed::CheckHandle(pick(u)?),
+        10 => {
+            let count = u.int_in_range(0..=3)?;
+            Deed::CheckAll((0..count).map(|_| key(u)).collect::<Result<_>>()?)
         }
+        11 => Deed::CheckWhere(u.arbitrary::<u8>()?.into()),
+        12 => Deed::CancelKey(key(u)?),
+        13 => Deed::CancelHandle(pick(u)?),
+        14 => Deed::ForceKey(key(u)?),
+        15 => Deed::ForceHandle(pick(u)?),
+        16 | 17 => Deed::Reschedule(pick(u)?, span(u)?),
+        18 => Deed::DropHandle(pick(u)?),
+        19 => match u.int_in_range(0..=63)? {
+            0 => Deed::Shutdown,
+            1 => Deed::Drain,
+            _ => Deed::Advance,
+        },
+        20 => Deed::ForceWith(key(u)?, acts(u, 0)?.into()),
         // More keys than are compared one by one.
-        9 => {
+        21 => {
             let first = u.arbitrary::<u8>()?;
             let keys = (0..u.int_in_range(16..=40)?).map(|step| first.wrapping_add(step) % 40);
-            Call::Park(keys.collect(), arriving(u)?)
+            Deed::Park(Arc::new(arriving(u, keys.map(plain).collect(), deep - 1)?))
         }
-        10 => Call::Resolve(key(u)?),
-        11 => Call::Release(key(u)?),
-        12..=14 => Call::Answer(u.arbitrary()?, answer(u)?),
-        15 | 16 => Call::Check(key(u)?, By::Key, None),
-        17 => Call::Check(key(u)?, By::Key, Some(rank(u)?)),
-        18 => Call::Check(key(u)?, By::Resolved, None),
-        19 => Call::Check(key(u)?, By::ResolvedAfterLock, None),
-        20 => Call::Check(key(u)?, By::Resolved, Some(rank(u)?)),
-        21 => Call::CheckLater(key(u)?),
-        22 => Call::CheckHandle(u.arbitrary()?),
-        23 => Call::CancelKey(key(u)?),
-        24 => Call::CancelHandle(u.arbitrary()?),
-        25 => Call::ForceKey(key(u)?),
-        26 => Call::ForceHandle(u.arbitrary()?),
-        27 => Call::RescheduleKey(key(u)?, span(u)?),
-        28 => Call::RescheduleHandle(u.arbitrary()?, span(u)?),
-        29 => Call::DropHandle(u.arbitrary()?),
-        30 => Call::Pass(span(u)?),
-        _ => match u.int_in_range(0..=63)? {
-            0 => Call::Shutdown,
-            _ => Call::Advance(span(u)?),
-        },
+        22..=25 => {
+            let count = u.int_in_range(0..=4)?;
+            let keys = (0..count)
+                .map(|_| key(u).map(plain))
+                .collect::<Result<_>>()?;
+            Deed::Park(Arc::new(arriving(u, keys, deep - 1)?))
+        }
+        _ => {
+            let count = u.int_in_range(0..=5)?;
+            let keys = (0..count).map(|_| on(u)).collect::<Result<_>>()?;
+            Deed::Park(Arc::new(arriving(u, keys, deep - 1)?))
+        }
+    };
+    Ok(Act { side, deed })
+}
+
+fn call(u: &mut Unstructured<'_>) -> Result<Call> {
+    Ok(match u.int_in_range(0..=7)? {
+        0 => Call::Pass(span(u)?),
+        _ => Call::Do(act(u, DEEP)?),
     })
 }

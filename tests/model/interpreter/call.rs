@@ -1,53 +1,105 @@
 //! The calls.
 
 use crate::support::spans::{Choices, Span};
+use request_purgatory::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// A purgatory, and what is done with it.
+/// Two purgatories, and what is done with them.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    pub(crate) choices: Choices,
-    /// Completions of expired operations go through an executor.
-    pub(crate) executor: bool,
+    pub(crate) setup: Setup,
     pub(crate) calls: Vec<Call>,
 }
 
-/// Names an operation, whatever became of it: that of this number, counted round and round.
+/// What both are built with.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) choices: Choices,
+    /// Completions of expired operations go through an executor.
+    pub(crate) executor: bool,
+    pub(crate) map_shards: Option<usize>,
+    pub(crate) max_watchers: Option<usize>,
+    pub(crate) hashing: Hashing,
+    /// In which order the builder's calls are made.
+    pub(crate) order: u32,
+}
+
+/// How keys are hashed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Hashing {
+    /// All to the same.
+    Alike,
+    /// To themselves: low bits.
+    Itself,
+    /// High bits only.
+    High,
+    /// At random.
+    Mixed,
+}
+
+/// Names an operation, whatever became of it: that of this number, counted round and round from the first one, or, if it
+/// is odd, from the last few. [`ITSELF`] is the one that makes the call.
 pub(crate) type Pick = u16;
+
+/// The last few operations, of which more are parked.
+pub(crate) const RECENT: usize = 8;
+
+/// (Outside every operation: the last one.)
+pub(crate) const ITSELF: Pick = u16::MAX;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
-    /// By plain keys.
-    Park(Vec<u8>, Arriving),
-    /// By watches of all kinds.
-    ParkOn(Vec<On>, Arriving),
+    Do(Act),
+    /// The clock moves, and no thread drives a timer.
+    Pass(Span),
+}
+
+/// What a caller does, and also an operation when the library calls it, with this purgatory.
+#[derive(Debug, Clone)]
+pub(crate) struct Act {
+    pub(crate) side: usize,
+    pub(crate) deed: Deed,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Deed {
+    Park(Arc<Arriving>),
     /// One more resolution of the key.
     Resolve(u8),
     /// One less.
     Release(u8),
     /// From now on the operation answers so.
     Answer(Pick, Answer),
-    Check(u8, By, Option<u64>),
+    /// And so do the last [few](RECENT).
+    AnswerRecent(Answer),
+    Check(u8, By, Reach),
     CheckLater(u8),
     CheckHandle(Pick),
+    /// As one event.
+    CheckAll(Vec<u8>),
+    /// Those whose bits are set.
+    CheckWhere(u64),
     CancelKey(u8),
     CancelHandle(Pick),
     ForceKey(u8),
+    /// With a change, in which this is done.
+    ForceWith(u8, Arc<[Act]>),
     ForceHandle(Pick),
-    RescheduleKey(u8, Span),
-    RescheduleHandle(Pick, Span),
+    Reschedule(Pick, Span),
     /// The handle, and the future of an awaited operation, which cancels that.
     DropHandle(Pick),
-    /// The clock moves, and no thread drives the timer.
-    Pass(Span),
-    /// The clock moves, and the timer is driven.
-    Advance(Span),
+    /// The timer is driven.
+    Advance,
+    /// No more parks, and the timer is driven.
+    Drain,
     Shutdown,
 }
 
 /// An operation that is to park.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Arriving {
+    pub(crate) on: Vec<On>,
     pub(crate) timeout: Span,
     /// What it answers when it is asked on arrival.
     pub(crate) first: Answer,
@@ -58,6 +110,10 @@ pub(crate) struct Arriving {
     pub(crate) awaited: bool,
     /// Its `on_complete` panics.
     pub(crate) fragile: bool,
+    /// What it does each time it is asked.
+    pub(crate) asked: Vec<Act>,
+    /// What it does in `on_complete`; in its destructor, if it panicked.
+    pub(crate) ended: Vec<Act>,
 }
 
 /// What `try_complete` does.
@@ -81,7 +137,7 @@ pub(crate) struct On {
 pub(crate) enum Way {
     Plain,
     Resolved,
-    /// Resolved by another purgatory.
+    /// Resolved by the other purgatory.
     Foreign,
 }
 
@@ -90,8 +146,16 @@ pub(crate) enum Way {
 pub(crate) enum By {
     Key,
     Resolved,
-    /// (Only without a rank.)
+    /// (Only without a bound.)
     ResolvedAfterLock,
+}
+
+/// The bound of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reach {
+    pub(crate) at_most: Option<usize>,
+    pub(crate) up_to: Option<u64>,
+    pub(crate) until_refused: bool,
 }
 
 /// What is said about the time of an arrival.
@@ -104,14 +168,51 @@ pub(crate) enum Reading {
 
 impl Arriving {
     /// One that cannot complete.
-    pub(crate) fn plain(timeout: Duration) -> Self {
+    pub(crate) fn plain(keys: impl IntoIterator<Item = u8>, timeout: Duration) -> Self {
+        let on = keys.into_iter().map(|key| On {
+            key,
+            rank: None,
+            way: Way::Plain,
+        });
         Self {
+            on: on.collect(),
             timeout: Span::Exactly(timeout),
             first: Answer::No,
             then: Answer::No,
             reading: Reading::Unsaid,
             awaited: false,
             fragile: false,
+            asked: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+}
+
+impl Reach {
+    pub(crate) const ALL: Self = Self {
+        at_most: None,
+        up_to: None,
+        until_refused: false,
+    };
+
+    pub(crate) fn bound(self) -> Bound {
+        let all = self.at_most.map_or(Bound::all(), Bound::at_most);
+        // In both orders.
+        match (self.up_to, self.until_refused) {
+            (None, false) => all,
+            (None, true) => all.until_refused(),
+            (Some(rank), false) => all.up_to(rank),
+            (Some(rank), true) if rank % 2 == 0 => all.up_to(rank).until_refused(),
+            (Some(rank), true) => all.until_refused().up_to(rank),
+        }
+    }
+
+    /// As far as both.
+    pub(crate) fn merged(self, other: Self) -> Self {
+        Self {
+            at_most: self.at_most.zip(other.at_most).map(|(a, b)| a + b),
+            up_to: self.up_to.zip(other.up_to).map(|(a, b)| a.max(b)),
+            until_refused: self.until_refused && other.until_refused,
         }
     }
 }

@@ -1,24 +1,29 @@
-//! Any sequence of calls, made on a purgatory and on a plain sorted map side by side: both must give the same answers,
-//! the same endings and the same counts.
+//! Any sequence of calls, made on two purgatories and on plain maps side by side: both must give the same answers, the
+//! same endings and the same counts, in the same order.
 //!
-//! [`call`] has the calls, [`bytes`] makes them of bytes, [`operation`] is what is parked, [`sorted_map`] knows what
-//! should happen, [`pair`] makes a call on both, and [`compare`] asks both everything that can be asked. The property
-//! test in `tests/model` and the target `calls` in `fuzz` run this same code.
+//! [`call`] has the calls, [`bytes`] makes them of bytes, [`operation`] is what is parked, [`real`] makes a call on the
+//! purgatories, which log what they do. [`sorted_map`] knows what should happen, with [`calls`] and [`passes`], by what
+//! it knows of each [`side`], and follows the log. [`pair`] makes a call on both, and [`compare`] asks both everything
+//! that can be asked. The property test in `tests/model` and the target `calls` in `fuzz` run this same code.
 
 mod bytes;
 pub(crate) mod call;
+mod calls;
 mod compare;
 mod operation;
 pub(crate) mod pair;
+mod passes;
+mod real;
+mod side;
 mod sorted_map;
 
 use call::Script;
 use pair::Pair;
 
 /// Makes every call of `script`, and compares after each of them. Panics where the two differ.
-pub(crate) fn run(script: Script) {
-    let mut pair = Pair::new(script.choices, script.executor);
-    for call in script.calls {
+pub(crate) fn run(script: &Script) {
+    let mut pair = Pair::new(&script.setup);
+    for call in &script.calls {
         pair.call(call);
         pair.compare();
     }
@@ -29,6 +34,6 @@ pub(crate) fn run(script: Script) {
 /// a script.
 pub(crate) fn run_bytes(bytes: &[u8]) {
     if let Ok(script) = bytes::script(bytes) {
-        run(script);
+        run(&script);
     }
 }

@@ -1,24 +1,72 @@
-//! What is parked: an operation that answers as it is told, and keeps a log.
+//! What is parked: an operation that answers as it is told, does what it is told to do, and keeps a log.
 
-use super::call::Answer;
-use crate::support::lock;
+use super::call::{Act, Answer, Arriving};
 use request_purgatory::time::Timestamp;
-use request_purgatory::{Completion, DelayedOperation, future::WaitError};
+use request_purgatory::{
+    Completion, DelayedOperation, future::Awaited, future::WaitError, purgatory::Cause,
+};
+use std::cell::Cell;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How an operation ended, as far as the user is told.
+/// How an operation ended, as far as the task that awaits it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
     Completion(Completion),
-    /// Only the task that awaits it hears of that.
     Lost(WaitError),
 }
 
-/// Completions in the order in which they came.
-pub(crate) type Log = Arc<Mutex<Vec<(usize, Completion)>>>;
+/// For what an operation is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Because {
+    Parking,
+    Key(u8),
+    Deadline,
+    Other,
+}
+
+/// What the user hears of, in the order in which it happens. Operations by number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    Asked(usize, Because),
+    Completed(usize, Completion),
+    /// It was dropped without an end, because it had panicked.
+    Dropped(usize),
+    /// The change of a forced completion was made.
+    Changed(usize),
+    /// `check_where` has asked whether this key is concerned.
+    Picked(u8),
+    /// The task that awaits it was woken.
+    Woken(usize),
+    Told(usize, Told),
+    /// A call has returned this.
+    Returned(Outcome),
+}
+
+/// What a call returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Nothing,
+    Flag(bool),
+    Count(usize),
+    Operations(Vec<usize>),
+    /// Whether it is parked.
+    Admitted(bool),
+    Refused(Refusal, usize),
+}
+
+/// Why a park was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NoKeys,
+    Full,
+    KeyFull,
+    Draining,
+    ShutDown,
+    Panicked,
+}
 
 /// What an operation answers from now on.
 #[derive(Debug, Clone)]
@@ -33,27 +81,52 @@ impl Says {
         self.0.store(answer as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn now(&self) -> Answer {
+    fn now(&self) -> Answer {
         let answers = [Answer::No, Answer::Yes, Answer::Panic];
         answers[usize::from(self.0.load(Ordering::Relaxed))]
     }
 }
 
+/// Who makes the calls of operations.
+pub(crate) trait Caller: Send + Sync {
+    fn note(&self, event: Event);
+    fn act_all(&self, acts: &[Act], itself: usize);
+}
+
 pub(crate) struct Op {
     pub(crate) number: usize,
+    pub(crate) is: Arc<Arriving>,
     pub(crate) timeout: Duration,
     pub(crate) arrival: Option<Timestamp>,
     /// For the first question only.
     pub(crate) first: Option<Answer>,
     pub(crate) says: Says,
-    pub(crate) fragile: bool,
-    pub(crate) log: Log,
+    pub(crate) caller: Weak<dyn Caller>,
+    /// Its destructor is told.
+    pub(crate) told_of_drop: bool,
+}
+
+impl Op {
+    /// It has come back, and its destructor tells nothing.
+    pub(crate) fn returned(mut self) -> usize {
+        self.told_of_drop = false;
+        self.number
+    }
+
+    /// The library calls it, and it makes these calls.
+    fn called(&self, event: Event, acts: &[Act]) {
+        if let Some(caller) = self.caller.upgrade() {
+            caller.note(event);
+            caller.act_all(acts, self.number);
+        }
+    }
 }
 
 impl DelayedOperation for Op {
     type Key = u8;
 
     fn timeout(&self) -> Duration {
+        NAMED.set(self.number);
         self.timeout
     }
 
@@ -62,6 +135,23 @@ impl DelayedOperation for Op {
     }
 
     fn try_complete(&mut self) -> bool {
+        unreachable!("it is told for what it is asked")
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, u8>) -> bool {
+        let because = match cause.key() {
+            Some(key) => Because::Key(*key),
+            None if cause.is_parking() => Because::Parking,
+            None if cause.is_deadline() => Because::Deadline,
+            None => Because::Other,
+        };
+        let only_one = [
+            cause.key().is_some(),
+            cause.is_parking(),
+            cause.is_deadline(),
+        ];
+        assert!(only_one.into_iter().filter(|is| *is).count() <= 1);
+        self.called(Event::Asked(self.number, because), &self.is.asked);
         match self.first.take().unwrap_or_else(|| self.says.now()) {
             Answer::No => false,
             Answer::Yes => true,
@@ -69,12 +159,29 @@ impl DelayedOperation for Op {
         }
     }
 
-    fn on_complete(self, completion: Completion) {
-        lock(&self.log).push((self.number, completion));
-        if self.fragile {
+    fn on_complete(mut self, completion: Completion) {
+        self.told_of_drop = false;
+        self.called(Event::Completed(self.number, completion), &self.is.ended);
+        if self.is.fragile {
             panic();
         }
     }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        if self.told_of_drop {
+            self.called(Event::Dropped(self.number), &self.is.ended);
+        }
+    }
+}
+
+thread_local!(static NAMED: Cell<usize> = const { Cell::new(0) });
+
+/// The number of an operation that shows only what every operation has.
+pub(crate) fn named(op: &Awaited<Op>) -> usize {
+    op.timeout();
+    NAMED.get()
 }
 
 /// Without the hook: that would print it, and a fuzzer's takes every panic for a failure.

@@ -1,209 +1,409 @@
-//! What should happen: operations by number, with their deadlines, and the counts.
+//! What should happen, on both purgatories, step by step: who is asked, in which order, and what waits until when.
 
-use super::call::Answer;
-use super::operation::{Says, Told};
-use crate::support::spans::Choices;
-use request_purgatory::{Completion, future::WaitError};
+use super::call::{Act, Answer, Reach, Setup};
+use super::operation::{Because, Event, Outcome, Told};
+use super::real::is_picked;
+use super::side::{End, Followed, Known, Parked, Side};
+use request_purgatory::future::WaitError;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// What the model knows of a parked operation.
-#[derive(Debug, Clone)]
-pub(crate) struct Parked {
-    /// With the ranks that count.
-    pub(crate) keys: BTreeMap<u8, Option<u64>>,
-    pub(crate) parked_at: u64,
-    /// `None` never expires.
-    pub(crate) deadline: Option<u64>,
-    /// Its deadline had come already when it got it: among such, there is no order.
-    pub(crate) overdue: bool,
-    pub(crate) says: Says,
-    pub(crate) awaited: bool,
-    pub(crate) fragile: bool,
-}
-
-/// How an operation ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    Satisfied,
-    Forced,
-    Expired,
-    Cancelled,
-    Aborted,
-    ShutDown,
-}
-
-impl End {
-    fn told(self) -> Told {
-        match self {
-            Self::Satisfied | Self::Forced => Told::Completion(Completion::Satisfied),
-            Self::Expired => Told::Completion(Completion::Expired),
-            Self::ShutDown => Told::Completion(Completion::ShutDown),
-            Self::Cancelled => Told::Lost(WaitError::Cancelled),
-            Self::Aborted => Told::Lost(WaitError::Panicked),
-        }
-    }
-}
-
-/// What `Stats` should say.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) completed_at_once: u64,
-    pub(crate) completed: u64,
-    pub(crate) expired: u64,
-    pub(crate) cancelled: u64,
-    pub(crate) shut_down: u64,
-    pub(crate) aborted: u64,
-    pub(crate) panicked: u64,
-    pub(crate) rejected: u64,
-    /// At least: one that moves in its list during a check may be met twice.
-    pub(crate) checks: u64,
-    pub(crate) missed_checks: u64,
-    /// In nanoseconds.
-    pub(crate) lateness_total: u64,
-    pub(crate) lateness_max: u64,
-}
-
-/// Who is told what.
-pub(crate) type Endings = BTreeMap<usize, Told>;
+/// Makes a call, with all that it causes, for the operation with this number.
+type Makes = fn(&mut Model, &Act, Option<usize>);
 
 pub(crate) struct Model {
-    pub(crate) choices: Choices,
+    makes: Makes,
+    pub(crate) setup: Setup,
     pub(crate) now: Duration,
-    pub(crate) parked: BTreeMap<usize, Parked>,
-    pub(crate) later: VecDeque<u8>,
-    pub(crate) closed: bool,
-    pub(crate) counts: Counts,
+    pub(crate) sides: [Side; 2],
+    /// By number.
+    pub(crate) known: Vec<Known>,
+    pub(crate) followed: Followed,
+    /// Operations do nothing but answer.
+    pub(crate) calm: bool,
+    /// A call is in progress: what user code causes waits for its end.
+    active: bool,
+    waiting: VecDeque<Ended>,
+    /// Those that operations have made while they were asked. They come after what else waits.
+    nested: VecDeque<(usize, Target)>,
+    /// Until none waits.
+    known_nested: BTreeMap<(usize, Target), Nested>,
+    in_nested: bool,
+    /// Those that are being asked or changed, the innermost last. `None` is one that is not parked yet.
+    pub(super) examining: Vec<Option<usize>>,
+    /// Whose timer is being driven.
+    pub(super) driving: Option<usize>,
+    /// One is being asked because its deadline has passed.
+    pub(super) expiring: usize,
+}
+
+/// An operation that has ended, and is still to be told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) number: usize,
+    pub(super) end: End,
+    pub(super) was_parked: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    Key(u8),
+    Operation(usize),
+}
+
+#[derive(Default)]
+struct Nested {
+    waiting: Option<Reach>,
+    causes: BTreeSet<usize>,
 }
 
 impl Model {
-    pub(crate) fn new(choices: Choices) -> Self {
+    pub(crate) fn new(setup: &Setup, makes: Makes) -> Self {
         Self {
-            now: choices.start,
-            choices,
-            parked: BTreeMap::new(),
-            later: VecDeque::new(),
-            closed: false,
-            counts: Counts::default(),
+            makes,
+            setup: setup.clone(),
+            now: setup.choices.start,
+            sides: Default::default(),
+            known: Vec::new(),
+            followed: Followed::default(),
+            calm: false,
+            active: false,
+            waiting: VecDeque::new(),
+            nested: VecDeque::new(),
+            known_nested: BTreeMap::new(),
+            in_nested: false,
+            examining: Vec::new(),
+            driving: None,
+            expiring: 0,
         }
     }
 
     pub(crate) fn tick(&self) -> u64 {
-        self.choices.tick_at(self.now)
+        self.setup.choices.tick_at(self.now)
     }
 
-    pub(crate) fn is_past(&self, deadline: Option<u64>) -> bool {
+    pub(super) fn is_past(&self, deadline: Option<u64>) -> bool {
         deadline.is_some_and(|deadline| deadline <= self.tick())
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        let max = self.choices.max_parked;
-        max.is_some_and(|max| self.parked.len() >= max)
+    pub(super) fn parked(&mut self, number: usize) -> Option<&mut Parked> {
+        let side = self.known[number].side;
+        self.sides[side].parked.get_mut(&number)
     }
 
-    pub(crate) fn on_key(&self, key: u8) -> BTreeSet<usize> {
-        self.on_key_up_to(key, u64::MAX)
+    /// Whether this call is the outermost one.
+    pub(super) fn enter(&mut self) -> bool {
+        !std::mem::replace(&mut self.active, true)
     }
 
-    pub(crate) fn on_key_up_to(&self, key: u8, up_to: u64) -> BTreeSet<usize> {
-        let met = |op: &Parked| op.keys.get(&key).is_some_and(|rank| *rank <= Some(up_to));
-        let met = self.parked.iter().filter(|(_, op)| met(op));
-        met.map(|(number, _)| *number).collect()
-    }
-
-    pub(crate) fn pass(&mut self, time: Duration) {
-        self.now = self.now.saturating_add(time);
-    }
-
-    /// One ends. Returns what is told of it, if anything.
-    pub(crate) fn end(&mut self, number: usize, end: End) -> Option<Told> {
-        let op = self.parked.remove(&number)?;
-        self.count(end);
-        self.told(end, op.awaited, op.fragile)
-    }
-
-    /// All of them end so.
-    pub(crate) fn end_all(
-        &mut self,
-        numbers: impl IntoIterator<Item = usize>,
-        end: End,
-    ) -> Endings {
-        let ends = numbers.into_iter();
-        let ends = ends.filter_map(|number| Some((number, self.end(number, end)?)));
-        ends.collect()
-    }
-
-    fn told(&mut self, end: End, awaited: bool, fragile: bool) -> Option<Told> {
-        let told = end.told();
-        match told {
-            Told::Completion(_) => {
-                self.counts.panicked += u64::from(fragile && !awaited);
-                Some(told)
+    pub(super) fn leave(&mut self, outermost: bool) {
+        if !outermost {
+            return;
+        }
+        loop {
+            self.in_nested = false;
+            if let Some(ended) = self.waiting.pop_front() {
+                self.complete(ended);
+            } else if let Some((side, target)) = self.nested.pop_front() {
+                self.in_nested = true;
+                let nested = self.known_nested.get_mut(&(side, target));
+                let reach = nested.and_then(|nested| nested.waiting.take());
+                let reach = reach.expect("it waits");
+                match target {
+                    Target::Key(key) => _ = self.visit(side, key, reach),
+                    Target::Operation(number) => _ = self.check_one(number),
+                }
+            } else {
+                break;
             }
-            Told::Lost(_) => awaited.then_some(told),
+        }
+        self.known_nested.clear();
+        self.active = false;
+    }
+
+    /// What ends is told now, or at the end of the outermost call. (So what an executor runs, which does that at once.)
+    pub(super) fn deliver(&mut self, ended: impl IntoIterator<Item = Ended>, outermost: bool) {
+        let executor = self.setup.executor;
+        let elsewhere = |ended: &Ended| !outermost || executor && ended.end == End::Expired;
+        let (elsewhere, here): (Vec<_>, _) = ended.into_iter().partition(elsewhere);
+        self.waiting.extend(elsewhere);
+        here.into_iter()
+            .for_each(|ended: Ended| self.complete(ended));
+    }
+
+    pub(super) fn complete(&mut self, ended: Ended) {
+        let Ended { number, end, .. } = ended;
+        let (side, is) = (self.known[number].side, self.known[number].is.clone());
+        let event = match end.completion() {
+            Some(completion) => Event::Completed(number, completion),
+            None => Event::Dropped(number),
+        };
+        if is.awaited {
+            self.tell(number, end, end == End::Aborted);
+        } else {
+            self.followed.expect(&event);
+            self.act_all(&is.ended, number);
+            let panics = is.fragile && end != End::Aborted;
+            self.sides[side].counts.panicked += u64::from(panics);
+        }
+        self.sides[side].places -= usize::from(ended.was_parked);
+    }
+
+    /// The task that awaits it, if any, is woken, and will be told.
+    pub(super) fn tell(&mut self, number: usize, end: End, lost: bool) {
+        let known = &mut self.known[number];
+        (known.ended, known.lost) = (Some(end), lost);
+        if known.has_future {
+            self.followed.expect(&Event::Woken(number));
         }
     }
 
-    fn count(&mut self, end: End) {
-        let counts = &mut self.counts;
-        *match end {
-            End::Satisfied | End::Forced => &mut counts.completed,
-            End::Expired => &mut counts.expired,
-            End::Cancelled => &mut counts.cancelled,
-            End::Aborted => &mut counts.aborted,
-            End::ShutDown => &mut counts.shut_down,
-        } += 1;
-        counts.panicked += u64::from(end == End::Aborted);
-        counts.checks += u64::from(end == End::Satisfied);
+    /// The task looks, if it may.
+    pub(crate) fn poll(&mut self, number: usize) {
+        let known = &mut self.known[number];
+        let Some(end) = known.ended else {
+            known.has_future = true;
+            return;
+        };
+        known.has_future = false;
+        let lost = match end {
+            End::Aborted => WaitError::Panicked,
+            _ => WaitError::Cancelled,
+        };
+        let told = end.completion().filter(|_| !known.lost);
+        let told = told.map_or(Told::Lost(lost), Told::Completion);
+        self.followed.expect(&Event::Told(number, told));
     }
 
-    /// Those of `numbers` are asked. Returns how many were satisfied, and what is told.
-    pub(crate) fn check(&mut self, numbers: BTreeSet<usize>) -> (usize, Endings) {
-        let mut satisfied = 0;
-        let mut endings = Endings::new();
-        for number in numbers {
-            let Some(op) = self.parked.get(&number) else {
-                continue;
-            };
-            let told = match op.says.now() {
-                Answer::No => {
-                    self.counts.checks += 1;
-                    None
+    pub(crate) fn poll_all(&mut self) {
+        for number in 0..self.known.len() {
+            if self.known[number].has_future && self.known[number].ended.is_some() {
+                self.poll(number);
+            }
+        }
+    }
+
+    /// It is off its lists and has no place, or will have none when it is told.
+    pub(super) fn end(&mut self, number: usize, end: End) -> Ended {
+        let side = &mut self.sides[self.known[number].side];
+        side.parked.remove(&number).expect("it is parked");
+        side.unwatch(number);
+        side.count_end(end);
+        Ended {
+            number,
+            end,
+            was_parked: true,
+        }
+    }
+
+    /// It goes back to the caller.
+    pub(super) fn give_back(&mut self, ended: Ended) {
+        self.sides[self.known[ended.number].side].places -= 1;
+    }
+
+    pub(super) fn act_all(&mut self, acts: &[Act], number: usize) {
+        let calm = self.calm;
+        for act in acts.iter().filter(|_| !calm) {
+            (self.makes)(self, act, Some(number));
+        }
+    }
+
+    pub(super) fn ask(&mut self, number: usize, because: Because, arrives: bool) -> Answer {
+        self.followed.expect(&Event::Asked(number, because));
+        self.examining.push((!arrives).then_some(number));
+        let is = self.known[number].is.clone();
+        self.act_all(&is.asked, number);
+        self.examining.pop();
+        let answer = match arrives {
+            true => is.first,
+            false => self.known[number].says,
+        };
+        let panics = u64::from(answer == Answer::Panic);
+        self.sides[self.known[number].side].counts.panicked += panics;
+        answer
+    }
+
+    /// It makes the change that it is given.
+    pub(super) fn change(&mut self, number: usize, acts: &[Act]) {
+        self.followed.expect(&Event::Changed(number));
+        self.examining.push(Some(number));
+        self.act_all(acts, number);
+        self.examining.pop();
+    }
+
+    /// It has answered: it ends, or is parked again.
+    pub(super) fn release(&mut self, number: usize, answer: Answer) -> Option<Ended> {
+        let parked = self.parked(number).expect("it is parked");
+        let end = match answer {
+            Answer::Yes => End::Satisfied,
+            Answer::Panic => End::Aborted,
+            Answer::No => match parked.marks.first() {
+                Some(end) => *end,
+                None => {
+                    parked.held = false;
+                    return None;
                 }
-                Answer::Yes => {
-                    satisfied += 1;
-                    self.end(number, End::Satisfied)
+            },
+        };
+        if let (End::Forced, Some(act)) = (end, parked.change.take()) {
+            self.change(number, &act);
+        }
+        Some(self.end(number, end))
+    }
+
+    /// One that is parked is asked. Returns its end, and whether it refused.
+    pub(super) fn examine(&mut self, number: usize, because: Because) -> (Option<Ended>, bool) {
+        let Some(parked) = self.parked(number) else {
+            return (None, false);
+        };
+        assert!(!parked.held, "checks wait while one is asked");
+        parked.held = true;
+        let answer = self.ask(number, because, false);
+        let ended = self.release(number, answer);
+        let refused = ended.is_none();
+        let counts = &mut self.sides[self.known[number].side].counts;
+        counts.checks += u64::from(refused);
+        (ended, refused)
+    }
+
+    /// Makes a check of one key.
+    pub(super) fn visit(&mut self, side: usize, key: u8, reach: Reach) -> usize {
+        let outermost = self.enter();
+        let followed = &self.followed;
+        let asked =
+            |number| followed.place(|event| *event == Event::Asked(number, Because::Key(key)));
+        let turns = self.sides[side].turns(key, reach, asked);
+        let (mut all, mut satisfied) = (Vec::new(), 0);
+        for number in turns {
+            let (ended, refused) = self.examine(number, Because::Key(key));
+            let is_satisfied = |ended: &Ended| ended.end == End::Satisfied;
+            satisfied += usize::from(ended.as_ref().is_some_and(is_satisfied));
+            all.extend(ended);
+            if Some(satisfied) == reach.at_most || refused && reach.until_refused {
+                break;
+            }
+        }
+        self.deliver(all, outermost);
+        self.leave(outermost);
+        satisfied
+    }
+
+    pub(super) fn check(&mut self, side: usize, key: u8, reach: Reach) -> usize {
+        if reach.at_most == Some(0) || self.sides[side].count(key) == 0 {
+            return 0;
+        }
+        match self.examining.last() {
+            Some(_) => self.nest(side, Target::Key(key), reach),
+            None => return self.visit(side, key, reach),
+        }
+        0
+    }
+
+    pub(super) fn check_one(&mut self, number: usize) -> bool {
+        let outermost = self.enter();
+        let (ended, _) = self.examine(number, Because::Other);
+        let satisfied = ended.is_some_and(|ended| ended.end == End::Satisfied);
+        self.deliver(ended, outermost);
+        self.leave(outermost);
+        satisfied
+    }
+
+    /// A check that an operation makes while it is asked.
+    pub(super) fn nest(&mut self, side: usize, target: Target, reach: Reach) {
+        let cause = *self.examining.last().expect("one is asked");
+        let nested = self.known_nested.entry((side, target)).or_default();
+        let first = cause.is_none_or(|cause| nested.causes.insert(cause));
+        if let Some(waiting) = &mut nested.waiting {
+            *waiting = waiting.merged(reach);
+        } else if first || !self.in_nested {
+            nested.waiting = Some(reach);
+            self.nested.push_back((side, target));
+        }
+    }
+
+    pub(super) fn check_all(&mut self, side: usize, keys: impl IntoIterator<Item = u8>) -> usize {
+        if !self.examining.is_empty() {
+            for key in keys {
+                self.check(side, key, Reach::ALL);
+            }
+            return 0;
+        }
+        let outermost = self.enter();
+        let mut checked = CheckedAll::default();
+        for key in keys {
+            self.visit_for_all(side, key, &mut checked);
+        }
+        self.deliver(checked.ended, outermost);
+        self.leave(outermost);
+        checked.satisfied
+    }
+
+    fn visit_for_all(&mut self, side: usize, key: u8, checked: &mut CheckedAll) {
+        let followed = &self.followed;
+        let asked = |number| followed.place(|event| *event == Event::Asked(number, Because::Other));
+        for number in self.sides[side].turns(key, Reach::ALL, asked) {
+            if checked.examined.insert(number) {
+                let (ended, _) = self.examine(number, Because::Other);
+                let is_satisfied = |ended: &Ended| ended.end == End::Satisfied;
+                checked.satisfied += usize::from(ended.as_ref().is_some_and(is_satisfied));
+                checked.ended.extend(ended);
+            }
+        }
+    }
+
+    /// Among keys there is no order.
+    pub(super) fn check_where(&mut self, side: usize, bits: u64) -> usize {
+        let it = &self.sides[side];
+        let mut watched = it.lists.keys().copied().collect::<BTreeSet<_>>();
+        let resolved = it.resolved.keys().chain(&it.used);
+        let mut idle = resolved.copied().collect::<BTreeSet<_>>();
+        let outermost = self.examining.is_empty() && self.enter();
+        let mut checked = CheckedAll::default();
+        while let Some(&Event::Picked(key)) = self.followed.next() {
+            if !watched.remove(&key) && !idle.remove(&key) {
+                break;
+            }
+            idle.remove(&key);
+            self.followed.expect(&Event::Picked(key));
+            if is_picked(bits, key) {
+                match self.examining.is_empty() {
+                    true => self.visit_for_all(side, key, &mut checked),
+                    false => _ = self.check(side, key, Reach::ALL),
                 }
-                Answer::Panic => self.end(number, End::Aborted),
-            };
-            endings.extend(told.map(|told| (number, told)));
+            }
         }
-        (satisfied, endings)
+        assert!(watched.is_empty(), "nobody was asked about {watched:?}");
+        if self.examining.is_empty() {
+            self.deliver(checked.ended, outermost);
+            self.leave(outermost);
+        }
+        checked.satisfied
     }
 
-    /// One arrives that can complete at once.
-    pub(crate) fn complete_at_once(
-        &mut self,
-        number: usize,
-        awaited: bool,
-        fragile: bool,
-    ) -> Endings {
-        self.counts.completed_at_once += 1;
-        let told = self.told(End::Satisfied, awaited, fragile);
-        told.map(|told| (number, told)).into_iter().collect()
+    /// Where the end of an operation shows.
+    pub(super) fn place_of_end(&self, number: usize) -> usize {
+        self.followed.place(|event| match event {
+            Event::Completed(it, _) | Event::Woken(it) | Event::Changed(it) => *it == number,
+            Event::Returned(Outcome::Operations(all)) => all.contains(&number),
+            _ => false,
+        })
     }
 
-    /// One that was due at `deadline` is asked a last time. Returns whether it expired, and what is told.
-    pub(crate) fn expire(&mut self, number: usize, deadline: u64) -> (bool, Option<Told>) {
-        let answer = self.parked[&number].says.now();
-        if answer == Answer::Panic {
-            return (false, self.end(number, End::Aborted));
+    /// Marks one that is held, for the end of that. `None` if it was, or has ended.
+    pub(super) fn claim(&mut self, number: usize, mark: End) -> Option<&mut Parked> {
+        let parked = self.parked(number)?;
+        if parked.held {
+            parked.marks.insert(mark);
+            return None;
         }
-        self.counts.missed_checks += u64::from(answer == Answer::Yes);
-        let due = self.choices.timestamp(deadline).since_origin();
-        let late = u64::try_from(self.now.saturating_sub(due).as_nanos()).unwrap_or(u64::MAX);
-        self.counts.lateness_total = self.counts.lateness_total.saturating_add(late);
-        self.counts.lateness_max = self.counts.lateness_max.max(late);
-        (true, self.end(number, End::Expired))
+        Some(parked)
     }
+}
+
+/// A check of several keys as one event.
+#[derive(Default)]
+struct CheckedAll {
+    examined: BTreeSet<usize>,
+    ended: Vec<Ended>,
+    satisfied: usize,
 }

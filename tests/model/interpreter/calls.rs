@@ -1,0 +1,342 @@
+//! Every call, whoever makes it: what it returns, and whom it ends.
+
+use super::call::{Act, Answer, Arriving, By, Deed, Pick, RECENT, Reach, Reading, Way};
+use super::operation::{Because, Event, Outcome, Refusal};
+use super::real::picked;
+use super::side::{End, Known, Parked};
+use super::sorted_map::{Ended, Model, Target};
+use request_purgatory::time::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Model {
+    fn force(&mut self, number: usize, change: Option<&Arc<[Act]>>) -> Option<Ended> {
+        if let (Some(act), Some(parked)) = (change, self.parked(number)) {
+            parked.change = Some(act.clone());
+        }
+        let parked = self.claim(number, End::Forced)?;
+        parked.held = true;
+        if let Some(act) = parked.change.take() {
+            self.change(number, &act);
+        }
+        Some(self.end(number, End::Forced))
+    }
+
+    fn force_key(&mut self, side: usize, key: u8, change: Option<&Arc<[Act]>>) -> usize {
+        let outermost = self.enter();
+        let place = |number| self.place_of_end(number);
+        let turns = self.sides[side].turns(key, Reach::ALL, place);
+        let all = turns
+            .into_iter()
+            .filter_map(|number| self.force(number, change));
+        let all = all.collect::<Vec<_>>();
+        let count = all.len();
+        self.deliver(all, outermost);
+        self.leave(outermost);
+        count
+    }
+
+    fn cancel_all(&mut self, numbers: Vec<usize>) -> Outcome {
+        let mut cancelled = Vec::new();
+        for number in numbers {
+            if self.claim(number, End::Cancelled).is_some() {
+                let ended = self.end(number, End::Cancelled);
+                self.give_back(ended);
+                cancelled.push(number);
+            }
+        }
+        for number in &cancelled {
+            if self.known[*number].is.awaited {
+                self.tell(*number, End::Cancelled, true);
+            }
+        }
+        Outcome::Operations(cancelled)
+    }
+
+    fn cancel_key(&mut self, side: usize, key: u8) -> Outcome {
+        let listed = self.followed.log[self.followed.at..]
+            .iter()
+            .find_map(|event| match event {
+                Event::Returned(Outcome::Operations(all)) => Some(all),
+                _ => None,
+            });
+        let place = |number| listed.and_then(|all| all.iter().position(|it| *it == number));
+        let place = |number| place(number).unwrap_or(usize::MAX);
+        let turns = self.sides[side].turns(key, Reach::ALL, place);
+        self.cancel_all(turns)
+    }
+
+    /// Makes the call, with all that it causes.
+    pub(crate) fn act(&mut self, act: &Act, itself: Option<usize>) {
+        let outcome = self.made(act, itself);
+        self.followed.expect(&Event::Returned(outcome));
+    }
+
+    /// The operation that is meant, and whether its handle is there.
+    fn picked(&self, pick: Pick, itself: Option<usize>) -> Option<(usize, bool)> {
+        let number = picked(pick, itself, self.known.len())?;
+        let known = &self.known[number];
+        Some((number, known.has_handle && !self.sides[known.side].closed))
+    }
+
+    fn picked_handle(&self, pick: Pick, itself: Option<usize>) -> Option<usize> {
+        let (number, has_handle) = self.picked(pick, itself)?;
+        has_handle.then_some(number)
+    }
+
+    fn made(&mut self, act: &Act, itself: Option<usize>) -> Outcome {
+        let side = act.side;
+        let picked = |this: &Self, pick| this.picked_handle(pick, itself);
+        match &act.deed {
+            Deed::Park(arriving) => return self.park(side, arriving),
+            Deed::Resolve(key) => *self.sides[side].resolved.entry(*key).or_default() += 1,
+            Deed::Release(key) => {
+                let resolved = &mut self.sides[side].resolved;
+                if let Some(times) = resolved.get_mut(key) {
+                    *times -= 1;
+                    resolved.retain(|_, times| *times > 0);
+                }
+            }
+            Deed::Answer(pick, answer) => {
+                if let Some((number, _)) = self.picked(*pick, itself) {
+                    self.known[number].says = *answer;
+                }
+            }
+            Deed::AnswerRecent(answer) => {
+                let recent = self.known.iter_mut().rev().take(RECENT);
+                recent.for_each(|known| known.says = *answer);
+            }
+            Deed::Check(key, by, reach) => {
+                let used = self.sides[side].used.len();
+                if *by != By::Key {
+                    self.resolve(side, *key);
+                }
+                let count = self.check(side, *key, *reach);
+                self.sides[side].used.truncate(used);
+                return Outcome::Count(count);
+            }
+            Deed::CheckLater(key) => {
+                // Deferred checks of one key are merged.
+                let side = &mut self.sides[side];
+                if !side.closed && !side.later.contains(key) {
+                    side.later.push_back(*key);
+                }
+            }
+            Deed::CheckHandle(pick) => {
+                let satisfied = match picked(self, *pick) {
+                    Some(number) if !self.examining.is_empty() => {
+                        let side = self.known[number].side;
+                        self.nest(side, Target::Operation(number), Reach::ALL);
+                        false
+                    }
+                    Some(number) => self.check_one(number),
+                    None => false,
+                };
+                return Outcome::Flag(satisfied);
+            }
+            Deed::CheckAll(keys) => {
+                return Outcome::Count(self.check_all(side, keys.iter().copied()));
+            }
+            Deed::CheckWhere(bits) => return Outcome::Count(self.check_where(side, *bits)),
+            Deed::CancelKey(key) => return self.cancel_key(side, *key),
+            Deed::CancelHandle(pick) => {
+                let number = picked(self, *pick).into_iter().collect();
+                return self.cancel_all(number);
+            }
+            Deed::ForceKey(key) => return Outcome::Count(self.force_key(side, *key, None)),
+            Deed::ForceWith(key, act) => {
+                return Outcome::Count(self.force_key(side, *key, Some(act)));
+            }
+            Deed::ForceHandle(pick) => {
+                let Some(number) = picked(self, *pick) else {
+                    return Outcome::Flag(false);
+                };
+                let outermost = self.enter();
+                let ended = self.force(number, None);
+                self.deliver(ended, outermost);
+                self.leave(outermost);
+                return Outcome::Flag(ended.is_some());
+            }
+            Deed::Reschedule(pick, span) => {
+                let timeout = span.of(self.setup.choices.tick);
+                let number = picked(self, *pick);
+                let done = number.is_some_and(|number| self.reschedule(number, timeout));
+                return Outcome::Flag(done);
+            }
+            Deed::DropHandle(pick) => {
+                if let Some((number, _)) = self.picked(*pick, itself) {
+                    let known = &mut self.known[number];
+                    known.has_handle = false;
+                    if std::mem::take(&mut known.has_future)
+                        && self.claim(number, End::Cancelled).is_some()
+                    {
+                        // No task is left to be told.
+                        let ended = self.end(number, End::Cancelled);
+                        self.give_back(ended);
+                    }
+                }
+            }
+            Deed::Advance => return Outcome::Count(self.advance(side)),
+            Deed::Drain => return Outcome::Count(self.drain(side)),
+            Deed::Shutdown => self.shut_down(side),
+        }
+        Outcome::Nothing
+    }
+
+    /// It stays so at least as long as the call that needs it.
+    fn resolve(&mut self, side: usize, key: u8) {
+        self.sides[side].resolved.entry(key).or_insert(1);
+        self.sides[side].used.push(key);
+    }
+
+    fn reschedule(&mut self, number: usize, timeout: Duration) -> bool {
+        let deadline = self.setup.choices.deadline(self.now, timeout);
+        let (tick, overdue) = (self.tick(), self.is_past(deadline));
+        let driving = self.driving == Some(self.known[number].side);
+        let next = self.followed.next() == Some(&Event::Returned(Outcome::Flag(true)));
+        let Some(parked) = self.parked(number) else {
+            return false;
+        };
+        // It may be on its way to its end.
+        let is_due = driving && parked.deadline.is_some_and(|deadline| deadline <= tick);
+        if is_due && !next || parked.marks.contains(&End::Expired) {
+            return false;
+        }
+        (parked.deadline, parked.overdue) = (deadline, overdue);
+        true
+    }
+
+    fn park(&mut self, side: usize, is: &Arc<Arriving>) -> Outcome {
+        let number = self.known.len();
+        self.known.push(Known {
+            side,
+            is: is.clone(),
+            says: is.then,
+            has_handle: false,
+            has_future: false,
+            ended: None,
+            lost: false,
+        });
+        let used = [0, 1].map(|side| self.sides[side].used.len());
+        let mut ranks = Vec::<(u8, Option<u64>)>::new();
+        for on in &is.on {
+            match on.way {
+                Way::Plain => {}
+                Way::Resolved => self.resolve(side, on.key),
+                Way::Foreign => self.resolve(1 - side, on.key),
+            }
+            match ranks.iter_mut().find(|(key, _)| *key == on.key) {
+                Some((_, rank)) => *rank = (*rank).min(on.rank),
+                None => ranks.push((on.key, on.rank)),
+            }
+        }
+        let outermost = self.enter();
+        let parked = self.arrive(side, number, &ranks);
+        let outcome = match parked {
+            Err(refusal) => {
+                self.sides[side].counts.rejected += 1;
+                Outcome::Refused(refusal, number)
+            }
+            Ok(ended) => {
+                self.deliver(ended, outermost);
+                Outcome::Admitted(ended.is_none())
+            }
+        };
+        self.leave(outermost);
+        for (side, used) in self.sides.iter_mut().zip(used) {
+            side.used.truncate(used);
+        }
+        if let Outcome::Admitted(is_parked) = outcome {
+            self.known[number].has_handle = is_parked;
+            if is.awaited {
+                self.poll(number);
+            }
+        }
+        outcome
+    }
+
+    /// In the order in which it is decided. Returns the end of one that does not stay parked.
+    fn arrive(
+        &mut self,
+        side: usize,
+        number: usize,
+        ranks: &[(u8, Option<u64>)],
+    ) -> Result<Option<Ended>, Refusal> {
+        let is = self.known[number].is.clone();
+        self.refusal(side)?;
+        if ranks.is_empty() {
+            return Err(Refusal::NoKeys);
+        }
+        match self.ask(number, Because::Parking, true) {
+            Answer::Panic => return Err(Refusal::Panicked),
+            Answer::Yes => {
+                self.sides[side].counts.completed_at_once += 1;
+                return Ok(Some(Ended {
+                    number,
+                    end: End::Satisfied,
+                    was_parked: false,
+                }));
+            }
+            Answer::No => {}
+        }
+        let choices = &self.setup.choices;
+        if choices
+            .max_parked
+            .is_some_and(|max| self.sides[side].places >= max)
+        {
+            return Err(Refusal::Full);
+        }
+        self.refusal(side)?;
+        let reading = self.reading(&is);
+        let deadline = choices.deadline(reading, is.timeout.of(choices.tick));
+        let parked = Parked {
+            parked_at: choices.tick_at(reading),
+            deadline,
+            overdue: self.is_past(deadline),
+            held: true,
+            ..Parked::default()
+        };
+        let max = self.setup.max_watchers.unwrap_or(usize::MAX);
+        let it = &mut self.sides[side];
+        it.places += 1;
+        it.parked.insert(number, parked);
+        if ranks.iter().any(|(key, _)| it.count(*key) >= max) {
+            let ended = self.end(number, End::Cancelled);
+            self.give_back(ended);
+            return Err(Refusal::KeyFull);
+        }
+        for (key, rank) in ranks {
+            it.lists.entry(*key).or_default().push((number, *rank));
+        }
+        let answer = self.ask(number, Because::Parking, false);
+        match self.release(number, answer) {
+            Some(ended) if ended.end == End::Aborted => {
+                self.give_back(ended);
+                Err(Refusal::Panicked)
+            }
+            ended => Ok(ended),
+        }
+    }
+
+    fn refusal(&self, side: usize) -> Result<(), Refusal> {
+        let side = &self.sides[side];
+        match (side.closed, side.draining) {
+            (true, _) => Err(Refusal::ShutDown),
+            (_, true) => Err(Refusal::Draining),
+            _ => Ok(()),
+        }
+    }
+
+    /// When it arrived, as it says.
+    fn reading(&self, is: &Arriving) -> Duration {
+        let tick = self.setup.choices.tick;
+        match is.reading {
+            Reading::Ago(span) if !is.awaited => self.now.saturating_sub(span.of(tick)),
+            Reading::Ahead(span) if !is.awaited => {
+                let ahead = Timestamp::from_origin(self.now.saturating_add(span.of(tick)));
+                ahead.since_origin()
+            }
+            _ => self.now,
+        }
+    }
+}

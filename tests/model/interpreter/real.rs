@@ -1,0 +1,468 @@
+//! Two purgatories on one clock, and whoever calls them: the script, and the operations that it parks.
+
+use super::call::{
+    Act, Arriving, By, Deed, Hashing, ITSELF, Pick, RECENT, Reach, Reading, Setup, Way,
+};
+use super::operation::{Caller, Event, Op, Outcome, Refusal, Says, Told, named};
+use crate::support::Job;
+use crate::support::lock;
+use request_purgatory::{
+    Completion, Handle, Purgatory, ResolvedKey, Watch,
+    future::{Awaited, WaitFuture},
+    purgatory::{Admission, RejectReason, Rejected},
+    threads::{Dispatch, Reaper},
+    time::{Clock, ManualClock, Timestamp},
+};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, DefaultHasher, Hasher};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+pub(crate) type Parks = Purgatory<Awaited<Op>, Hashing>;
+type EndFuture = WaitFuture<Awaited<Op>, (Op, Completion), Hashing>;
+type Resolved = ResolvedKey<Awaited<Op>, Hashing>;
+
+/// No lock of these is held while a call is made: operations call back.
+pub(crate) struct Real {
+    /// Itself, for the operations.
+    this: Weak<Self>,
+    pub(crate) sides: Mutex<[Parks; 2]>,
+    setup: Setup,
+    pub(crate) clock: ManualClock,
+    /// By number.
+    ops: Mutex<Vec<Known>>,
+    /// Each key as often as it is resolved.
+    resolved: Mutex<BTreeMap<(usize, u8), Vec<Arc<Resolved>>>>,
+    pub(crate) log: Mutex<Vec<Event>>,
+    /// Operations do nothing but answer.
+    pub(crate) calm: AtomicBool,
+}
+
+struct Known {
+    says: Says,
+    /// None for those that never parked, or whose handle was dropped.
+    handle: Option<Handle<Awaited<Op>, Hashing>>,
+    future: Option<EndFuture>,
+}
+
+impl Caller for Real {
+    fn note(&self, event: Event) {
+        lock(&self.log).push(event);
+    }
+
+    fn act_all(&self, acts: &[Act], itself: usize) {
+        let calm = self.calm.load(Ordering::Relaxed);
+        for act in acts.iter().filter(|_| !calm) {
+            self.act(act, Some(itself));
+        }
+    }
+}
+
+/// Tells the log.
+struct Bell {
+    number: usize,
+    real: Weak<Real>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        if let Some(real) = self.real.upgrade() {
+            real.note(Event::Woken(self.number));
+        }
+    }
+}
+
+impl Real {
+    pub(crate) fn new(setup: &Setup) -> Arc<Self> {
+        let clock = ManualClock::starting_at(setup.choices.start);
+        let side = |name, order| build(name, setup, order, &clock);
+        let sides = Mutex::new([side("one", setup.order), side("two", !setup.order)]);
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            sides,
+            setup: setup.clone(),
+            clock,
+            ops: Mutex::default(),
+            resolved: Mutex::default(),
+            log: Mutex::default(),
+            calm: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn side(&self, side: usize) -> Parks {
+        lock(&self.sides)[side].clone()
+    }
+
+    /// Puts another purgatory in the place of this one.
+    pub(crate) fn replaced(&self, side: usize, by: Parks) -> Parks {
+        std::mem::replace(&mut lock(&self.sides)[side], by)
+    }
+
+    /// What is left of the log.
+    pub(crate) fn take_log(&self) -> Vec<Event> {
+        std::mem::take(&mut *lock(&self.log))
+    }
+
+    pub(crate) fn handle(&self, number: usize) -> Option<Handle<Awaited<Op>, Hashing>> {
+        lock(&self.ops)[number].handle.clone()
+    }
+
+    fn picked(&self, pick: Pick, itself: Option<usize>) -> Option<usize> {
+        picked(pick, itself, lock(&self.ops).len())
+    }
+
+    fn picked_handle(
+        &self,
+        pick: Pick,
+        itself: Option<usize>,
+    ) -> Option<Handle<Awaited<Op>, Hashing>> {
+        self.handle(self.picked(pick, itself)?)
+    }
+
+    /// Makes a call, and notes what it returns.
+    pub(crate) fn act(&self, act: &Act, itself: Option<usize>) {
+        let outcome = self.made(act, itself);
+        self.note(Event::Returned(outcome));
+    }
+
+    fn made(&self, act: &Act, itself: Option<usize>) -> Outcome {
+        let side = act.side;
+        let real = self.side(side);
+        let picked_handle = |pick| self.picked_handle(pick, itself);
+        match &act.deed {
+            Deed::Park(arriving) => return self.park(&real, side, arriving),
+            Deed::Resolve(key) => self.resolve_again(side, *key),
+            Deed::Release(key) => {
+                let mut resolved = lock(&self.resolved);
+                let last = resolved.get_mut(&(side, *key)).and_then(Vec::pop);
+                drop(resolved);
+                drop(last);
+            }
+            Deed::Answer(pick, answer) => {
+                if let Some(number) = self.picked(*pick, itself) {
+                    lock(&self.ops)[number].says.set(*answer);
+                }
+            }
+            Deed::AnswerRecent(answer) => {
+                let ops = lock(&self.ops);
+                ops.iter()
+                    .rev()
+                    .take(RECENT)
+                    .for_each(|known| known.says.set(*answer));
+            }
+            Deed::Check(key, by, reach) => {
+                return Outcome::Count(self.check(side, *key, *by, *reach));
+            }
+            Deed::CheckLater(key) => real.check_later(*key),
+            Deed::CheckHandle(pick) => {
+                return Outcome::Flag(picked_handle(*pick).is_some_and(|it| it.check()));
+            }
+            Deed::CheckAll(keys) => return Outcome::Count(real.check_and_complete_all(keys)),
+            Deed::CheckWhere(bits) => {
+                return Outcome::Count(real.check_where(|key| {
+                    self.note(Event::Picked(*key));
+                    is_picked(*bits, *key)
+                }));
+            }
+            Deed::CancelKey(key) => {
+                let all = real.cancel_for_key(key).into_iter();
+                let all = all.map(|op| op.into_operation().returned());
+                return Outcome::Operations(all.collect());
+            }
+            Deed::CancelHandle(pick) => {
+                let op = picked_handle(*pick).and_then(|it| it.cancel());
+                let number = op.map(|op| op.into_operation().returned());
+                return Outcome::Operations(number.into_iter().collect());
+            }
+            Deed::ForceKey(key) => return Outcome::Count(real.force_complete_for_key(key)),
+            Deed::ForceWith(key, acts) => {
+                let (this, acts) = (self.this.clone(), acts.clone());
+                return Outcome::Count(real.force_complete_for_key_with(key, move |op| {
+                    let number = named(op);
+                    if let Some(real) = this.upgrade() {
+                        real.note(Event::Changed(number));
+                        real.act_all(&acts, number);
+                    }
+                }));
+            }
+            Deed::ForceHandle(pick) => {
+                return Outcome::Flag(picked_handle(*pick).is_some_and(|it| it.force_complete()));
+            }
+            Deed::Reschedule(pick, span) => {
+                let timeout = span.of(self.setup.choices.tick);
+                let handle = picked_handle(*pick);
+                return Outcome::Flag(handle.is_some_and(|it| it.reschedule(timeout)));
+            }
+            Deed::DropHandle(pick) => {
+                if let Some(number) = self.picked(*pick, itself) {
+                    let mut ops = lock(&self.ops);
+                    let known = &mut ops[number];
+                    let gone = (known.handle.take(), known.future.take());
+                    drop(ops);
+                    drop(gone);
+                }
+            }
+            Deed::Advance => return Outcome::Count(real.advance()),
+            Deed::Drain => return Outcome::Count(real.drain(Duration::ZERO)),
+            Deed::Shutdown => real.shutdown(),
+        }
+        Outcome::Nothing
+    }
+    fn check(&self, side: usize, key: u8, by: By, reach: Reach) -> usize {
+        let all = reach == Reach::ALL;
+        match by {
+            By::Key if all => self.side(side).check_and_complete(&key),
+            By::Key => self.side(side).check_and_complete_with(&key, reach.bound()),
+            By::ResolvedAfterLock if all => {
+                self.resolved(side, key).check_and_complete_after_lock()
+            }
+            By::Resolved if all => self.resolved(side, key).check_and_complete(),
+            _ => self
+                .resolved(side, key)
+                .check_and_complete_with(reach.bound()),
+        }
+    }
+
+    /// The key, resolved now if it is not.
+    fn resolved(&self, side: usize, key: u8) -> Arc<Resolved> {
+        let known = lock(&self.resolved)
+            .get(&(side, key))
+            .and_then(|all| all.first().cloned());
+        let resolved = known.unwrap_or_else(|| {
+            let resolved = Arc::new(self.side(side).resolve(key));
+            let mut all = lock(&self.resolved);
+            all.entry((side, key)).or_default().push(resolved.clone());
+            resolved
+        });
+        assert_eq!(*resolved.key(), key);
+        resolved
+    }
+
+    fn resolve_again(&self, side: usize, key: u8) {
+        let last = lock(&self.resolved)
+            .get(&(side, key))
+            .and_then(|all| all.last().filter(|_| all.len() % 2 == 0).cloned());
+        let again = match last {
+            Some(last) => Resolved::clone(&last),
+            None => self.side(side).resolve(key),
+        };
+        let mut all = lock(&self.resolved);
+        all.entry((side, key)).or_default().push(Arc::new(again));
+    }
+
+    /// The reading that is said, if any.
+    pub(crate) fn reading(&self, arriving: &Arriving) -> Option<Timestamp> {
+        let (now, tick) = (self.clock.now(), self.setup.choices.tick);
+        let now = now.since_origin();
+        let reading = match arriving.reading {
+            Reading::Ago(span) if !arriving.awaited => now.saturating_sub(span.of(tick)),
+            Reading::Ahead(span) if !arriving.awaited => now.saturating_add(span.of(tick)),
+            _ => return None,
+        };
+        Some(Timestamp::from_origin(reading))
+    }
+
+    fn park(&self, real: &Parks, side: usize, arriving: &Arc<Arriving>) -> Outcome {
+        // Keys that are resolved for this stay so while it is made.
+        let resolved = arriving.on.iter().map(|on| match on.way {
+            Way::Plain => None,
+            Way::Resolved => Some(self.resolved(side, on.key)),
+            Way::Foreign => Some(self.resolved(1 - side, on.key)),
+        });
+        let resolved = resolved.collect::<Vec<_>>();
+        let watches = arriving.on.iter().zip(&resolved).map(|(on, resolved)| {
+            let watch = resolved
+                .as_ref()
+                .map_or(Watch::from(on.key), |it| it.watch());
+            on.rank.into_iter().fold(watch, Watch::at_rank)
+        });
+        let mut ops = lock(&self.ops);
+        let number = ops.len();
+        let says = Says::new(arriving.then);
+        ops.push(Known {
+            says: says.clone(),
+            handle: None,
+            future: None,
+        });
+        drop(ops);
+        let op = Op {
+            number,
+            is: arriving.clone(),
+            timeout: arriving.timeout.of(self.setup.choices.tick),
+            arrival: self.reading(arriving),
+            first: Some(arriving.first),
+            says,
+            caller: self.this.clone(),
+            told_of_drop: !arriving.awaited,
+        };
+        if arriving.awaited {
+            match real.completion(op, watches) {
+                Err(rejected) => return refused(rejected, Op::returned),
+                Ok(future) => {
+                    let handle = future.handle().cloned();
+                    let is_parked = handle.is_some();
+                    lock(&self.ops)[number].handle = handle;
+                    self.poll(number, future);
+                    return Outcome::Admitted(is_parked);
+                }
+            }
+        }
+        match real.try_complete_else_watch(Awaited::new(op), watches) {
+            Err(rejected) => refused(rejected, |op| op.into_operation().returned()),
+            Ok(Admission::Ended) => Outcome::Admitted(false),
+            Ok(Admission::Parked(handle)) => {
+                lock(&self.ops)[number].handle = Some(handle);
+                Outcome::Admitted(true)
+            }
+        }
+    }
+
+    /// Notes what the task that awaits it is told, or keeps its future.
+    fn poll(&self, number: usize, mut future: EndFuture) {
+        let bell = Bell {
+            number,
+            real: self.this.clone(),
+        };
+        let waker = Waker::from(Arc::new(bell));
+        let told = match Future::poll(Pin::new(&mut future), &mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                lock(&self.ops)[number].future = Some(future);
+                return;
+            }
+            Poll::Ready(Ok((op, completion))) => {
+                assert_eq!(op.number, number);
+                Told::Completion(completion)
+            }
+            Poll::Ready(Err(lost)) => Told::Lost(lost),
+        };
+        self.note(Event::Told(number, told));
+    }
+
+    pub(crate) fn poll_all(&self) {
+        let count = lock(&self.ops).len();
+        for number in 0..count {
+            let future = lock(&self.ops)[number].future.take();
+            if let Some(future) = future {
+                self.poll(number, future);
+            }
+        }
+    }
+
+    /// Whether every key that is still resolved is checked in vain.
+    pub(crate) fn resolved_are_empty(&self) -> bool {
+        let all = lock(&self.resolved)
+            .values()
+            .flatten()
+            .cloned()
+            .collect::<Vec<_>>();
+        all.iter()
+            .all(|resolved| resolved.check_and_complete() == 0)
+    }
+}
+
+/// The number of the operation that is meant.
+pub(crate) fn picked(pick: Pick, itself: Option<usize>, count: usize) -> Option<usize> {
+    let last = count.checked_sub(1)?;
+    Some(match pick {
+        ITSELF => itself.unwrap_or(last),
+        _ if pick % 2 == 1 => last - usize::from(pick / 2) % count.min(RECENT),
+        _ => usize::from(pick / 2) % count,
+    })
+}
+
+pub(crate) fn is_picked(bits: u64, key: u8) -> bool {
+    bits >> (key % 64) & 1 == 1
+}
+
+fn refused<T>(rejected: Rejected<T>, number: impl FnOnce(T) -> usize) -> Outcome {
+    let refusal = match rejected.reason() {
+        RejectReason::NoKeys => Refusal::NoKeys,
+        RejectReason::Full => Refusal::Full,
+        RejectReason::KeyFull => Refusal::KeyFull,
+        RejectReason::Draining => Refusal::Draining,
+        RejectReason::ShutDown => Refusal::ShutDown,
+        RejectReason::Panicked => Refusal::Panicked,
+        other => panic!("{other:?}"),
+    };
+    Outcome::Refused(refusal, number(rejected.into_inner()))
+}
+
+/// The settings in any order, each before or after the hasher.
+fn build(name: &str, setup: &Setup, order: u32, clock: &ManualClock) -> Parks {
+    let choices = &setup.choices;
+    macro_rules! set {
+        ($builder:expr, $which:expr) => {
+            match $which {
+                0 => $builder.tick(choices.tick),
+                1 => $builder.wheel_size(choices.wheel_size),
+                2 => $builder.max_timeout(choices.max_timeout),
+                3 => $builder.clock(clock.clone()),
+                4 => $builder.reaper(Reaper::Manual),
+                5 if choices.max_parked.is_some() => {
+                    $builder.max_parked(choices.max_parked.unwrap_or(0))
+                }
+                6 if setup.max_watchers.is_some() => {
+                    $builder.max_watchers_per_key(setup.max_watchers.unwrap_or(0))
+                }
+                7 if setup.map_shards.is_some() => {
+                    $builder.map_shards(setup.map_shards.unwrap_or(0))
+                }
+                8 if setup.executor => {
+                    $builder.dispatch(Dispatch::Executor(Arc::new(|job: Job| job())))
+                }
+                _ => $builder,
+            }
+        };
+    }
+    let mut settings = (0..9).collect::<Vec<_>>();
+    settings.sort_by_key(|which| order.wrapping_mul(2 * which + 1).reverse_bits() ^ order);
+    let (before, after) = settings.split_at(order as usize % 10);
+    let first = before
+        .iter()
+        .fold(Purgatory::builder(name), |builder, which| {
+            set!(builder, which)
+        });
+    let hashed = first.hasher(setup.hashing);
+    let last = after
+        .iter()
+        .fold(hashed, |builder, which| set!(builder, which));
+    last.build().expect("no threads to refuse")
+}
+
+impl BuildHasher for Hashing {
+    type Hasher = Hashed;
+
+    fn build_hasher(&self) -> Hashed {
+        Hashed {
+            how: *self,
+            mixed: DefaultHasher::new(),
+            sum: 0,
+        }
+    }
+}
+
+pub(crate) struct Hashed {
+    how: Hashing,
+    mixed: DefaultHasher,
+    sum: u64,
+}
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        self.mixed.write(bytes);
+        let fold = |sum: u64, byte: &u8| (sum << 8) + u64::from(*byte);
+        self.sum = bytes.iter().fold(self.sum, fold);
+    }
+
+    fn finish(&self) -> u64 {
+        match self.how {
+            Hashing::Alike => 7,
+            Hashing::Itself => self.sum,
+            Hashing::High => self.sum.reverse_bits(),
+            Hashing::Mixed => self.mixed.finish(),
+        }
+    }
+}
