@@ -63,16 +63,16 @@ async fn live<B: Backend>(world: &Arc<World>, rules: Rules) {
     tasks.spawn(trouble(world.clone(), engine));
     world.sleep_until(END).await;
     tasks.shutdown().await;
-    let store = world.store();
-    let is_lost = |waiting: &Waiting| {
-        let waiting = waiting.lock().expect("no test panics with it");
-        waiting.is_some_and(|(key, seen, _)| seen != store.position(key))
-    };
-    let mut outcome = world.outcome();
-    outcome.lost += waiting.iter().filter(|it| is_lost(it)).count() as u64;
-    let stats = cluster.stats();
-    (outcome.sessions, outcome.gaps) = (stats.sessions, stats.gaps);
-    drop((outcome, store));
+    {
+        let (store, mut outcome) = (world.store(), world.outcome());
+        let is_lost = |waiting: &Waiting| {
+            let waiting = waiting.lock().expect("no test panics with it");
+            waiting.is_some_and(|(key, seen, _)| seen != store.position(key))
+        };
+        outcome.lost += waiting.iter().filter(|it| is_lost(it)).count() as u64;
+        let stats = cluster.stats();
+        (outcome.sessions, outcome.gaps) = (stats.sessions, stats.gaps);
+    }
     // Nobody waits any more. (Idle keys are looked at every 10 ms.)
     sleep(LINGER * 4).await;
     world.outcome().left = cluster.stats().watched_keys as u64;

@@ -11,8 +11,7 @@ use crate::engine::TOO_LONG;
 use engine::{Engine, Store};
 use fastrand::Rng;
 use request_purgatory_cluster::{Change, Config, Epoch, FeedError};
-use rig::Rig;
-use std::cell::Cell;
+use rig::{HOUR, IS_LOUD, Rig, STEP, say};
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,10 +19,6 @@ use std::time::Duration;
 const CASES: u64 = 250;
 const STEPS: usize = 50;
 const KEYS: u64 = 5;
-
-/// Longer than anything that is done at once takes.
-const STEP: Duration = Duration::from_millis(30);
-const HOUR: Duration = Duration::from_secs(3_600);
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -269,17 +264,6 @@ fn case(seed: u64) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     runtime.block_on(live(&mut Rng::with_seed(seed)));
-}
-
-thread_local! {
-    static IS_LOUD: Cell<bool> = const { Cell::new(false) };
-}
-
-/// What happens, when a case is run once more because it has failed.
-fn say(what: impl FnOnce() -> String) {
-    if IS_LOUD.get() {
-        println!("{}", what());
-    }
 }
 
 #[test]

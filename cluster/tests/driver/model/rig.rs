@@ -3,7 +3,6 @@
 use super::engine::Engine;
 use super::node::{Counts, Node};
 use super::waits::{Ended, Wait, What};
-use super::{HOUR, STEP, say};
 use crate::engine::TOO_LONG;
 use fastrand::Rng;
 use request_purgatory::{
@@ -13,6 +12,7 @@ use request_purgatory::{
 use request_purgatory_cluster::{
     Cluster, ClusterWaits, Config, Epoch, Interest, InterestError, Position, WaitError, WaitPast,
 };
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -23,6 +23,24 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
+
+/// Longer than anything that is done at once takes.
+pub(super) const STEP: Duration = Duration::from_millis(30);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+
+thread_local! {
+    pub(super) static IS_LOUD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What happens, when a case is run once more because it has failed.
+pub(super) fn say(what: impl FnOnce() -> String) {
+    if IS_LOUD.get() {
+        println!("{}", what());
+    }
+}
+
+/// A key of an interest, with the generation and the gaps when that began.
+type First = (u64, u64, u64);
 
 /// Waits in the second place, at the most.
 const ROOM: usize = 2;
@@ -124,8 +142,7 @@ pub struct Rig {
     clock: ManualClock,
     /// A purgatory of the user's.
     fetches: Purgatory<Fetch>,
-    /// Beside each interest its keys, each with the generation and the gaps when it began.
-    interests: Vec<(Interest<u64>, Vec<(u64, u64, u64)>)>,
+    interests: Vec<(Interest<u64>, Vec<First>)>,
     pending: BTreeMap<usize, Pending>,
     begun: usize,
 }
@@ -306,11 +323,10 @@ impl Rig {
             targets,
             told: Arc::clone(&told),
         };
-        drop(
-            self.fetches
-                .try_complete_else_watch(fetch, watches)
-                .unwrap(),
-        );
+        let _parked = self
+            .fetches
+            .try_complete_else_watch(fetch, watches)
+            .unwrap();
         let pending = Pending {
             future: Kind::Operation(told),
             woken: Arc::default(),

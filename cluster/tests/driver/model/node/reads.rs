@@ -24,8 +24,9 @@ impl Node {
                 "too many keys at once"
             );
             self.reads_failed.begin(now, "a read");
-            let due = self.settles.extract_if(.., |_, due| *due <= now);
-            let due = due.map(|it| it.0).collect::<Vec<_>>();
+            let due = self.settles.iter().filter(|it| *it.1 <= now);
+            let due = due.map(|it| *it.0).collect::<Vec<_>>();
+            self.settles.retain(|_, due| *due > now);
             due.into_iter().for_each(|key| self.want(key, true));
             let is_doubt = self.reads_failed.failed > 0 && self.wanted.is_empty();
             assert!(!keys.is_empty() || is_doubt, "nothing is read");
