@@ -307,8 +307,13 @@ fn completion_while_another_thread_holds_the_lock_of_the_operation() {
         let group = Arc::new(Mutex::new(false));
         let (examining, ending) = (group.clone(), group.clone());
         let (ended, end) = mpsc::channel();
+        let (entered, entries) = mpsc::channel();
         let op = Op::new(NEVER_IN_A_TEST)
-            .when(move || *lock(&examining))
+            .when(move || {
+                // Once more after the test has heard enough.
+                let _ = entered.send(());
+                *lock(&examining)
+            })
             .then(move |completion| {
                 drop(lock(&ending));
                 ended.send(completion).expect("the test listens");
@@ -321,7 +326,8 @@ fn completion_while_another_thread_holds_the_lock_of_the_operation() {
             let purgatory = purgatory.clone();
             thread::spawn(move || purgatory.check_and_complete(&1))
         };
-        thread::sleep(Duration::from_millis(50));
+        // It was examined twice as it parked, and now by the checker.
+        (0..3).for_each(|_| entries.recv().expect("an examination"));
         // With the lock held: none of these may wait for the checker, who waits for the lock.
         assert!(handle.is_parked());
         assert_eq!(purgatory.check_and_complete(&1), 0);

@@ -4,6 +4,8 @@
 //! the lock takes all of them at once, so no slot can be popped and pushed again between a load and its exchange.
 
 use crate::sync::{AtomicU64, Ordering};
+// A link is written before the word that publishes it, or under the lock, and read after that: loom, which interleaves
+// those, need not know it.
 use std::sync::atomic::AtomicU32 as Link;
 
 /// End of a list of slots.

@@ -342,8 +342,7 @@ fn g19_one_that_was_used_and_is_empty_wakes_up_once_at_most() {
     });
 }
 
-/// Fault 7: many calls shut it down in the background at once, and one thread does it.
-/// It would ask again, and so on.
+/// Woken, it would ask again, and so on.
 #[test]
 fn g19_a_reactor_that_asks_is_not_woken_for_what_it_finds() {
     let woken = Tally::new();
@@ -367,6 +366,7 @@ fn g19_a_reactor_that_asks_is_not_woken_for_what_it_finds() {
     }
 }
 
+/// Many calls shut it down in the background at once, and one thread does it.
 #[test]
 fn g15_many_calls_that_shut_down_in_the_background_start_one_thread() {
     const CALLERS: usize = 8;
