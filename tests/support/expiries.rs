@@ -26,6 +26,25 @@ pub(crate) enum Runs {
     Later,
 }
 
+/// What user code does when the library calls it: nothing, or some of `action`; seldom it drives the timer, panics or
+/// shuts down.
+pub(crate) fn planned<A: Clone + std::fmt::Debug + 'static>(
+    action: BoxedStrategy<A>,
+    [advance, panic, shutdown]: [A; 3],
+) -> BoxedStrategy<Vec<A>> {
+    let action = prop_oneof![
+        24 => action,
+        3 => Just(advance),
+        2 => Just(panic),
+        1 => Just(shutdown),
+    ];
+    prop_oneof![
+        1 => Just(Vec::new()),
+        1 => prop::collection::vec(action, 1..4),
+    ]
+    .boxed()
+}
+
 pub(crate) fn runs() -> impl Strategy<Value = Runs> {
     prop_oneof![
         4 => Just(Runs::Inline),

@@ -1,6 +1,6 @@
 //! What is done to a tracker, by whom, and what comes of it.
 
-use crate::support::expiries::{Common, common};
+use crate::support::expiries::{Common, common, planned};
 use crate::support::hashing::Hashing;
 use crate::support::spans::{Span, jump, span};
 use crate::support::{Mint, Token, lock};
@@ -292,20 +292,13 @@ pub(crate) fn action(depth: u32) -> BoxedStrategy<Action> {
 
 /// What a callback does, with callbacks within it.
 pub(crate) fn plan(depth: u32) -> BoxedStrategy<Plan> {
-    if depth == 0 {
-        return Just(Vec::new()).boxed();
+    match depth {
+        0 => Just(Vec::new()).boxed(),
+        _ => planned(
+            action(depth - 1),
+            [Action::Advance, Action::Panic, Action::Shutdown],
+        ),
     }
-    let action = prop_oneof![
-        24 => action(depth - 1),
-        3 => Just(Action::Advance),
-        2 => Just(Action::Panic),
-        1 => Just(Action::Shutdown),
-    ];
-    prop_oneof![
-        1 => Just(Vec::new()),
-        1 => prop::collection::vec(action, 1..4),
-    ]
-    .boxed()
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Call> {
