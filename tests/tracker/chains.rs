@@ -43,6 +43,40 @@ fn g14_a_chain_of_responses_needs_no_stack() {
     });
 }
 
+/// The destructor of a response fails the next request, and drops its future before that has its response: no task
+/// receives any of them, and the library drops each.
+#[test]
+fn g14_a_chain_of_responses_to_dropped_futures_needs_no_stack() {
+    struct Link(
+        u64,
+        Arc<Mutex<Vec<ResponseFuture<u64, Link>>>>,
+        Requests<u64, Link>,
+    );
+
+    impl Drop for Link {
+        fn drop(&mut self) {
+            let Self(id, futures, calls) = self;
+            let (next, mut future) = (*id + 1, lock(futures).pop());
+            if future.is_some() {
+                let link = |id: &u64| {
+                    drop(future.take());
+                    Link(*id, futures.clone(), calls.clone())
+                };
+                assert_eq!(calls.fail_where(|id| *id == next, link), 1);
+            }
+        }
+    }
+
+    on_a_stack_of(64, || {
+        const LINKS: u64 = 2_000;
+        let calls = requests::<Link>();
+        let request = |id| calls.request(id, Duration::MAX).expect("a new id");
+        let futures = (1..=LINKS).rev().map(request).collect::<Vec<_>>();
+        drop(Link(0, Arc::new(Mutex::new(futures)), calls.clone()));
+        assert!(calls.is_empty());
+    });
+}
+
 /// The destructor of a response gives the next one to a request whose future it then drops: no task receives any
 /// of them, and the library drops each.
 #[test]
