@@ -34,7 +34,7 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_s
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Trampoline, drop_user_value};
-use phase::{Background, DRAINING, Passes, Phase};
+use phase::{Background, DRAINING, Phase, Underway};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
 use shards::Shards;
@@ -63,7 +63,7 @@ pub(crate) struct Engine<P, W> {
     pub(crate) threads: ThreadSet,
     /// At most one, made when it is first asked for.
     pub(crate) companion: OnceLock<Arc<dyn Companion>>,
-    pub(crate) passes: Passes,
+    pub(crate) underway: Underway,
     pub(crate) background: Background,
     /// A timer and a tracker have none.
     observer: Option<Observer>,
@@ -93,7 +93,7 @@ impl<P, W: Scheme> Engine<P, W> {
             dispatch,
             threads,
             companion: OnceLock::new(),
-            passes: Passes::default(),
+            underway: Underway::default(),
             background: Background::default(),
             observer: None,
             phase: Phase::default(),

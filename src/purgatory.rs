@@ -59,7 +59,7 @@ use std::hash::Hash;
 use std::io;
 use std::time::Duration;
 
-/// Parks delayed operations until a check of one of their keys completes them, or their timeout fires.
+/// Parks delayed operations until a check of one of their keys completes them, or they expire.
 ///
 /// ```
 /// use request_purgatory::{Completion, DelayedOperation, Purgatory};
@@ -153,7 +153,7 @@ impl<Op: DelayedOperation> Purgatory<Op> {
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Completes `op` at once if it can complete. Otherwise parks it until a check of one of `keys` finds that it can,
-    /// or until its timeout fires.
+    /// or until it expires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
     /// operation is examined after the event, by the checking thread or by the thread that was examining it then. (Unless

@@ -29,7 +29,7 @@ pub(crate) struct Count(AtomicU64);
 
 // ORDERING: Relaxed throughout: counters are compared at quiescent moments, which some other synchronisation (a join, a
 // lock, a channel) has made. Where a drain or a shutdown waits for one, fences order what lies around it:
-// `Passes::begin`, `completions_have_run`.
+// `Underway::begin`, `completions_have_run`.
 impl Count {
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -148,7 +148,7 @@ pub struct Stats {
     pub completed_at_once: u64,
     /// Parked operations that were satisfied or forced.
     pub completed: u64,
-    /// Parked operations whose timeout fired.
+    /// Parked operations that expired.
     pub expired: u64,
     /// Parked operations that were cancelled, and those that were rejected because a key is full. Of a timer: stopped. Of a
     /// tracker: withdrawn or replaced.
@@ -167,7 +167,7 @@ pub struct Stats {
     /// Operations that were rejected: their park returned an error.
     pub rejected: u64,
     /// Examinations by checks that left the operation parked, and parked operations that ended because `try_complete` said
-    /// yes, whoever asked. (A check does not count an operation that another thread is examining, which it leaves to
+    /// yes, whatever made it. (A check does not count an operation that another thread is examining, which it leaves to
     /// that thread.)
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
@@ -197,7 +197,7 @@ impl Stats {
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
         // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: of a completion that was delivered, the
         // handing over is seen as well, so none is taken for another one that is still to run. And with that in
-        // `Passes::begin`: a thread that has read an ending finds the pass that made it.
+        // `Underway::begin`: a thread that has read an ending finds that under way.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());

@@ -232,7 +232,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
     fn values(&self) -> Values<'_, K, V, S> {
         Values {
-            entries: &self.shared.inner.extra,
+            entries: &self.shared.inner.store,
             timers: &self.shared.inner.engine,
         }
     }

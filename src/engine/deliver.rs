@@ -174,7 +174,7 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
         value,
         ending,
         has_permit,
-        pass,
+        underway,
         ..
     } = ended;
     // A panic is counted, and concerns this payload only.
@@ -183,7 +183,7 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     if has_permit {
         engine.free_permit();
     }
-    drop(pass);
+    drop(underway);
 }
 
 /// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.
@@ -201,7 +201,7 @@ fn job<H: Handler>(
     by_executor: bool,
 ) -> Job {
     handler.engine().count(Statistic::HandedOver, ended.len());
-    ended.iter_mut().for_each(|ended| ended.pass = None);
+    ended.iter_mut().for_each(|ended| ended.underway = None);
     let delivery = Delivery {
         handler: handler.clone(),
         ended,

@@ -35,7 +35,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
-    let _pass = handler.engine().passes.begin();
+    let _underway = handler.engine().underway.begin();
     let mut now = handler.engine().now();
     // It begins in all timer shards: what user code starts from here on, in whatever shard, is for the next pass.
     let begin = |now| {

@@ -2,7 +2,7 @@
 //! and what these leave behind.
 
 use super::Engine;
-use super::phase::Pass;
+use super::phase::UnderwayGuard;
 use crate::cell::slab::Held;
 use crate::scheme::Scheme;
 use crate::stats::Ending;
@@ -21,7 +21,7 @@ pub(crate) struct EndedPayload<V> {
     /// Whether it said yes when it was examined for the key that is checked.
     pub(crate) for_its_key: bool,
     /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
-    pub(crate) pass: Option<Pass>,
+    pub(crate) underway: Option<UnderwayGuard>,
 }
 
 impl<V> EndedPayload<V> {
@@ -31,7 +31,7 @@ impl<V> EndedPayload<V> {
             ending,
             has_permit: true,
             for_its_key: false,
-            pass: None,
+            underway: None,
         }
     }
 }

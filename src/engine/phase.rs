@@ -46,38 +46,35 @@ impl Phase {
     }
 }
 
-/// How many threads expire payloads now, or end them because of the shutdown.
+/// The ending of payloads that is under way: passes, the shutdown, and holders that end a payload for a mark of either.
 ///
-/// A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no
-/// payload parked, and waits for the completions, asks first whether every pass is over. A thread that held a payload
-/// when its deadline passed, or at the shutdown, does a part of the pass when it ends that payload: it counts as a pass
-/// until the completion is handed over or has run.
+/// Each ends payloads and counts them, and runs or hands over their completions only then. So a thread that finds no
+/// payload parked, and waits for the completions, asks first whether all of this is over.
 #[derive(Debug, Default)]
-pub(crate) struct Passes(Arc<AtomicU64>);
+pub(crate) struct Underway(Arc<AtomicU64>);
 
-/// A pass in progress.
-pub(crate) struct Pass(Arc<AtomicU64>);
+/// It is under way until this is dropped.
+pub(crate) struct UnderwayGuard(Arc<AtomicU64>);
 
-impl Passes {
-    /// Begins a pass, which lasts until the result is dropped.
-    pub(crate) fn begin(&self) -> Pass {
+impl Underway {
+    pub(crate) fn begin(&self) -> UnderwayGuard {
         // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`: a thread that has
-        // read a count that this pass has made also finds the pass here, or finds it over.
+        // read a count that is made from here on also finds this here, or finds it over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
-        Pass(self.0.clone())
+        UnderwayGuard(self.0.clone())
     }
 
-    /// Whether each pass is over whose counts this thread has read, by `Stats::of`.
-    pub(crate) fn are_over(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `drop`: what a pass has handed over is seen to be so.
+    /// Whether all is over whose counts this thread has read, by `Stats::of`.
+    pub(crate) fn is_over(&self) -> bool {
+        // ORDERING: Acquire pairs with the Release in `drop`: what was handed over is seen to be so.
         self.0.load(Ordering::Acquire) == 0
     }
 }
 
-impl Drop for Pass {
+impl Drop for UnderwayGuard {
     fn drop(&mut self) {
-        // ORDERING: Release, see `are_over`.
+        // ORDERING: Release, see `is_over`.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
@@ -125,14 +122,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn g15_passes_are_over_when_all_are() {
-        let passes = Passes::default();
-        assert!(passes.are_over());
-        let first = passes.begin();
-        let second = passes.begin();
+    fn g15_what_is_under_way_is_over_when_all_of_it_is() {
+        let underway = Underway::default();
+        assert!(underway.is_over());
+        let first = underway.begin();
+        let second = underway.begin();
         drop(first);
-        assert!(!passes.are_over());
+        assert!(!underway.is_over());
         drop(second);
-        assert!(passes.are_over());
+        assert!(underway.is_over());
     }
 }

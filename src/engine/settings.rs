@@ -69,7 +69,7 @@ impl<T: Built> Builder<T> {
         }
     }
 
-    /// The resolution of the timer: a timeout fires at its deadline or up to one tick later. More than zero, and at
+    /// The resolution of the timer: an operation expires at its deadline or up to one tick later. More than zero, and at
     /// most 584 years. Default: 1 ms.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.settings.tick = tick;

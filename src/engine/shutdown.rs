@@ -47,12 +47,12 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 /// the threads have ended.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // When the pass of the shutdown itself is over, nothing more is parked. What it left to a thread that holds it is
-    // ended by that one, which is a pass meanwhile: so passes are asked for again.
+    // When the shutdown itself is over, nothing more is parked. What it left to a thread that holds it is ended by that
+    // one, which is under way meanwhile: so this is asked again.
     engine.phase.is_closed()
-        && engine.passes.are_over()
+        && engine.underway.is_over()
         && engine.stats().parked == 0
-        && engine.passes.are_over()
+        && engine.underway.is_over()
         && engine.threads.running().is_empty()
 }
 
@@ -69,7 +69,7 @@ fn shut_down_in_background<H: Handler>(
             let engine = handler.engine();
             if !close(&handler, CLOSED_IN_BACKGROUND) {
                 // Another thread closes it, and may be at that still.
-                wait(Duration::MAX, || engine.passes.are_over());
+                wait(Duration::MAX, || engine.underway.is_over());
             }
             // Also where another thread has closed it: that may have been a callback, which does not wait. If another
             // thread is joining them, this one waits as well.
@@ -124,7 +124,7 @@ pub(crate) fn shut_down_within<H: Handler>(
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     let engine = handler.engine();
     // Before the phase is entered: a thread that finds that it is closed finds this pass, or finds it over.
-    let _pass = engine.passes.begin();
+    let _underway = engine.underway.begin();
     if !engine.phase.enter(phase) {
         return false;
     }
@@ -169,7 +169,7 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // ORDERING: by the Acquire fence of `Stats::of` this thread sees what the completions did that it finds delivered.
-    engine.passes.are_over() && engine.stats().completions_pending == 0
+    engine.underway.is_over() && engine.stats().completions_pending == 0
 }
 
 /// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is

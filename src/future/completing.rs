@@ -85,7 +85,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     fn try_complete_for(&mut self, cause: Cause<'_, Op::Key>) -> bool {
         let Self { op, reply } = self;
         match reply {
-            Some(reply) => reply.asking(|_| op.try_complete_for(cause)),
+            Some(reply) => reply.running(|_| op.try_complete_for(cause)),
             None => op.try_complete_for(cause),
         }
     }

@@ -21,7 +21,7 @@ pub struct WaitOperation<K> {
 }
 
 enum Role<K> {
-    Predicate(Box<dyn Question<K>>),
+    Predicate(Box<dyn Condition<K>>),
     Listener(Reply<Signal>),
 }
 
@@ -31,14 +31,14 @@ impl<K: Key> WaitOperation<K> {
         predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
         promise: Arc<Promise<Result<T, WaitError>>>,
     ) -> Self {
-        let asked = Predicate {
+        let condition = Predicate {
             predicate,
             found: None,
             reply: Reply::new(promise, WaitError::Cancelled),
         };
         Self {
             timeout,
-            role: Role::Predicate(Box::new(asked)),
+            role: Role::Predicate(Box::new(condition)),
         }
     }
 
@@ -51,8 +51,8 @@ impl<K: Key> WaitOperation<K> {
 }
 
 /// A predicate of any type, for a value of any type.
-trait Question<K>: Send {
-    fn ask(&mut self, cause: Cause<'_, K>) -> bool;
+trait Condition<K>: Send {
+    fn holds(&mut self, cause: Cause<'_, K>) -> bool;
     fn end(self: Box<Self>, completion: Completion);
 }
 
@@ -62,24 +62,24 @@ struct Predicate<T: 'static, P> {
     reply: Reply<Promise<Result<T, WaitError>>>,
 }
 
-impl<K, T, P> Question<K> for Predicate<T, P>
+impl<K, T, P> Condition<K> for Predicate<T, P>
 where
     T: Send + 'static,
     P: FnMut(Cause<'_, K>) -> Option<T> + Send,
 {
-    fn ask(&mut self, cause: Cause<'_, K>) -> bool {
-        self.found = self.reply.asking(|_| (self.predicate)(cause));
+    fn holds(&mut self, cause: Cause<'_, K>) -> bool {
+        self.found = self.reply.running(|_| (self.predicate)(cause));
         self.found.is_some()
     }
 
     fn end(self: Box<Self>, completion: Completion) {
-        let question = *self;
+        let condition = *self;
         // A value that was found is kept, also if the examination at the deadline found it.
-        let result = question.found.ok_or(completion.into());
+        let result = condition.found.ok_or(completion.into());
         let mut panics = Panics::default();
         // Dropped before the future is told. If its destructor panics, the future is told all the same.
-        panics.catch(|| drop(question.predicate));
-        panics.catch(|| question.reply.answer(result));
+        panics.catch(|| drop(condition.predicate));
+        panics.catch(|| condition.reply.answer(result));
         panics.resume();
     }
 }
@@ -97,12 +97,12 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
 
     fn try_complete_for(&mut self, cause: Cause<'_, K>) -> bool {
         match &mut self.role {
-            Role::Predicate(question) => question.ask(cause),
+            Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
                 // An event before the park has ended is seen by the evaluation that follows it; at the deadline, the
                 // listener is told of its end in a moment. (A waker is code of the user's.)
                 if cause.is_check() {
-                    reply.asking(Signal::check);
+                    reply.running(Signal::check);
                 }
                 false
             }
@@ -111,7 +111,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
 
     fn on_complete(self, completion: Completion) {
         match self.role {
-            Role::Predicate(question) => question.end(completion),
+            Role::Predicate(condition) => condition.end(completion),
             Role::Listener(reply) => reply.tell(|signal| signal.end(completion.into())),
         }
     }

@@ -57,9 +57,9 @@ impl<M: Between> Reply<M> {
     }
 
     /// Runs code of the user's. If that panics, the future will be told so.
-    pub(super) fn asking<R>(&mut self, ask: impl FnOnce(&M) -> R) -> R {
+    pub(super) fn running<R>(&mut self, run: impl FnOnce(&M) -> R) -> R {
         let lost = self.lost.replace(WaitError::Panicked);
-        let answer = ask(&self.shared);
+        let answer = run(&self.shared);
         self.lost = lost;
         answer
     }

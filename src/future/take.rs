@@ -57,7 +57,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// **No newcomer overtakes.** Where other operations watch one of the keys already, what `take` has taken in this call
     /// goes back to `give_back` before the call returns, and the keys are checked, in the order of parking: those that
-    /// waited before get it first. A `timeout` of zero makes no exception. (That check asks every operation on the keys:
+    /// waited before get it first. A `timeout` of zero makes no exception. (That check examines every operation on the keys:
     /// beside 10,000 of them, a newcomer that meets a value before its check does costs 10,000 examinations.)
     ///
     /// `take` is told the [cause](Cause) of each call. Where it watches **several keys** and a key is named, it must take
@@ -112,7 +112,7 @@ fn taker<K: Key, A: Attempt>(
     move |cause| {
         // The second examination on arrival is the first in which this operation watches its keys.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
-        // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
+        // Nothing is taken that has no way back. (A predicate that has found something is not run again.)
         way.as_ref()?;
         match take(cause).taken() {
             Ok(None) => None,

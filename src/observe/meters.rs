@@ -47,7 +47,7 @@ instruments! {
     delayed: Gauge = gauge("purgatory_num_delayed_operations", "operations parked");
     completed_at_once: Counter = counter("purgatory_completed_at_once_total", "operations that could complete at once");
     completed: Counter = counter("purgatory_completed_total", "parked operations that were satisfied or forced");
-    expired: Counter = counter("purgatory_expired_total", "parked operations whose timeout fired");
+    expired: Counter = counter("purgatory_expired_total", "parked operations that expired");
     cancelled: Counter = counter("purgatory_cancelled_total", "parked operations that were cancelled");
     shut_down: Counter = counter("purgatory_shut_down_total", "parked operations that the shutdown ended");
     aborted: Counter = counter("purgatory_aborted_total", "parked operations whose try_complete panicked");

@@ -142,7 +142,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         mut held: Held<'_, Parked<Op>>,
         mut answer: Result<bool, UserPanic>,
     ) -> Examined<Op> {
-        let (mut examinations, mut pass) = (0, None);
+        let (mut examinations, mut underway) = (0, None);
         let ending = loop {
             match answer {
                 Ok(true) => break Ending::Satisfied,
@@ -166,9 +166,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
                 Err((marked, Unreleased::End { mark, unexamined })) => {
                     held = marked;
-                    // From here on a drain or a shutdown waits until the completion is handed over or has run (`Passes`).
+                    // From here on a drain or a shutdown waits until the completion is handed over or has run (`Underway`).
                     if matches!(mark, Mark::Expire | Mark::ShutDown) {
-                        pass = Some(self.engine.passes.begin());
+                        underway = Some(self.engine.underway.begin());
                     }
                     // The event may have been reported before the ending.
                     let examine =
@@ -186,7 +186,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
         };
         let ended = self.end_and_reclaim(held, ending);
-        Examined::Ended(EndedPayload { pass, ..ended })
+        Examined::Ended(EndedPayload { underway, ..ended })
     }
 
     /// Ends an operation. The order matters:

@@ -29,7 +29,7 @@ use crate::trampoline::{NestedPark, Trampoline, drop_user_value};
 /// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
     /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
-    /// satisfied, it was forced or cancelled by key, its timeout fired, or the purgatory was shut down). Its
+    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down). Its
     /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
     /// operation expired, where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,

@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The user's value, `V`, is a payload with data of `extra`.
+/// The user's value, `V`, is a payload with data of `store`.
 pub(crate) struct Inner<T, W, X = (), V = T> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
     /// Data beside the payloads.
-    pub(crate) extra: X,
+    pub(crate) store: X,
     on_end: Box<dyn Fn(V, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,
     /// Payloads that had not expired at the shutdown.
@@ -28,7 +28,7 @@ pub(crate) struct Inner<T, W, X = (), V = T> {
 }
 
 /// Data beside the payloads `T`.
-pub(crate) trait Extra<T, V>: Send + Sync + 'static {
+pub(crate) trait ValueStore<T, V>: Send + Sync + 'static {
     /// Whether the payloads that have not expired at the shutdown are returned to its caller. Else `on_end` is told.
     const RETURNS_REMAINS: bool = true;
 
@@ -39,18 +39,18 @@ pub(crate) trait Extra<T, V>: Send + Sync + 'static {
     fn shrink(&self) {}
 }
 
-impl<T> Extra<T, T> for () {
+impl<T> ValueStore<T, T> for () {
     fn take_value(&self, _: Address, payload: T) -> T {
         payload
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Inner<T, W, X, V> {
+impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Inner<T, W, X, V> {
     /// `on_end` runs the user's code for a payload that has expired, and drops one that the shutdown has left. It may
     /// panic.
     pub(crate) fn new(
         engine: Engine<T, W>,
-        extra: X,
+        store: X,
         on_end: impl Fn(V, Ending) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -58,7 +58,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Inner<T, W
             engine,
             // ORDERING: Relaxed: a number guards no memory.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            extra,
+            store,
             on_end: Box::new(on_end),
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
@@ -83,7 +83,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Inner<T, W
     pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<V> {
         let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
         let payload = self.engine.withdraw(held, ending);
-        Some(self.extra.take_value(address, payload))
+        Some(self.store.take_value(address, payload))
     }
 
     /// Shuts it down. The first call returns the payloads that had not expired.
@@ -96,7 +96,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Inner<T, W
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Handler
+impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Handler
     for Inner<T, W, X, V>
 {
     type Payload = T;
@@ -114,7 +114,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Handler
 
     fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<V>, EndedSlot) {
         let (payload, slot) = held.end();
-        let value = self.extra.take_value(slot.address(), payload);
+        let value = self.store.take_value(slot.address(), payload);
         (EndedPayload::new(value, Ending::Expired), slot)
     }
 
@@ -126,7 +126,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Handler
     fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<EndedPayload<V>> {
         let address = held.address();
         let payload = self.engine.withdraw(held, Ending::ShutDown);
-        let value = self.extra.take_value(address, payload);
+        let value = self.store.take_value(address, payload);
         if X::RETURNS_REMAINS {
             self.remains.lock().push(value);
             return None;
@@ -138,7 +138,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, V>, V: Send + 'static> Handler
     }
 
     fn on_idle(&self) {
-        self.extra.shrink();
+        self.store.shrink();
     }
 
     fn on_dropped(&self) {

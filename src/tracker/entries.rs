@@ -24,7 +24,7 @@ use crate::hash::{Key, KeyHasher};
 use crate::scheme::{HierarchicalWheel, Tick};
 use crate::stats::{Count, Ending, Statistic};
 use crate::sync::ShardedMap;
-use crate::timer::inner::Extra;
+use crate::timer::inner::ValueStore;
 use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
@@ -75,7 +75,7 @@ struct Entered<'a, V> {
     fresh: Option<Entry<V>>,
 }
 
-impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
+impl<K: Key, V: Send + 'static, S: KeyHasher> ValueStore<u64, (K, V, FencingToken)>
     for Entries<K, V, S>
 {
     /// Takes out the entry of a value.

@@ -152,7 +152,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// of the ids that have ended, and compares ids under it.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         let trampoline = Trampoline::enter();
-        let Inner { engine, extra, .. } = &*self.shared.inner;
+        let Inner { engine, store, .. } = &*self.shared.inner;
         match self.values().complete(id, None) {
             Some(responder) => {
                 // A waker that responds to the next request does not nest.
@@ -163,15 +163,15 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
                 Responded::Delivered
             }
             None => {
-                let (is_late, ended) = extra.answer_ended(id);
+                let (is_late, ended) = store.answer_ended(id);
                 // The destructor of an id is the user's, and its panic must not cost the response.
                 let _ = engine.guarded(|| drop_user_value(ended));
                 engine.leave(trampoline);
                 if is_late {
-                    extra.late.add(1);
+                    store.late.add(1);
                     Responded::Late(response)
                 } else {
-                    extra.unknown.add(1);
+                    store.unknown.add(1);
                     Responded::Unknown(response)
                 }
             }
@@ -229,12 +229,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
 
     /// The number of responses so far that were [late](Responded::Late).
     pub fn late(&self) -> u64 {
-        self.shared.inner.extra.late.read()
+        self.shared.inner.store.late.read()
     }
 
     /// The number of responses so far whose id was [unknown](Responded::Unknown).
     pub fn unknown(&self) -> u64 {
-        self.shared.inner.extra.unknown.read()
+        self.shared.inner.store.unknown.read()
     }
 
     /// Rejects requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
@@ -245,7 +245,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
 
     fn values(&self) -> Values<'_, K, Responder<R>, S> {
         Values {
-            entries: &self.shared.inner.extra.entries,
+            entries: &self.shared.inner.store.entries,
             timers: &self.shared.inner.engine,
         }
     }

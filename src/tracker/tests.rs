@@ -5,7 +5,7 @@ use crate::cell::slab::Held;
 use crate::cell::state::Mark;
 use crate::error::RejectReason;
 use crate::reaper::Reaper;
-use crate::timer::inner::Extra;
+use crate::timer::inner::ValueStore;
 use std::iter;
 
 const KEY: u32 = 7;
@@ -32,7 +32,7 @@ fn end(tracker: &Tracker<u32, u32>, held: Held<'_, u64>, meanwhile: impl FnOnce(
     let inner = &tracker.shared.inner;
     let (hash, slot) = held.end();
     meanwhile();
-    let (key, value, _) = inner.extra.take_value(slot.address(), hash);
+    let (key, value, _) = inner.store.take_value(slot.address(), hash);
     assert_eq!(key, KEY);
     inner.engine.count_ended(Ending::Expired, 1);
     inner.engine.free_counted(iter::once((slot, 0)));

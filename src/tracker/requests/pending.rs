@@ -8,7 +8,7 @@ use crate::panics::Panics;
 use crate::promise::Promise;
 use crate::stats::Count;
 use crate::sync::{Arc, Mutex};
-use crate::timer::inner::Extra;
+use crate::timer::inner::ValueStore;
 use crate::tracker::entries::Entries;
 use crate::trampoline::{UserValues, drop_user_value};
 use equivalent::Equivalent;
@@ -56,7 +56,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
     }
 }
 
-impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pending<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> ValueStore<u64, Failed<K, R>> for Pending<K, R, S> {
     const RETURNS_REMAINS: bool = false;
 
     /// Takes out a request.
