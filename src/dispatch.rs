@@ -8,7 +8,8 @@ use std::fmt;
 use std::io;
 
 /// The completion of operations that have expired, or that a deferred check has completed. Runs once and never panics:
-/// panics of `on_complete` are caught and counted inside. Dropping a job runs it.
+/// panics of `on_complete` are caught and counted inside. Dropping a job runs it. (Made by `job` in
+/// `src/engine/deliver.rs`.)
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs, and that of

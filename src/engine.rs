@@ -265,8 +265,9 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).slab.is_parked(address)
     }
 
-    /// Stops the timer, frees the slot and counts the ending. Waits for no lock (but the first call of a thread may make
-    /// its timer shard).
+    /// Counts the ending, stops the timer and frees the slot. The last two are left to a later holder of the shard's lock if
+    /// the slot is of another shard, or the lock is taken. Waits for no lock (but the first call of a thread may make its
+    /// timer shard).
     #[inline(always)]
     pub(crate) fn free(&self, slot: EndedSlot, ending: Ending, watches: usize) {
         let mine = self.shards.wrap(thread_number() as usize);

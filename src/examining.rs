@@ -1,6 +1,6 @@
-//! Which operation's `try_complete` the calling thread is in (or change, where it is forced), and why. A call of the
-//! library from in there must not examine or complete on the spot: it waits on the [trampoline](crate::trampoline), and
-//! knows from here what caused it.
+//! Which operation's `try_complete` the calling thread is in (or change, where it is forced), and why. A check
+//! from in there must not examine, and no call may complete, on the spot: that waits on the
+//! [trampoline](crate::trampoline), and the check knows from here what caused it.
 
 use std::cell::Cell;
 

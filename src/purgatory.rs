@@ -174,8 +174,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused
     /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock). Whether the purgatory
     /// or a key is full, and whether there is a thread, is decided after the first examination only: an operation that can
-    /// complete at once still does. The other rejections come before it, those of a drain or a shutdown if that began before
-    /// the call.
+    /// complete at once still does. The others come before it (those of a drain or a shutdown if that began before the
+    /// call), except that a panic may come at any step.
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -203,9 +203,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// If other threads keep checking one of them meanwhile, this thread examines it at most 16 times in a row, and
     /// defers the next examination to the reaper, or to the next [`advance`](Self::advance).
     ///
-    /// Takes the lock of the key's map shard: once if at most 16 operations watch the key, otherwise once more for every 64
-    /// of them. For each operation that it completes, it takes the locks of the map shards of its keys, and that of the
-    /// operation's timer shard only if it is free. No lock is held while your code runs.
+    /// Takes the lock of the key's map shard: once if at most 16 operations watch the key, none of them at a rank, and
+    /// it is not resolved; otherwise once more for every 64 of them. For each operation that it completes, it takes the
+    /// locks of the map shards of its keys, and that of the operation's timer shard only if it is free. No lock is held
+    /// while your code runs.
     ///
     /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {

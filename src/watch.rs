@@ -55,7 +55,7 @@ pub(crate) enum Found {
     One(Address),
     /// This many watchers, copied.
     Copied(usize),
-    /// More than are copied.
+    /// Not copied: more than there is room for, some with a rank, or the list of a resolved key behind its lock.
     Long,
 }
 

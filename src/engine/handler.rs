@@ -36,8 +36,8 @@ impl<V> EndedPayload<V> {
     }
 }
 
-/// Ends payloads when the engine says so, and runs the user's code for them. Implemented by the purgatory and by the
-/// timer.
+/// Ends payloads when the engine says so, and runs the user's code for them. Implemented by the purgatory
+/// (`src/purgatory/as_handler.rs`) and by the timer (`src/timer/inner.rs`).
 pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// The contents of a slot.
     type Payload: Send + 'static;

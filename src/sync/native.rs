@@ -26,7 +26,7 @@ pub(crate) const SEVERAL: usize = 7;
 pub(crate) const LIST_CHUNK: usize = 32;
 /// Watchers of a short list that a check copies to the stack.
 pub(crate) const COPIED: usize = 16;
-/// Watchers examined, and timers taken out, per hold of a lock.
+/// At most this many watchers are copied or removed, or timers taken out, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
 /// One in this many parks looks for slots that other threads have freed, even if another vacant slot is at hand.
 pub(crate) const PARKS_PER_EMPTYING: u32 = 16;

@@ -160,8 +160,9 @@ impl<K> ResolvedList<K> {
         Peeked(word)
     }
 
-    /// The watchers, for a caller whose event happened under a lock that the watchers' `try_complete` takes as well: that
-    /// lock orders the two, and a load is enough.
+    /// Looks at the watchers, by a load. That alone makes a check only where the event happened under a lock that the
+    /// watchers' `try_complete` takes as well: that lock orders the two. Other checks also look by
+    /// [`peek_published`](Self::peek_published), or end the only watcher first.
     #[inline]
     pub(crate) fn peek(&self) -> Peeked {
         // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would do, and no model can tell the two apart:
