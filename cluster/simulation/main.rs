@@ -141,7 +141,7 @@ fn holds_on<B: Backend>(scenario: Scenario, seeds: u64) -> Total {
         "an answer is a version of its history: {total:?}"
     );
     assert!(total.sum.answered > seeds * 50, "{total:?}");
-    assert_eq!(total.sum.left, 0, "what nobody waits for is forgotten");
+    assert_eq!(total.sum.left, 0, "a key without waits is forgotten");
     // A session that is there at the end is none yet.
     let gaps = total.sum.sessions.saturating_sub(seeds)..=total.sum.sessions;
     assert!(gaps.contains(&total.sum.gaps), "{total:?}");

@@ -73,7 +73,7 @@ async fn live<B: Backend>(world: &Arc<World>, rules: Rules) {
         let stats = cluster.stats();
         (outcome.sessions, outcome.gaps) = (stats.sessions, stats.gaps);
     }
-    // Nobody waits any more. (Idle keys are looked at every 10 ms.)
+    // No client waits any more. (Idle keys are looked at every 10 ms.)
     sleep(LINGER * 4).await;
     world.outcome().left = cluster.stats().watched_keys as u64;
     cluster.shutdown();

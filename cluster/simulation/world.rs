@@ -69,7 +69,7 @@ pub struct Outcome {
     pub wrong: u64,
     pub sessions: u64,
     pub gaps: u64,
-    /// Keys that are watched although nobody waits.
+    /// Keys that are watched although no wait is left.
     pub left: u64,
 }
 

@@ -182,13 +182,13 @@ pub(crate) struct Walk {
     /// Of the list that it walks over. `None` before it has seen it.
     identity: Option<u64>,
     /// Watchers with a rank up to this come first, in that order, behind `after`. It meets those with numbers before
-    /// `before_ranked`.
+    /// `until_ranked`.
     up_to: Rank,
     after: Option<(Rank, Address)>,
-    before_ranked: u64,
-    /// Then come those without, from number `next` to before `before`.
+    until_ranked: u64,
+    /// Then come those without, from number `next` to before `until`.
     next: u64,
-    before: u64,
+    until: u64,
     /// The size of the next slice. It grows: a check that stops after one completion copies few.
     size: usize,
 }
@@ -233,8 +233,8 @@ impl Walk {
             return false;
         };
         if self.identity.is_none() {
-            self.before_ranked = many.next_ranked;
-            self.before = many.unranked.next;
+            self.until_ranked = many.next_ranked;
+            self.until = many.unranked.next;
         }
         if *self.identity.get_or_insert(many.identity) != many.identity {
             return false;
@@ -248,14 +248,14 @@ impl Walk {
         for (&(rank, watcher), number) in ranked.take(size) {
             room -= 1;
             self.after = Some((rank, watcher));
-            if *number < self.before_ranked {
+            if *number < self.until_ranked {
                 slice.push(watcher);
             }
         }
         if room == 0 {
             return true;
         }
-        let next = many.unranked.copy(self.next, self.before, room, slice);
+        let next = many.unranked.copy(self.next, self.until, room, slice);
         self.next = next.unwrap_or(self.next);
         next.is_some()
     }

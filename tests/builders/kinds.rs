@@ -75,10 +75,7 @@ pub(crate) type Make = Result<Box<dyn Built>, BuildError>;
 /// Settings, those before and after the one that changes the type; with that, unless it keeps its default.
 pub(crate) type Order<'a> = (&'a [Setting], Option<usize>, &'a [Setting]);
 
-pub(crate) struct OfPurgatory<S: request_purgatory::purgatory::KeyHasher>(
-    pub(crate) Purgatory<Op<u32>, S>,
-    pub(crate) Tell,
-);
+pub(crate) struct OfPurgatory<S: KeyHasher>(pub(crate) Purgatory<Op<u32>, S>, pub(crate) Tell);
 
 impl<S: KeyHasher> Built for OfPurgatory<S> {
     alike!();

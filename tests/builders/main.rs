@@ -84,7 +84,7 @@ impl Case {
         }
     }
 
-    /// Why it is refused where so many are parked, if it is.
+    /// Why one more is rejected where `parked` are parked, if it is.
     fn refused(
         &self,
         expected: &Expected,

@@ -1,6 +1,6 @@
 //! Expiries in the property tests: where user code hears of them, and how they are counted.
 
-use super::spans::{Choices, Span};
+use super::spans::{Choices, Span, jump};
 use super::{Job, lock};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRunner};
@@ -43,6 +43,31 @@ pub(crate) fn planned<A: Clone + std::fmt::Debug + 'static>(
         1 => prop::collection::vec(action, 1..4),
     ]
     .boxed()
+}
+
+/// What is done to a timer, a tracker or requests, from outside.
+#[derive(Debug, Clone)]
+pub(crate) enum Call<A> {
+    Do(A),
+    /// The clock moves, and no thread drives the timer.
+    Pass(Span),
+    /// The clock moves, and the timer is driven.
+    Advance(Span),
+    /// One of the jobs that an executor keeps is run, or dropped.
+    Run(usize, bool),
+}
+
+/// A call, each kind as often beside the others as `weights` say, in their order.
+pub(crate) fn call<A: Clone + std::fmt::Debug + 'static>(
+    action: BoxedStrategy<A>,
+    weights: [u32; 4],
+) -> impl Strategy<Value = Call<A>> {
+    prop_oneof![
+        weights[0] => action.prop_map(Call::Do),
+        weights[1] => jump().prop_map(Call::Pass),
+        weights[2] => jump().prop_map(Call::Advance),
+        weights[3] => (any::<usize>(), any::<bool>()).prop_map(|(which, by_drop)| Call::Run(which, by_drop)),
+    ]
 }
 
 pub(crate) fn runs() -> impl Strategy<Value = Runs> {
@@ -101,6 +126,13 @@ impl Jobs {
         }
     }
 
+    /// Runs all jobs that it keeps, the oldest first.
+    pub(crate) fn run_all(&self) {
+        while self.kept() > 0 {
+            self.run(0, false);
+        }
+    }
+
     /// How many jobs it keeps.
     pub(crate) fn kept(&self) -> usize {
         lock(&self.kept).len()
@@ -148,7 +180,7 @@ pub(crate) struct Waiting {
     telling: Option<bool>,
     /// Those of `ended` of which no user code hears: they may be told already.
     pub(crate) silent: BTreeSet<usize>,
-    /// Those that have expired since somebody has asked for them.
+    /// Those that have expired since the model took this list last.
     pub(crate) fresh: Vec<usize>,
     /// Expiries in passes that user code has made, in the present call.
     nested: u64,
@@ -254,7 +286,7 @@ impl Waiting {
         overdue.into_iter().for_each(|it| self.expire(it, true));
     }
 
-    /// A call from outside is over, before which so many had expired; as is a pass, of which it said so many.
+    /// A call from outside is over, before which `before` had expired; if it was a pass, it said that `expired` did.
     pub(crate) fn end_call(&mut self, before: u64, expired: Option<usize>) {
         assert!(self.due.is_empty(), "{:?} did not expire", self.due);
         let nested = std::mem::take(&mut self.nested);
@@ -302,7 +334,7 @@ impl Waiting {
         self.compare_with(seen, 0, 0);
     }
 
-    /// The same where user code may yet hear of others, of so many at least and at most, because of a shutdown.
+    /// The same where user code may yet hear of others because of a shutdown: of `least` to `most` of them.
     pub(crate) fn compare_with(&self, seen: &Common, least: usize, most: usize) {
         let handed_over = self.ended.values().chain(&self.telling);
         let handed_over = handed_over.filter(|handed_over| **handed_over).count();

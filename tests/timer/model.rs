@@ -1,8 +1,8 @@
 //! G9, G10, G12, G16, G17, G18 against a model: any sequence of calls, from outside and from callbacks, must do what it
-//! does to a sorted map of deadlines, whoever runs the callbacks.
+//! does to a sorted map of deadlines, on whatever thread the callbacks run.
 
-use crate::support::expiries::{Common, Jobs, Runs, Waiting, common, for_any, runs};
-use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
+use crate::support::expiries::{self, Call, Common, Jobs, Runs, Waiting, common, for_any, runs};
+use crate::support::spans::{Choices, Span, choices, chosen, span};
 use crate::support::{Mint, Token, lock};
 use crate::tested::{Tested, builder};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ use std::time::Duration;
 enum Action {
     /// With what its callback does.
     Start(Span, Vec<Action>),
-    /// So many, without a plan.
+    /// This number of them, without a plan.
     StartMany(Span, usize),
     Stop(Index),
     Reset(Index, Span),
@@ -27,17 +27,6 @@ enum Action {
     Shutdown,
     /// Of a callback.
     Panic,
-}
-
-#[derive(Debug, Clone)]
-enum Call {
-    Do(Action),
-    /// The clock moves, and no thread drives the timer.
-    Pass(Span),
-    /// The clock moves, and the timer is driven.
-    Advance(Span),
-    /// One of the jobs that an executor keeps is run, or dropped.
-    Run(usize, bool),
 }
 
 struct Payload {
@@ -197,7 +186,7 @@ impl<W: Tested> Pair<W> {
         }
     }
 
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: Call<Action>) {
         let before = self.model.stats.expired;
         let mut expired = None;
         match call {
@@ -289,9 +278,7 @@ impl<W: Tested> Pair<W> {
         let Self { shared, model, .. } = self;
         drop(self.real);
         assert_eq!(shared.alive.living(), model.ended.len() as u64);
-        while model.jobs.kept() > 0 {
-            model.jobs.run(0, false);
-        }
+        model.jobs.run_all();
         let events = std::mem::take(&mut *lock(&shared.log)).into_iter();
         let told = events.map(|event| match event {
             Event::Told(number, None) => number,
@@ -331,18 +318,15 @@ fn several() -> impl Strategy<Value = Action> {
     (span(), count).prop_map(|(timeout, count)| Action::StartMany(timeout, count))
 }
 
-fn call() -> impl Strategy<Value = Call> {
+fn call() -> impl Strategy<Value = Call<Action>> {
     let index = any::<Index>;
-    prop_oneof![
-        12 => (span(), plan(2))
-            .prop_map(|(timeout, plan)| Call::Do(Action::Start(timeout, plan))),
-        1 => several().prop_map(Call::Do),
-        3 => index().prop_map(|index| Call::Do(Action::Stop(index))),
-        4 => (index(), span()).prop_map(|(index, timeout)| Call::Do(Action::Reset(index, timeout))),
-        2 => jump().prop_map(Call::Pass),
-        6 => jump().prop_map(Call::Advance),
-        3 => (any::<usize>(), any::<bool>()).prop_map(|(which, by_drop)| Call::Run(which, by_drop)),
-    ]
+    let action = prop_oneof![
+        12 => (span(), plan(2)).prop_map(|(timeout, plan)| Action::Start(timeout, plan)),
+        1 => several(),
+        3 => index().prop_map(Action::Stop),
+        4 => (index(), span()).prop_map(|(index, timeout)| Action::Reset(index, timeout)),
+    ];
+    expiries::call(action.boxed(), [20, 2, 6, 3])
 }
 
 pub(crate) fn g10_any_sequence_of_calls_does_what_a_sorted_map_does<W: Tested>() {

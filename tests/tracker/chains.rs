@@ -43,71 +43,77 @@ fn g14_a_chain_of_responses_needs_no_stack() {
     });
 }
 
-/// The destructor of a response fails the next request, and drops its future before that has its response: no task
-/// receives any of them, and the library drops each.
-#[test]
-fn g14_a_chain_of_responses_to_dropped_futures_needs_no_stack() {
-    struct Link(
-        u64,
-        Arc<Mutex<Vec<ResponseFuture<u64, Link>>>>,
-        Requests<u64, Link>,
-    );
+/// A response whose destructor hands on to the next request, of which it has the future. No task receives any of them,
+/// and the library drops each.
+struct Link {
+    id: u64,
+    futures: Arc<Mutex<Vec<ResponseFuture<u64, Self>>>>,
+    calls: Requests<u64, Self>,
+    hand_on: fn(&Self, ResponseFuture<u64, Self>),
+}
 
-    impl Drop for Link {
-        fn drop(&mut self) {
-            let Self(id, futures, calls) = self;
-            let (next, mut future) = (*id + 1, lock(futures).pop());
-            if future.is_some() {
-                let link = |id: &u64| {
-                    drop(future.take());
-                    Link(*id, futures.clone(), calls.clone())
-                };
-                assert_eq!(calls.fail_where(|id| *id == next, link), 1);
-            }
+impl Link {
+    /// The response that comes before this number of requests.
+    fn before(links: u64, hand_on: fn(&Self, ResponseFuture<u64, Self>)) -> Self {
+        let calls = requests();
+        let request = |id| calls.request(id, Duration::MAX).expect("a new id");
+        let futures = (1..=links).rev().map(request).collect();
+        Self {
+            id: 0,
+            futures: Arc::new(Mutex::new(futures)),
+            calls,
+            hand_on,
         }
     }
 
+    fn next(&self) -> Self {
+        Self {
+            id: self.id + 1,
+            futures: self.futures.clone(),
+            calls: self.calls.clone(),
+            hand_on: self.hand_on,
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let future = lock(&self.futures).pop();
+        if let Some(future) = future {
+            (self.hand_on)(self, future);
+        }
+    }
+}
+
+/// It fails the next request, and drops its future before that has its response.
+#[test]
+fn g14_a_chain_of_responses_to_dropped_futures_needs_no_stack() {
     on_a_stack_of(64, || {
-        const LINKS: u64 = 2_000;
-        let calls = requests::<Link>();
-        let request = |id| calls.request(id, Duration::MAX).expect("a new id");
-        let futures = (1..=LINKS).rev().map(request).collect::<Vec<_>>();
-        drop(Link(0, Arc::new(Mutex::new(futures)), calls.clone()));
+        let first = Link::before(2_000, |link, future| {
+            let mut future = Some(future);
+            let response = |_: &u64| {
+                drop(future.take());
+                link.next()
+            };
+            let failed = link.calls.fail_where(|id| *id == link.id + 1, response);
+            assert_eq!(failed, 1);
+        });
+        let calls = first.calls.clone();
+        drop(first);
         assert!(calls.is_empty());
     });
 }
 
-/// The destructor of a response gives the next one to a request whose future it then drops: no task receives any
-/// of them, and the library drops each.
+/// It responds to the next request, and then drops its future.
 #[test]
 fn g14_a_chain_of_responses_that_come_back_needs_no_stack() {
-    struct Link(
-        u64,
-        Arc<Mutex<Vec<ResponseFuture<u64, Link>>>>,
-        Requests<u64, Link>,
-    );
-
-    impl Drop for Link {
-        fn drop(&mut self) {
-            let Self(id, futures, calls) = self;
-            let (next, future) = (*id + 1, lock(futures).pop());
-            if let Some(future) = future {
-                let link = Link(next, futures.clone(), calls.clone());
-                assert!(delivered(calls.respond(&next, link)));
-                drop(future);
-            }
-        }
-    }
-
     on_a_stack_of(64, || {
         const LINKS: u64 = 1_000_000;
-        let calls = requests::<Link>();
-        let request = |id| calls.request(id, Duration::MAX).expect("a new id");
-        let futures = (0..LINKS).rev().map(request).collect::<Vec<_>>();
-        let futures = Arc::new(Mutex::new(futures));
-        let first = lock(&futures).pop();
-        let link = Link(0, futures, calls.clone());
-        assert!(delivered(calls.respond(&0, link)));
+        let first = Link::before(LINKS, |link, future| {
+            assert!(delivered(link.calls.respond(&(link.id + 1), link.next())));
+            drop(future);
+        });
+        let calls = first.calls.clone();
         drop(first);
         assert_eq!((calls.stats().completed, calls.stats().parked), (LINKS, 0));
     });

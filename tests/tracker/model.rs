@@ -1,13 +1,14 @@
-//! G5, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on a tracker, from outside and from callbacks,
-//! and on a map by key must give the same answers, the same expiries and the same counts, whoever runs the callbacks.
+//! G5, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on a tracker, from outside and from
+//! callbacks, and on a map by key must give the same answers, the same expiries and the same counts, on whatever thread
+//! the callbacks run.
 
 mod acts;
 
-use crate::support::expiries::{Jobs, Runs, Waiting, for_any, runs};
+use crate::support::expiries::{Call, Jobs, Runs, Waiting, for_any, runs};
 use crate::support::hashing::{Hashing, hashing};
 use crate::support::spans::{Choices, choices, chosen};
 use crate::support::{Mint, lock};
-use acts::{Action, Call, Did, Event, KEYS, Real, Refused, Seen, Shared, call};
+use acts::{Action, Did, Event, KEYS, Real, Refused, Seen, Shared, call};
 use proptest::prelude::*;
 use request_purgatory::{Tracker, purgatory::RejectReason, tracker::FencingToken};
 use std::collections::BTreeMap;
@@ -56,7 +57,7 @@ impl Pair {
         }
     }
 
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: Call<Action>) {
         let before = self.model.stats.expired;
         let mut expired = None;
         match call {
@@ -265,9 +266,7 @@ impl Pair {
         let Self { shared, model, .. } = self;
         drop(self.real);
         assert_eq!(shared.alive.living(), model.ended.len() as u64);
-        while model.jobs.kept() > 0 {
-            model.jobs.run(0, false);
-        }
+        model.jobs.run_all();
         let events = std::mem::take(&mut *lock(&shared.log)).into_iter();
         let told = events.map(|event| match event {
             Event::Told(told, None) => told,

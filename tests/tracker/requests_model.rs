@@ -1,15 +1,15 @@
 //! G5, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on `Requests`, from outside, from wakers, from
 //! destructors and from the closure that fails requests, and on a map by id must give each request the same answer, each
-//! task its wake-up, and the same counts, whoever wakes the tasks of requests that expire.
+//! task its wake-up, and the same counts, on whatever thread the tasks are woken of requests that expire.
 
 mod acts;
 
 use crate::remembered::Remembered;
-use crate::support::expiries::{Jobs, Runs, Waiting, for_any, runs};
+use crate::support::expiries::{Call, Jobs, Runs, Waiting, for_any, runs};
 use crate::support::hashing::{Hashing, hashing};
 use crate::support::spans::{Choices, choices, chosen};
 use crate::support::{Mint, lock};
-use acts::{Action, Answer, Call, Did, Event, FAILED, IDS, Real, Seen, Shared, call};
+use acts::{Action, Answer, Did, Event, FAILED, IDS, Real, Seen, Shared, call};
 use proptest::prelude::*;
 use request_purgatory::{Requests, WaitError, purgatory::RejectReason, tracker::Responded};
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ impl Pair {
         }
     }
 
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: Call<Action>) {
         let before = self.model.stats.expired;
         let mut expired = None;
         let real = self.real.clone().expect("it is not dropped");
@@ -138,7 +138,7 @@ impl Pair {
         self.compare(seen);
     }
 
-    /// Of jobs that no task hears of, all are run: nobody knows which is which.
+    /// Of jobs that no task hears of, all are run: the model does not know which is which.
     fn run(&mut self, which: usize, by_drop: bool) {
         if self.model.silent.is_empty() {
             self.model.jobs.run(which, by_drop);
@@ -458,9 +458,7 @@ impl Pair {
         let jobs = self.model.jobs.clone();
         drop(self.real.take());
         let kept = self.model.ended.keys().copied().collect::<Vec<_>>();
-        while jobs.kept() > 0 {
-            jobs.run(0, false);
-        }
+        jobs.run_all();
         self.replay();
         kept.iter().for_each(|number| self.heard(*number));
         self.end_call();

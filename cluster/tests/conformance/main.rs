@@ -48,9 +48,7 @@ async fn watch_is_exact<R: Rig>() {
             .await
             .expect("it watches");
         let version = rig.commit(&key).await.expect("it commits");
-        hear(&mut changes, &key, version, LONG)
-            .await
-            .expect("it is heard");
+        is_heard(&mut changes, &key, version).await;
     }
 }
 
@@ -70,14 +68,10 @@ async fn watch_is_exact_beyond_max_subscriptions<R: Rig>() {
         let of_old = rig.commit(&old).await.expect("it commits");
         let keys = [key(number), key(number + 1_000)];
         interests.watch(&keys).await.expect("it watches");
-        hear(&mut changes, &old, of_old, LONG)
-            .await
-            .expect("it is heard");
+        is_heard(&mut changes, &old, of_old).await;
         for key in &keys {
             let version = rig.commit(key).await.expect("it commits");
-            hear(&mut changes, key, version, LONG)
-                .await
-                .expect("it is heard");
+            is_heard(&mut changes, key, version).await;
         }
     }
 }
@@ -119,14 +113,17 @@ async fn watches_can_be_repeated_and_ended<R: Rig>() {
     for key in &keys {
         for _ in 0..3 {
             let version = rig.commit(key).await.expect("it commits");
-            hear(&mut changes, key, version, LONG)
-                .await
-                .expect("it is heard");
+            is_heard(&mut changes, key, version).await;
         }
     }
 }
 
-/// As many keys, each of so many bytes.
+async fn is_heard(changes: &mut impl Changes<Key>, key: &[u8], version: u64) {
+    let heard = hear(changes, key, version, LONG).await;
+    heard.expect("it is heard");
+}
+
+/// `count` keys of `length` bytes each.
 fn long_names(count: usize, length: usize) -> Vec<Key> {
     let names = (0..count).map(|number| format!("{number:0length$}").into_bytes());
     names.collect()
@@ -266,9 +263,7 @@ async fn a_capacity_that_no_channel_has_is_taken<R: Rig>() {
     let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
     interests.watch(&[key(1)]).await.expect("it watches");
     let version = rig.commit(&key(1)).await.expect("it commits");
-    hear(&mut changes, &key(1), version, LONG)
-        .await
-        .expect("it is heard");
+    is_heard(&mut changes, &key(1), version).await;
 }
 
 async fn silence_ends_the_session<R: Rig>() {
@@ -310,9 +305,7 @@ async fn a_short_silence_is_waited_for<R: Rig>() {
     let (watched, ()) = tokio::join!(interests.watch(&keys), thaw);
     watched.expect("the session stays");
     let version = rig.commit(&key(0)).await.expect("it commits");
-    hear(&mut changes, &key(0), version, LONG)
-        .await
-        .expect("it is heard");
+    is_heard(&mut changes, &key(0), version).await;
 }
 
 async fn a_quiet_session_stays<R: Rig>() {
@@ -322,9 +315,7 @@ async fn a_quiet_session_stays<R: Rig>() {
     let quiet = timeout(5 * config().ping, changes.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");
     let version = rig.commit(&key(0)).await.expect("it commits");
-    hear(&mut changes, &key(0), version, LONG)
-        .await
-        .expect("it is heard");
+    is_heard(&mut changes, &key(0), version).await;
 }
 
 fn node<R: Rig>(rig: &R, config: Config) -> ClusterWaits<Key> {
@@ -598,7 +589,5 @@ async fn redis_published_ignores_what_is_no_version() {
         rig.server.query(&publish).await;
     }
     let version = rig.commit(&key).await.expect("it commits");
-    hear(&mut changes, &key, version, LONG)
-        .await
-        .expect("it is heard");
+    is_heard(&mut changes, &key, version).await;
 }

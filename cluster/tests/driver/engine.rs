@@ -23,6 +23,13 @@ pub const TOO_LONG: (u64, KeyError) = (
     },
 );
 
+pub fn admit(key: &u64) -> Result<(), KeyError> {
+    match TOO_LONG {
+        (too_long, why) if *key == too_long => Err(why),
+        _ => Ok(()),
+    }
+}
+
 /// What the feed and the store do now.
 #[derive(Debug, Default)]
 pub struct Script {
@@ -174,10 +181,7 @@ impl Source<u64> for Engine {
     }
 
     fn admit(&self, key: &u64) -> Result<(), KeyError> {
-        match TOO_LONG {
-            (too_long, why) if *key == too_long => Err(why),
-            _ => Ok(()),
-        }
+        admit(key)
     }
 }
 

@@ -372,7 +372,10 @@ impl Model {
                 }
             }
         }
-        assert!(watched.is_empty(), "nobody was asked about {watched:?}");
+        assert!(
+            watched.is_empty(),
+            "the keys {watched:?} were not asked about"
+        );
         if self.examining.is_empty() {
             self.deliver(checked.ended, outermost);
             self.leave(outermost);

@@ -1,8 +1,8 @@
 //! What is done to a tracker, by whom, and what comes of it.
 
-use crate::support::expiries::{Common, common, planned};
+use crate::support::expiries::{self, Call, Common, common, planned};
 use crate::support::hashing::Hashing;
-use crate::support::spans::{Span, jump, span};
+use crate::support::spans::{Span, span};
 use crate::support::{Mint, Token, lock};
 use proptest::prelude::*;
 use request_purgatory::{
@@ -18,7 +18,7 @@ pub(crate) const KEYS: u8 = 6;
 /// Which token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Which {
-    /// The last one of the key, or one that it had so many before.
+    /// The last one of the key, or one this number of tokens before it.
     Own(usize),
     /// Any one, perhaps of another key.
     Any(usize),
@@ -48,17 +48,6 @@ pub(crate) enum Action {
 }
 
 pub(crate) type Plan = Vec<Action>;
-
-#[derive(Debug, Clone)]
-pub(crate) enum Call {
-    Do(Action),
-    /// The clock moves, and no thread drives the timer.
-    Pass(Span),
-    /// The clock moves, and the tracker is driven.
-    Advance(Span),
-    /// One of the jobs that an executor keeps is run, or dropped.
-    Run(usize, bool),
-}
 
 #[derive(Clone)]
 pub(crate) struct Value {
@@ -301,11 +290,6 @@ pub(crate) fn plan(depth: u32) -> BoxedStrategy<Plan> {
     }
 }
 
-pub(crate) fn call() -> impl Strategy<Value = Call> {
-    prop_oneof![
-        26 => action(2).prop_map(Call::Do),
-        2 => jump().prop_map(Call::Pass),
-        6 => jump().prop_map(Call::Advance),
-        3 => (any::<usize>(), any::<bool>()).prop_map(|(which, by_drop)| Call::Run(which, by_drop)),
-    ]
+pub(crate) fn call() -> impl Strategy<Value = Call<Action>> {
+    expiries::call(action(2), [26, 2, 6, 3])
 }

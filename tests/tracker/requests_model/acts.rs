@@ -1,8 +1,8 @@
 //! What is done to `Requests`, by whom, and what comes of it.
 
-use crate::support::expiries::{Common, common, planned};
+use crate::support::expiries::{self, Call, Common, common, planned};
 use crate::support::hashing::Hashing;
-use crate::support::spans::{Span, jump, span};
+use crate::support::spans::{Span, span};
 use crate::support::{Mint, Token, lock};
 use proptest::prelude::*;
 use request_purgatory::{
@@ -29,7 +29,7 @@ pub(crate) type Pick = u16;
 pub(crate) enum Action {
     /// Whether it is polled at once, and what its waker does.
     Request(u8, Span, bool, Plan),
-    /// With what the destructor of a response does that nobody gets.
+    /// With what the destructor of a response does that no task gets.
     Respond(u8, Plan),
     Reschedule(u8, Span),
     /// Every request with an id below fails; and what is done when the response of each is made.
@@ -45,21 +45,10 @@ pub(crate) enum Action {
 
 pub(crate) type Plan = Vec<Action>;
 
-#[derive(Debug, Clone)]
-pub(crate) enum Call {
-    Do(Action),
-    /// The clock moves, and no thread drives the timer.
-    Pass(Span),
-    /// The clock moves, and the timer is driven.
-    Advance(Span),
-    /// One of the jobs that an executor keeps is run, or dropped.
-    Run(usize, bool),
-}
-
 /// A response, known by its number.
 pub(crate) struct Response {
     pub(crate) number: usize,
-    /// What its destructor does, unless somebody gets it.
+    /// What its destructor does, unless the test gets it.
     pub(crate) plan: Plan,
     pub(crate) shared: Weak<Shared>,
     _alive: Token,
@@ -350,11 +339,6 @@ pub(crate) fn plan(depth: u32) -> BoxedStrategy<Plan> {
     }
 }
 
-pub(crate) fn call() -> impl Strategy<Value = Call> {
-    prop_oneof![
-        22 => action(2).prop_map(Call::Do),
-        2 => jump().prop_map(Call::Pass),
-        4 => jump().prop_map(Call::Advance),
-        2 => (any::<usize>(), any::<bool>()).prop_map(|(which, by_drop)| Call::Run(which, by_drop)),
-    ]
+pub(crate) fn call() -> impl Strategy<Value = Call<Action>> {
+    expiries::call(action(2), [22, 2, 4, 2])
 }

@@ -1,7 +1,7 @@
 //! A store that several nodes share, and what each of them has of it: a connection that writes down all that the node is
 //! told, so that the model of the node knows it too.
 
-use crate::engine::TOO_LONG;
+use crate::engine::admit;
 use request_purgatory_cluster::{
     Change, Changes, Cluster, Config, EngineError, Epoch, Feed, FeedError, Interests, KeyError,
     Reading, Source,
@@ -231,10 +231,7 @@ impl Source<u64> for Engine {
     }
 
     fn admit(&self, key: &u64) -> Result<(), KeyError> {
-        match TOO_LONG {
-            (too_long, why) if *key == too_long => Err(why),
-            _ => Ok(()),
-        }
+        admit(key)
     }
 }
 

@@ -408,12 +408,12 @@ impl Node {
 
     // Time.
 
-    /// The node watches this number of keys. It has forgotten those that nobody was interested in for longest.
+    /// The node watches this number of keys. It has forgotten those that had no interest for longest.
     pub fn forget(&mut self, now: Instant, watched: Option<usize>) {
         while watched.is_some_and(|it| it < self.keys.len()) {
             let idle = self.keys.iter().filter(|it| it.1.interests == 0);
             let first = idle.min_by_key(|it| it.1.left);
-            let (&key, it) = first.expect("a key is forgotten that somebody is interested in");
+            let (&key, it) = first.expect("a key is forgotten that has an interest");
             assert!(
                 it.idle_since + self.config.linger <= now,
                 "{key} is forgotten too early"
@@ -452,7 +452,7 @@ impl Node {
             .keys
             .iter()
             .find(|it| it.1.interests == 0 && is_over(it.1));
-        assert!(stays.is_none(), "nobody is interested in {stays:?}");
+        assert!(stays.is_none(), "{stays:?} has no interest");
         for attempts in [&self.reads_failed, &self.sessions_failed] {
             assert!(
                 attempts.next.is_none_or(|it| it.1 >= now),

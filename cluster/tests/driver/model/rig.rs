@@ -212,7 +212,7 @@ impl Rig {
         }
     }
 
-    fn firsts(&self, keys: &[u64]) -> Vec<(u64, u64, u64)> {
+    fn firsts(&self, keys: &[u64]) -> Vec<First> {
         let first = |key: &u64| (*key, self.model.generation, self.model.keys[key].known.gaps);
         keys.iter().map(first).collect()
     }
@@ -403,7 +403,7 @@ impl Rig {
         self.model.shut_down();
     }
 
-    /// All goes well from now on, and nobody waits any more.
+    /// All goes well from now on, and no wait is left.
     pub fn let_go(&mut self) {
         let mut link = self.engine.link();
         (link.is_down, link.is_short, link.is_long) = (false, false, false);

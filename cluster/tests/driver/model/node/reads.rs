@@ -191,7 +191,7 @@ impl Node {
         {
             if !ticket.is_audit {
                 self.want(key, excused);
-                // Nobody needs it any more.
+                // No interest needs it any more.
                 let is_over = is_owed && !self.keys.contains_key(&key);
                 if is_over && ticket.session == self.counts.sessions {
                     self.spare(key);
