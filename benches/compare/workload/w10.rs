@@ -273,7 +273,7 @@ impl Workload for W10 {
         Metric::less("push", "ns"),
         Metric::less("push, take, wait again", "ns"),
         Metric::note("wake-ups per push", "count"),
-        Metric::note("looks per push", "count"),
+        Metric::note("examinations per push", "count"),
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
