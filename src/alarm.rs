@@ -25,7 +25,7 @@ impl Alarm {
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
         // ORDERING: Release pairs with the Acquire in `reset`: the thread that takes this deadline away sees all writes
-        // before it was set.
+        // before it was set. The other half is not needed.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 

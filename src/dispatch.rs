@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
-/// The completion of operations that have expired, or that a deferred check has completed. Runs once and never panics:
+/// Completions that do not run on the spot: of operations that have expired or that a deferred check has completed, and
+/// those that wait for the end of an outermost call. Runs once and never panics:
 /// panics of `on_complete` are caught and counted inside. Dropping a job runs it. (Made by `job` in
 /// `src/engine/deliver.rs`.)
 pub(crate) type Job = Box<dyn FnOnce() + Send>;

@@ -1,10 +1,10 @@
 //! Records with a deadline, in timer shards, and the thread that expires them.
 //!
-//! An engine reads no key; it counts watches and catches panics for its handlers. It parks payloads in [`shard`]s,
-//! whose cells decide which thread may end each of them, and wakes the reaper for an earlier deadline. The purgatory
-//! and the timer stand on it, each as a [`handler`](handler::Handler) of its payloads. [`drive`] is called when time
-//! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`deliver`] runs the user's
-//! code for payloads that have ended.
+//! An engine reads no key; it counts watches and catches panics for its handlers. It parks payloads in the slots of
+//! [`shard`]s, whose state words decide which thread may end each of them, and wakes the reaper for an earlier
+//! deadline. The purgatory and the timer stand on it, each as a [`handler`](handler::Handler) of its payloads.
+//! [`drive`] is called when time has passed, [`expire`] gives the handler the payloads whose deadline has passed, and
+//! [`deliver`] runs the user's code for payloads that have ended.
 
 pub(crate) mod deliver;
 pub(crate) mod drive;
@@ -61,7 +61,7 @@ pub(crate) struct Engine<P, W> {
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
-    /// At most one, made when it is first asked for.
+    /// Timers that the thread of this engine drives beside its own, for rechecks: one set at most.
     pub(crate) companion: OnceLock<Arc<dyn Companion>>,
     pub(crate) underway: Underway,
     pub(crate) background: Background,
@@ -310,8 +310,9 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Takes one of the `max_parked` permits, if there is one. [`free_permit`](Self::free_permit) is called by `reject` and
-    /// `withdraw` here, by `complete` in `deliver`, and where the purgatory returns an operation to its caller.
+    /// Takes one of the `max_parked` permits. `false` if none is left. [`free_permit`](Self::free_permit) is called by
+    /// `reject` and `withdraw` here, by `complete` in `deliver`, and where the purgatory returns an operation to its
+    /// caller.
     #[inline]
     fn take_permit(&self) -> bool {
         // ORDERING: Relaxed: a count guards no memory.
@@ -343,7 +344,7 @@ impl<P, W: Scheme> Engine<P, W> {
         rescheduled.map(|earlier| self.announce(earlier)).is_ok()
     }
 
-    /// [Reschedules](Self::reschedule) without announcing the deadline, reading the clock or starting the threads: for
+    /// [Reschedules](Self::reschedule) without announcing the deadline, reading the clock or starting the reaper: for
     /// callers with a lock.
     pub(crate) fn reschedule_to(
         &self,
@@ -460,13 +461,13 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Ends a call that returns an operation or has more to do: panics of the calls that waited for its end are counted
-    /// here, because they would cost the caller that.
+    /// Ends a call that returns an operation or has more to do. Panics of the calls that waited for its end are counted
+    /// here: if one went on, the caller would lose the operation.
     #[inline]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         let panics = trampoline.leave();
         if !panics.is_empty() {
-            // It is the panic that is resumed.
+            // It catches and counts the panic that `resume` lets go on.
             let _ = self.guarded(|| panics.resume());
         }
     }

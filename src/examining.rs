@@ -1,6 +1,6 @@
-//! Which operation's `try_complete` the calling thread is in (or change, where it is forced), and why. A check
-//! from in there must not examine, and no call may complete, on the spot: that waits on the
-//! [trampoline](crate::trampoline), and the check knows from here what caused it.
+//! Which operation's `try_complete` (or change, where it is forced) the calling thread is in, and why. A check that is
+//! made in there waits on the [trampoline](crate::trampoline), as every completion does; from here it knows which
+//! operation has made it.
 
 use std::cell::Cell;
 

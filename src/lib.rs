@@ -13,8 +13,8 @@
     )
 )]
 
-// Where to begin to read: `docs/design.md` is the map, and the head of `src/purgatory.rs` follows one operation from
-// file to file.
+// Where to begin to read: `docs/design.md` is the map, and the head of `src/purgatory.rs` says where each step of an
+// operation is.
 
 #[macro_use]
 mod debug;

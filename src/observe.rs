@@ -38,7 +38,7 @@ pub(crate) struct OperationSpan {
 
 #[allow(unused_variables, reason = "without a listener, no report uses it")]
 impl OperationSpan {
-    /// The span of the operation, which parks now.
+    /// A copy of the span that knows since when the operation is here.
     pub(crate) fn since(&self, since: Timestamp) -> Self {
         Self {
             #[cfg(any(feature = "metrics", feature = "tracing"))]

@@ -22,8 +22,9 @@ use std::time::Duration;
 pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
-    /// `Hash`, `Eq` and `Clone` run under locks of the library: that of a map shard, or of the checks that
-    /// [`check_later`](crate::Purgatory::check_later) defers. They must not call the library.
+    /// `Hash`, `Eq` and `Clone` (and `Equivalent`, where a check names the key in another form) run under locks of the
+    /// library: that of a map shard, or of the checks that [`check_later`](crate::Purgatory::check_later) defers. They
+    /// must not call the library.
     type Key: Key;
 
     /// The longest time the operation may stay parked, read once when it parks. [`Duration::MAX`] never expires.
@@ -50,8 +51,8 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// Keep it short: it delays the caller of the check. A check that it makes returns 0, and runs later: before the
     /// outermost call of the library on this thread returns. If the operation checks the same key again within that call,
-    /// the second check is one with the first while that waits, and is ignored after it has run; only if another
-    /// thread has asked for this examination is it made later, by the thread that drives the timer. See
+    /// the second check is one with the first while that waits. A check that it makes when such a later check examines it
+    /// is ignored, or, if another thread has asked for this examination, made by the thread that drives the timer. See
     /// [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
@@ -70,7 +71,8 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// The thread depends on the reason:
     ///
-    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so, before that call returns.
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so or forced it, or that was examining it,
+    ///   before its outermost call returns.
     /// * [`Expired`](Completion::Expired), and what a deferred check ([`check_later`](crate::Purgatory::check_later))
     ///   completes: the one that [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
     /// * [`Cancelled`](Completion::Cancelled): the one that was examining the operation.

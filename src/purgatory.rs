@@ -10,8 +10,9 @@
 // * `end`: `examine`, `release_or_end`, `end_and_reclaim`, `end`; `cancel_key`, `force_key`
 // * `as_handler`: what the engine calls, at a deadline, at the shutdown, and to complete
 //
-// The watch lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`. Where `on_complete` runs is decided in
-// `src/engine/deliver.rs`.
+// The watch lists are in `src/watch.rs`, deadlines in `src/engine.rs`. Slots are in `src/cell.rs`, with the word that
+// says which thread holds an operation, and what others ask of it: read `src/cell/state.rs` first. Where `on_complete`
+// runs is decided in `src/engine/deliver.rs`; what must not nest waits in `src/trampoline.rs`.
 
 mod as_handler;
 mod check;

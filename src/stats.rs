@@ -7,7 +7,7 @@
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;
 
-/// How an operation ended.
+/// How an operation ended, as it is counted. (What it is told: `Ending::completion` in `src/purgatory/end.rs`.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Satisfied,

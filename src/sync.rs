@@ -1,4 +1,5 @@
-//! What the library takes from its threading platform, in one place.
+//! What the library takes from its threading platform, in one place; with it the sizes and limits that are smaller in
+//! the models.
 //!
 //! This is the only module that knows about loom and shuttle: a normal build gets std, parking_lot, crossbeam and
 //! dashmap ([`native`]); a build with `--cfg loom` or `--cfg shuttle` gets instrumented stand-ins of the same shape

@@ -1,9 +1,10 @@
 //! The watch lists: which operations wait for which key.
 //!
 //! This module does not know operations: an [`Address`] is a number. The list of a key lies in the map, under the lock
-//! of the key's shard: adding to it and removing it when it is empty happen under the same lock, so a watch can never be
-//! added to a list that is about to vanish. The list of a key that is [resolved] lies apart, where it is
-//! found without the map.
+//! of the key's shard: adding to it and removing it when it is empty happen under the same lock, so a watch can never
+//! be added to a list that is about to vanish. A look takes that lock, shared, even if it finds nothing: a watch that
+//! it does not find is added after it, and the parker, which examines once more, sees the event of that check. The list
+//! of a key that is [resolved] lies apart, where it is found without the map.
 //!
 //! The lock of a resolved list may be taken within that of a shard, never the other way round.
 
@@ -23,7 +24,7 @@ use resolved::{ListNumber, ResolvedList, ResolvedLists};
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
 
-/// What an operation watches.
+/// A key that an operation watches: the key, or the number of its resolved list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target<K> {
     Key(K),
@@ -148,7 +149,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Removes a watcher that was added with these arguments.
+    /// Removes a watcher that was added with these arguments; does nothing if it was not added.
     #[inline(always)]
     pub(crate) fn remove(&self, target: Target<&K>, order: Order<'_>, watcher: Address) {
         let mut orphan = None;

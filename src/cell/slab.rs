@@ -53,7 +53,7 @@ struct Slot<P> {
 
 /// Slots for payloads `P`, with `G` beside them under the same lock.
 pub(crate) struct Slab<P, G> {
-    /// What every check of an operation reads, and only the growth of the slab writes.
+    /// The table of their chunks is what every check of an operation reads, and only the growth of the slab writes.
     slots: Chunks<Slot<P>>,
     /// The number of its timer shard.
     shard: usize,
@@ -103,8 +103,8 @@ impl<P, G> Slab<P, G> {
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Claims the operation at `at`. `None` if it has ended, or if another thread holds it: that one has `mark`
-    /// now, and will act on it.
+    /// Claims the operation at `at`. `None` if it has ended, or if it is held already: then it has `mark` now, and the
+    /// holder will act on it.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;

@@ -30,8 +30,8 @@
 //!      |                            |  v
 //!      |                      held, with marks
 //!      |                            |
-//!      |   end, from either "held"  |  release finds another mark,
-//!      +----------------------------+  or try_complete has said yes
+//!      |   end, from either "held"  |  release finds another mark, or try_complete
+//!      +----------------------------+  says yes, or it was claimed to be ended
 //!          gen g+1, no marks
 //! ```
 //!
@@ -51,9 +51,10 @@
 //!
 //! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation. A thread
 //! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
-//! call, see `trampoline`), so only other threads leave an `EXAMINE`. (The holder's own `try_complete` may leave an
-//! ending mark: it may cancel its operation. While it is being parked, the destructor of a key that it repeats may check
-//! a key of it: that is one examination more.)
+//! call, see `trampoline`), so only other threads leave an `EXAMINE`. (The holder itself may leave an ending mark: its
+//! `try_complete` may cancel its operation; while it parks one, the user's wake function or subscriber may drive the
+//! timer or shut down. And where the map has a key already, the destructor of the spare one, which the parker drops
+//! before it examines, may check a key of the operation: that is one examination more.)
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
@@ -91,7 +92,7 @@ impl Mark {
 pub enum Claim {
     /// The caller is the holder now.
     Held,
-    /// Another thread is, and will see the mark.
+    /// It is held already (perhaps by the caller, below on its stack), and the holder will see the mark.
     Marked,
     /// The address is stale: that operation has ended.
     Stale,

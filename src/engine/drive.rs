@@ -87,7 +87,7 @@ impl<H: Handler> Driven for H {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        // Completions came first. Slots and watches of expired payloads are reclaimed while no timer is due.
+        // After a storm, what expired payloads left is still to be reclaimed: one batch, then the alarm again.
         if reclaim(&self) {
             return Some(Duration::ZERO);
         }

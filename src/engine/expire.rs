@@ -3,8 +3,8 @@
 //! In a storm the order counts. A payload that has expired has ended, and no thread finds it any more; but its entries
 //! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when a slice
 //! or more of one timer shard expires, or more of its timers may be due, or the queue is not empty, completions run
-//! first; slots and watches go to the reclaim queue, from which batches are taken while no timer is due. Otherwise they
-//! are reclaimed first: then the completions find no watch of them.
+//! first; slots and watches go to the reclaim queue, from which batches are taken while no timer is due. Otherwise, and
+//! always where `reclaim_first` says so, they are reclaimed first: then the completions find no watch of them.
 //!
 //! The cost of it is that of memory: a million slots and lists lie far apart. They are prefetched by slices, in loops
 //! that only load, so that many loads are under way together; then they are worked on.
@@ -48,7 +48,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
         begun.into_iter().map(each).sum::<usize>()
     };
-    // The timers of this pass, also those that deferred checks start. `None` if a later pass has begun between two checks.
+    // What this pass has still to expire. `None` if a later pass has begun between two checks: that one has expired it,
+    // beside timers that deferred checks had started and that were due by then.
     let mut begun = Some(begin(now));
     let mut expired = 0;
     // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
@@ -118,14 +119,15 @@ fn expire_in<H: Handler>(
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // `max_parked` bounds memory: what ended payloads leave is reclaimed before their permits are free.
+        // `max_parked` and `max_watchers_per_key` are exact: what ended payloads leave is reclaimed before the user's code
+        // hears of it.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);
         } else {
             handler.reclaim(unreclaimed);
         }
-        // What has expired goes where the builder says. The caller completes those whose `try_complete` panicked.
+        // What has expired goes where the builder says. Those whose `try_complete` panicked are dropped here.
         deliver_all(handler, trampoline, all, RunOn::Caller);
     }
     expired

@@ -20,7 +20,7 @@ pub(crate) struct EndedPayload<V> {
     pub(crate) has_permit: bool,
     /// Whether it said yes when it was examined for the key that is checked.
     pub(crate) for_its_key: bool,
-    /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
+    /// If a pass or the shutdown has left this ending to the holder: lasts until the completion is handed over or has run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
 

@@ -35,8 +35,8 @@ pub(crate) struct Schedule<W> {
 }
 
 impl<W: Scheme> Schedule<W> {
-    /// Starts the timer of the slot at `index`, unless it never expires. Returns where it is filed, and a deadline that
-    /// is earlier than any before.
+    /// Starts the timer of the slot at `index`, unless it never expires. Returns where it is filed, and the shard's next
+    /// deadline, if this timer has made it earlier.
     #[inline(always)]
     fn start(
         &mut self,
@@ -96,8 +96,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
-    /// `watches` is for the counts. The caller holds the payload. A deadline that is earlier than any before has to be
-    /// announced.
+    /// `watches` is for the counts. The caller holds the payload. Where the shard's next deadline is earlier now, it is
+    /// returned, to be announced.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
@@ -200,9 +200,9 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// For a thread that has just pushed a slot on the remote free list because the lock was taken: the lock may have
-    /// been released just before, and then no other thread is on the way. (If it is taken again, the slot may wait for
-    /// the next thread that parks here or drives the timer; it is never lost.)
+    /// For a thread that has just pushed a slot on the remote free list: if the lock was taken, it may have been released
+    /// just before, and then no other thread is on the way. (If it is taken again, the slot waits for a park that looks, one
+    /// of `PARKS_PER_EMPTYING` here, or for the thread that drives the timer; it is never lost.)
     fn try_empty_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.empty_remote(&mut guard);
@@ -232,7 +232,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Begins to take out the timers that are due at `now`. Returns how many timers there are at all.
+    /// Begins a pass at `now`: it takes out the timers that are here now and due. One that is started later waits for the
+    /// next pass, however close its deadline is. Returns how many timers the shard has.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
         let timer = &mut guard.split().0.timer;

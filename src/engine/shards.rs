@@ -1,8 +1,8 @@
 //! The timer shards of an engine, each made when a thread first comes to it.
 //!
-//! One lock orders four things: a shard is made, the threads are started, a drain begins, a shutdown begins. The last
-//! two enter their phase before they take the lock. So what comes after them finds the phase, and they find what came
-//! before.
+//! One lock orders four things: a shard is made, the engine's own reaper is started, a drain begins, a shutdown begins.
+//! The last two enter their phase before they take the lock. So what comes after them finds the phase, and they find
+//! what came before. (The start and the end of the thread for completions are ordered by the lock of its queue.)
 
 use super::shard::Shard;
 use crate::address::SHARD_BITS;
@@ -17,7 +17,7 @@ pub(crate) struct Shards<P, W> {
     last: usize,
     /// For the wheels of the shards.
     wheel_size: u32,
-    /// Held while a shard is made, and while the threads are started.
+    /// Held while a shard is made, and while the engine's own reaper is started.
     pub(super) order: Mutex<()>,
 }
 
@@ -74,7 +74,7 @@ impl<P, W: Scheme> Shards<P, W> {
     }
 
     /// The [shards](Self::iter) for a thread that has entered a phase. Shards that come later are made in that phase, and
-    /// a thread that starts the threads later finds it.
+    /// a thread that would start the reaper later finds it.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.order.lock());
         self.iter()

@@ -42,7 +42,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self.end(held, ending, missed_check)
     }
 
-    /// Watches first: they are counted as gone together with the slots.
+    /// Watches first: `free_counted` counts them as gone.
     fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
@@ -51,7 +51,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             all_keys.push(rest.keys);
             (rest.slot, watches)
         }));
-        // The user's destructors may drive the timer again.
+        // Keys last: a destructor of the user's may call the library, and finds the whole batch reclaimed.
         all_keys.into_iter().for_each(|keys| self.drop_keys(keys));
     }
 

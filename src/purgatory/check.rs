@@ -1,7 +1,7 @@
 //! Checks: examining the operations on a key, or behind a handle.
 //!
-//! A check finds the watchers of its key, and examines them one by one: it claims each, or leaves a mark if another
-//! thread holds it. The endings are collected, and delivered when the check has released every lock.
+//! A check finds the watchers of its key, and examines them one by one, with no lock held: it claims each, or leaves a
+//! mark if another thread holds it. The endings are collected, and delivered when all have been examined.
 //!
 //! # Nested checks
 //!

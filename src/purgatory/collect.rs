@@ -160,6 +160,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 }
 
 /// Each of `all` once: at its lowest rank, where it is examined earlier; without one, always, if it was once given so.
+/// (`None` is less than every rank.)
 fn distinct<'a, K: Key>(all: Vec<Watch<'a, K>>, hasher: &impl KeyHasher) -> Vec<Watch<'a, K>> {
     if all.len() <= COMPARED {
         let mut distinct = Vec::<Watch<'a, K>>::with_capacity(all.len());

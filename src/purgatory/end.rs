@@ -26,7 +26,7 @@ use std::hash::Hash;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
-    /// It is parked here, and no thread holds it.
+    /// This thread has released it at this address: then it was parked.
     Parked(Address),
     /// This thread has ended it.
     Ended(EndedPayload<Op>),
@@ -134,8 +134,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Acts on the operation's answer: releases the operation, examines it again as often as marks of other threads ask
-    /// for that, or ends it.
+    /// Acts on the operation's answer: releases the operation, examines it again as often as marks ask for that, up to
+    /// `MAX_EXAMINATIONS`, or ends it.
     #[inline(always)]
     pub(crate) fn release_or_end(
         self: &Arc<Self>,
@@ -192,7 +192,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Ends an operation. The order matters:
     ///
     /// 1. The operation moves out, and every address of it goes stale: no other thread can end it.
-    /// 2. It leaves the watch lists: a thread that finds its ending counted finds no watch of it.
+    /// 2. It leaves the watch lists, before its ending is counted: at a quiescent moment (see `Count`) there is no watch of
+    ///    what has ended.
     /// 3. The slot and the timer are freed, and the ending is counted.
     ///
     /// (An expiry counts the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)
@@ -262,7 +263,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         sweep.sort();
         while !sweep.is_done() {
-            // `Eq` of a key may panic.
+            // `Eq` or the destructor of a key may panic.
             let _ = self.engine.guarded(|| sweep.step());
         }
     }

@@ -41,7 +41,7 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// By which handles find this. Keeps it from being dropped until the shutdown cuts it.
+    /// By which handles find this without counting. What is behind it keeps this from being dropped until the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// Checks that wait until the timer is driven.

@@ -1,12 +1,13 @@
 //! Parking an operation.
 //!
+//! 0. Its keys are collected, each once.
 //! 1. It is examined once on the stack: an operation that can complete at once never parks. (Before that, it is rejected
-//!    if it is nested too deep, or comes after a drain or a shutdown has begun.)
+//!    if a key has panicked, it is nested too deep, a drain or a shutdown has begun, or there are no keys.)
 //! 2. It gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer shard it
-//!    gets a slot and a timer. This thread is its holder from the first moment.
+//!    gets a slot and a timer. This thread is its holder from the first moment. An earlier deadline is announced.
 //! 3. Its keys are watched. A thread that checks one of them now finds it held and leaves a mark.
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
-//! 5. It is released, which fails while there is a mark.
+//! 5. It is released, which fails while there is a mark (`release_or_end` acts on it).
 
 use super::collect::Watch;
 use super::end::Examined;

@@ -75,7 +75,7 @@ impl Arrivals {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
-        // Most tickets say which number it is.
+        // A ticket above `JOINED` was drawn here and, before the tickets wrap, by one watcher, which leaves once.
         if ticket > JOINED && self.next <= SPAN {
             self.remove_at(ticket.into(), |_| true);
             return;
@@ -84,7 +84,7 @@ impl Arrivals {
         let behind = (self.next as Ticket).wrapping_sub(ticket);
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
-        // The first few may have drawn no ticket.
+        // The first few may have the tickets of the short list that became this one.
         for number in numbers.chain(0..SEVERAL as u64) {
             if self.remove_at(number, |there| *there == watcher) {
                 return;

@@ -1,8 +1,8 @@
 //! Taking many watchers off their lists at once, when a batch of expired operations is reclaimed.
 //!
 //! The lists of plain keys lie far apart in memory. A look-up of each under a lock of its own waits for memory a
-//! million times. Sorted by shard, the watches of one shard are removed under one hold of its lock, and their entries
-//! are close together.
+//! million times. Sorted by shard, the watches of one shard are removed by slices, each under one hold of its lock, and
+//! their entries are close together.
 
 use super::bound::Order;
 use super::{Location, Target, WatchMap};
