@@ -89,13 +89,16 @@ async fn g24_what_was_discarded_in_one_history_is_nothing_to_the_next() {
     engine.set(|it| it.stream = Some((20, 30)));
     node.read_again(&8);
     until(&node, |_| interest.is_reset()).await;
-    engine.set(|it| (it.lost, it.stream) = (1, Some((0, 5))));
-    engine.set(|it| (it.holds, it.version) = (Some(8), 3));
-    let wait = waits.wait_past_position(8, Position { version: 3, ..ANEW }, LONG);
+    // What the next history has discarded, it had before this node knew it.
+    engine.set(|it| (it.lost, it.stream) = (1, Some((2, 5))));
+    let seen = |version| Position { version, ..ANEW };
+    let nothing_seen = waits.wait_past_position(8, seen(0), LONG);
+    let some_seen = waits.wait_past_position(8, seen(3), LONG);
     until(&node, |it| it.resets == 1 && it.lag.is_zero()).await;
-    engine.set(|it| (it.stream, it.version) = (Some((0, 8)), 7));
+    engine.set(|it| (it.stream, it.holds, it.version) = (Some((2, 8)), Some(8), 7));
     node.read_again(&8);
-    assert_eq!(wait.await, Ok(Position { version: 7, ..ANEW }));
+    assert_eq!(nothing_seen.await, Ok(seen(7)));
+    assert_eq!(some_seen.await, Ok(seen(7)));
 }
 
 /// The node has missed nothing: neither when it knows nothing of the stream yet, nor when it knows how long that is.
