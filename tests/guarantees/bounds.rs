@@ -1,14 +1,15 @@
-//! G17: the bound of one key.
+//! G17: the bound of one key. G22: that of a check.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, refusal, within};
 use request_purgatory::{
-    Purgatory, Watch, purgatory::Builder, purgatory::KeyHasher, purgatory::RejectReason,
-    threads::Reaper, time::ManualClock,
+    Bound, Completion, DelayedOperation, Purgatory, Watch, purgatory::Builder, purgatory::Cause,
+    purgatory::KeyHasher, purgatory::RejectReason, threads::Dispatch, threads::Reaper,
+    time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::RandomState;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -165,4 +166,63 @@ fn g17_both_limits_hold_beside_each_other_and_a_hasher() {
     hold(limited.hasher(hasher.clone()));
     let hashed = builder().hasher(hasher);
     hold(hashed.max_parked(2).max_watchers_per_key(1));
+}
+
+/// The first operation drives the timer past its own deadline when a check examines it. It has expired, and has refused
+/// nothing: a check until a refusal goes on to the second one.
+#[test]
+fn g22_one_that_ends_itself_in_its_examination_refuses_nothing() {
+    struct Driving {
+        timeout: Duration,
+        examined: Box<dyn Fn() -> bool + Send>,
+        told: mpsc::Sender<Completion>,
+    }
+
+    impl DelayedOperation for Driving {
+        type Key = u64;
+
+        fn timeout(&self) -> Duration {
+            self.timeout
+        }
+
+        fn try_complete(&mut self) -> bool {
+            unreachable!("it is asked for a cause")
+        }
+
+        fn try_complete_for(&mut self, cause: Cause<'_, u64>) -> bool {
+            cause.key().is_some() && (self.examined)()
+        }
+
+        fn on_complete(self, completion: Completion) {
+            self.told.send(completion).expect("it is heard");
+        }
+    }
+
+    const TICK: Duration = Duration::from_millis(1);
+    let clock = ManualClock::new();
+    let builder = Purgatory::builder("bounds").reaper(Reaper::Manual);
+    let builder = builder.clock(clock.clone()).dispatch(Dispatch::Inline);
+    let purgatory = builder.build().expect("no threads to refuse");
+    let (tell, told) = mpsc::channel();
+    let park = |timeout, examined| {
+        let op = Driving {
+            timeout,
+            examined,
+            told: tell.clone(),
+        };
+        let parked = purgatory.try_complete_else_watch(op, [1]);
+        assert!(parked.is_ok_and(|parked| parked.is_parked()));
+    };
+    let all = purgatory.downgrade();
+    let drive = move || {
+        clock.advance(10 * TICK);
+        all.upgrade().expect("it is there").advance();
+        false
+    };
+    park(TICK, Box::new(drive));
+    park(100 * TICK, Box::new(|| true));
+    let until_refused = Bound::all().until_refused();
+    assert_eq!(purgatory.check_and_complete_with(&1, until_refused), 1);
+    let told: Vec<_> = told.try_iter().collect();
+    assert_eq!(told, [Completion::Expired, Completion::Satisfied]);
 }
