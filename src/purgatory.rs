@@ -10,9 +10,10 @@
 // * `end`: `examine`, `release_or_end`, `end_and_reclaim`, `end`; `cancel_key`, `force_key`
 // * `as_handler`: what the engine calls, at a deadline, at the shutdown, and to complete
 //
-// The watch lists are in `src/watch.rs`, deadlines in `src/engine.rs`. Slots are in `src/cell.rs`, with the word that
-// says which thread holds an operation, and what others ask of it: read `src/cell/state.rs` first. Where `on_complete`
-// runs is decided in `src/engine/deliver.rs`; what must not nest waits in `src/trampoline.rs`.
+// The watch lists are in `src/watch.rs`, deadlines in `src/engine.rs`, above the wheel of the crate `schemes`. Slots
+// are in `src/cell.rs`, with the word that says which thread holds an operation, and what others ask of it: read
+// `src/cell/state.rs` first. Where `on_complete` runs is decided in `src/engine/deliver.rs`; what must not nest waits
+// in `src/trampoline.rs`.
 
 mod as_handler;
 mod check;
@@ -112,11 +113,12 @@ use std::time::Duration;
 /// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
 ///
 /// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
-/// keys](DelayedOperation::Key). [`drain`](Self::drain) and the shutdowns wait for your code on other threads; no
-/// other method does. Where a check finds that another thread is examining an operation, that thread examines it once
-/// more. All methods may be called from inside every callback. A check made inside a `try_complete`, or inside the
-/// change of [`force_complete_for_key_with`](Self::force_complete_for_key_with), returns 0; the library makes it
-/// before the outermost call on that thread returns, once for each operation that makes it
+/// keys](DelayedOperation::Key). [`drain`](Self::drain) and the shutdowns wait for your code on other threads; no other
+/// method does. Where a check finds that another thread is examining an operation, that thread examines it once more
+/// (or, after 16 times in a row, leaves that to the thread that drives the timer). All methods may be called from
+/// inside every callback. A check made inside a `try_complete` (in a park, also inside `timeout`, `arrival` and the
+/// clock), or inside the change of [`force_complete_for_key_with`](Self::force_complete_for_key_with), returns 0; the
+/// library makes it before the outermost call on that thread returns, once for each operation that makes it
 /// ([`try_complete`](DelayedOperation::try_complete) has the rule).
 ///
 /// After Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
@@ -157,18 +159,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// or until it expires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
-    /// operation is examined after the event, by the checking thread or by the thread that was examining it then. (Unless
-    /// that one was ending it, at its deadline for instance.) (A check that stops early, as
-    /// [`check_and_complete_with`](Self::check_and_complete_with) may, examines the operations that its
-    /// [`Bound`] says.)
+    /// operation is examined after the event, by the checking thread, by the thread that was examining it then, or, if
+    /// that one has examined it 16 times in a row, by the thread that drives the timer. (Unless it was being ended, at
+    /// its deadline for instance.) (A check that stops early, as
+    /// [`check_and_complete_with`](Self::check_and_complete_with) may, examines the operations that its [`Bound`]
+    /// says.)
     ///
     /// `keys` are keys or [watches](Watch): of [resolved](Self::resolve) keys, [at a rank](Watch::at_rank), or both. A
     /// key given twice counts once: at its lowest rank, or without one if it was once given without.
     ///
     /// Runs `try_complete` (twice, if it parks, and again for a check that comes meanwhile), `timeout` and, if it
-    /// completes, `on_complete` on this thread. Takes the lock of one timer shard, for which it may wait shortly, and for
-    /// each key that of its map shard, or of the list of a resolved key. Reads the clock once, unless the operation knows
-    /// its [arrival](DelayedOperation::arrival). The first finite timeout starts the reaper, which takes about 0.1 ms.
+    /// completes, `on_complete` on this thread. Takes the lock of one timer shard, for which it may wait shortly, and
+    /// for each key that of its map shard, and within it, or alone where the key is given by its resolution, that of
+    /// the list of a resolved key. Reads the clock once, unless the operation knows its
+    /// [arrival](DelayedOperation::arrival). The first finite timeout starts the reaper, which takes about 0.1 ms.
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
@@ -205,9 +209,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// defers the next examination to the reaper, or to the next [`advance`](Self::advance).
     ///
     /// Takes the lock of the key's map shard: once if at most 16 operations watch the key, none of them at a rank, and
-    /// it is not resolved; otherwise once more for every 64 of them. For each operation that it completes, it takes the
-    /// locks of the map shards of its keys, and that of the operation's timer shard only if it is free. No lock is held
-    /// while your code runs.
+    /// it is not resolved; otherwise once more for every 64 of them, and within it the lock of the list. For each
+    /// operation that it completes, it takes the locks of the map shards of its keys, and that of the operation's timer
+    /// shard only if it is free (with the feature `tracing`, it waits for that of an operation that expires meanwhile).
+    /// No lock is held while your code runs.
     ///
     /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {

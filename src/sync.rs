@@ -1,10 +1,10 @@
 //! What the library takes from its threading platform, in one place; with it the sizes and limits that are smaller in
 //! the models.
 //!
-//! This is the only module that knows about loom and shuttle: a normal build gets std, parking_lot, crossbeam and
-//! dashmap ([`native`]); a build with `--cfg loom` or `--cfg shuttle` gets instrumented stand-ins of the same shape
-//! (`loom-tests/inside/sync.rs`), so that the models in `loom-tests` and the random schedules of `shuttle-tests` run the
-//! library's own code.
+//! But for a few accessors for models, this is the only module that knows about loom and shuttle: a normal build gets
+//! std, parking_lot, crossbeam and dashmap ([`native`]); a build with `--cfg loom` or `--cfg shuttle` gets instrumented
+//! stand-ins of the same shape (`loom-tests/inside/sync.rs`), so that the models in `loom-tests` and the random
+//! schedules of `shuttle-tests` run the library's own code.
 
 #[cfg(any(loom, shuttle))]
 #[path = "../loom-tests/inside/sync.rs"]

@@ -3,8 +3,9 @@
 //! This module does not know operations: an [`Address`] is a number. The list of a key lies in the map, under the lock
 //! of the key's shard: adding to it and removing it when it is empty happen under the same lock, so a watch can never
 //! be added to a list that is about to vanish. A look takes that lock, shared, even if it finds nothing: a watch that
-//! it does not find is added after it, and the parker, which examines once more, sees the event of that check. The list
-//! of a key that is [resolved] lies apart, where it is found without the map.
+//! it does not find is added after it, and the parker, which examines once more, sees the event of that check. (Before
+//! the first watch there is no map: then `ShardedMap::look` orders the two.) The list of a key that is [resolved] lies
+//! apart, where it is found without the map.
 //!
 //! The lock of a resolved list may be taken within that of a shard, never the other way round.
 

@@ -15,8 +15,8 @@
 //! stale. The generation in the state word tells the occupants of a slot apart.
 //!
 //! An ended slot comes back as an [`EndedSlot`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`])
-//! or, by a thread without it, by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for the next
-//! thread that gets the lock. Tokens ([`Vacant`], [`EndedSlot`]) go back to the slab that gave them out.
+//! or, by a thread without it, by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of
+//! the lock. Tokens ([`Vacant`], [`EndedSlot`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
@@ -157,7 +157,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// Leaves an ended slot for the next thread that gets the lock. Returns how many slots wait for that now.
+    /// Leaves an ended slot for a later holder of the lock. Returns how many slots wait for that now.
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         let slot = self.slots.get(index);

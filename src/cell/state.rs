@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | 0 | `PARKED` | occupy | the slot holds an operation |
 //! | 1 | `HELD` | occupy, claim | one thread, the *holder*, has exclusive access |
-//! | 2 | `EXAMINE` | claim | an event happened since the holder's examination began: it must examine again |
+//! | 2 | `EXAMINE` | claim | a check came while it was held: the holder must examine it (again) |
 //! | 3 | `Mark::Force` | claim | the holder must end it as satisfied |
 //! | 4 | `Mark::Cancel` | claim | the holder must end it as cancelled |
 //! | 5 | `Mark::Expire` | claim | the deadline has passed: the holder must end it as expired |

@@ -87,7 +87,7 @@ impl<H: Handler> Driven for H {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        // After a storm, what expired payloads left is still to be reclaimed: one batch, then the alarm again.
+        // After a storm, what expired payloads left is still to be reclaimed: a part, then the alarm again.
         if reclaim(&self) {
             return Some(Duration::ZERO);
         }

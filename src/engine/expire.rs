@@ -3,7 +3,7 @@
 //! In a storm the order counts. A payload that has expired has ended, and no thread finds it any more; but its entries
 //! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when a slice
 //! or more of one timer shard expires, or more of its timers may be due, or the queue is not empty, completions run
-//! first; slots and watches go to the reclaim queue, from which batches are taken while no timer is due. Otherwise, and
+//! first; slots and watches go to the reclaim queue, of which a part is reclaimed after each pass. Otherwise, and
 //! always where `reclaim_first` says so, they are reclaimed first: then the completions find no watch of them.
 //!
 //! The cost of it is that of memory: a million slots and lists lie far apart. They are prefetched by slices, in loops

@@ -92,7 +92,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
 /// The reclaim queue: slots, timers and watches of expired payloads, which no thread needs any more, in batches.
 ///
 /// Reclaiming takes longer than expiring the payloads. So if many expire at once, what they leave is queued, and
-/// reclaimed while no timer is due.
+/// a part of that is reclaimed after each pass.
 pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<T>>>);
 
 impl<T> ReclaimQueue<T> {

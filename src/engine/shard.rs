@@ -232,8 +232,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Begins a pass at `now`: it takes out the timers that are here now and due. One that is started later waits for the
-    /// next pass, however close its deadline is. Returns how many timers the shard has.
+    /// Begins a pass at `now`, in which [`fire`](Self::fire) takes out the timers that are here now and due. One that is
+    /// started later waits for the next pass, however close its deadline is. Returns how many timers the shard has.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
         let timer = &mut guard.split().0.timer;

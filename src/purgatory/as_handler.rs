@@ -51,7 +51,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             all_keys.push(rest.keys);
             (rest.slot, watches)
         }));
-        // Keys last: a destructor of the user's may call the library, and finds the whole batch reclaimed.
+        // The operations' own keys last: their destructors may call the library, and find the whole batch reclaimed. (Those
+        // of the map's copies run as the entries go.)
         all_keys.into_iter().for_each(|keys| self.drop_keys(keys));
     }
 

@@ -193,7 +193,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ///
     /// 1. The operation moves out, and every address of it goes stale: no other thread can end it.
     /// 2. It leaves the watch lists, before its ending is counted: at a quiescent moment (see `Count`) there is no watch of
-    ///    what has ended.
+    ///    what has ended. (The destructor of the map's copy of a key may run here.)
     /// 3. The slot and the timer are freed, and the ending is counted.
     ///
     /// (An expiry counts the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)

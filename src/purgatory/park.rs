@@ -122,7 +122,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(keys) = keys else {
             return Err(Rejected::new(RejectReason::NoKeys, op));
         };
-        // The first examination, and the clock: user code that may panic before anything is done.
+        // The first examination, and the clock: user code that may panic before anything is done. A check that any of it
+        // makes is a nested one.
         let examined = self.engine.guarded(|| {
             let _inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
             if op.try_complete_for(Cause::PARKING) {
