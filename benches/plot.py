@@ -8,8 +8,6 @@ results.md, which lists the pages.
 """
 
 import argparse
-import json
-import math
 import pathlib
 import re
 import statistics
@@ -17,11 +15,11 @@ import statistics
 import matplotlib
 import matplotlib.ticker
 
+from measured import LIBRARY, read, short
+
 matplotlib.use("Agg")
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "compare", "font.size": 10, "axes.axisbelow": True})
 import matplotlib.pyplot as plt
-
-LIBRARY = "request_purgatory"
 
 # The plots of each workload: bars of a metric, the cases in groups; bars of several metrics, a plot for each case; lines
 # of a metric along a parameter, a plot for each setting of the others.
@@ -69,24 +67,6 @@ COLOURS = {
 }  # fmt: skip
 
 
-class Outcome:
-    """The rounds of one candidate in one case."""
-
-    def __init__(self, entry):
-        self.candidate, self.case = entry["candidate"], tuple(map(tuple, entry["parameters"]))
-        self.rounds = {name: [value for value in values if value is not None] for name, values in entry["rounds"].items()}
-
-    def median(self, metric):
-        values = self.rounds.get(metric)
-        return statistics.median(values) if values else None
-
-
-def short(value):
-    """With about three digits that count."""
-    size = abs(value)
-    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
-
-
 def label(case):
     return " ".join(f"{name}={value:,}" for name, value in case)
 
@@ -97,9 +77,8 @@ def unique(items):
 
 class Page:
     def __init__(self, path):
-        data = json.loads(path.read_text())
-        self.about, self.folder, self.name = data["about"], path.parent, path.stem
-        self.outcomes = [Outcome(entry) for entry in data["outcomes"]]
+        self.folder, self.name = path.parent, path.stem
+        self.about, self.outcomes = read(path)
         self.metrics = {metric["name"]: metric for metric in self.about["metrics"]}
         self.cases = unique(outcome.case for outcome in self.outcomes)
         self.files = []

@@ -8,13 +8,13 @@ better, by how much. All are of the medians of one run, but for the instructions
 """
 
 import functools
-import json
 import pathlib
 import re
-import statistics
 import sys
 
-LIBRARY, WHEEL, PORT = "request_purgatory", "tm_wheel", "straight_port"
+from measured import LIBRARY, read, short
+
+WHEEL, PORT = "tm_wheel", "straight_port"
 # Candidates that are no peers: bounds, and the library in another way.
 NO_PEERS = {LIBRARY, "floor", "harness", "resolved_keys", "resolved_key", "after_lock", "full_check", "wait"}
 AT_MOST, AT_LEAST = "at most", "at least"
@@ -33,14 +33,12 @@ class Run:
 
     @functools.cache
     def read(self, workload):
-        return json.loads((self.folder / f"{workload}.json").read_text())
+        return read(self.folder / f"{workload}.json")
 
     def find(self, workload, candidate, metric, **case):
-        for outcome in self.read(workload)["outcomes"]:
-            if outcome["candidate"] == candidate and case.items() <= dict(outcome["parameters"]).items():
-                if values := [value for value in outcome["rounds"].get(metric, ()) if value is not None]:
-                    return statistics.median(values)
-        return None
+        _, outcomes = self.read(workload)
+        of_case = (it for it in outcomes if it.candidate == candidate and case.items() <= dict(it.case).items())
+        return next((it.median(metric) for it in of_case if it.rounds.get(metric)), None)
 
     def median(self, workload, candidate, metric, **case):
         found = self.find(workload, candidate, metric, **case)
@@ -119,23 +117,22 @@ def better_peers(run):
     """Workload, case, metric, peer, and the part of this library's figure that the peer's is (of a rate, the other way)."""
     names = {path.stem for path in run.folder.glob("W*.json")}
     for workload in sorted(names, key=lambda name: (int(re.search(r"\d+", name)[0]), name)):
-        for metric in run.read(workload)["about"]["metrics"]:
-            for outcome in run.read(workload)["outcomes"]:
-                peer, case, name = outcome["candidate"], dict(outcome["parameters"]), metric["name"]
-                if peer in NO_PEERS or metric["better"] == "neither":
+        about, outcomes = run.read(workload)
+        for metric in about["metrics"]:
+            for outcome in outcomes:
+                if outcome.candidate in NO_PEERS or metric["better"] == "neither":
                     continue
-                if name not in outcome["rounds"]:
-                    continue
-                own, other = (run.find(workload, candidate, name, **case) for candidate in (LIBRARY, peer))
+                case, name = dict(outcome.case), metric["name"]
+                own, other = run.find(workload, LIBRARY, name, **case), outcome.median(name)
                 if own and other:
                     part = other / own if metric["better"] == "less" else own / other
                     if part < 0.995:
-                        yield workload, " ".join(f"{key}={value:,}" for key, value in case.items()), name, f"`{peer}`", part
+                        yield workload, " ".join(f"{key}={value:,}" for key, value in case.items()), name, f"`{outcome.candidate}`", part
 
 
-def short(value):
-    """With about three digits that count, and no zeros behind them."""
-    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+def trimmed(value):
+    """Short, and no zeros behind what counts."""
+    text = short(value)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -146,7 +143,7 @@ def table(heads, rows):
 def target_rows(run):
     for workload, what, bound, limit, figure, unit in targets(run):
         is_missed = figure > limit if bound == AT_MOST else figure < limit
-        must, measured = (f"{text} {unit}".strip() for text in (f"{bound} {short(limit)}", short(figure)))
+        must, measured = (f"{text} {unit}".strip() for text in (f"{bound} {trimmed(limit)}", trimmed(figure)))
         by = f"{abs(figure / limit - 1) * 100:.1f} %" if is_missed and limit else "all" if is_missed else ""
         yield [workload, what, must, f"**{measured}**" if is_missed else measured, by]
 
@@ -157,12 +154,12 @@ def main():
     run = Run(pathlib.Path(sys.argv[1]))
     rows = list(target_rows(run))
     missed = sum(bool(row[-1]) for row in rows)
-    about = run.read("W1")["about"]
+    about, _ = run.read("W1")
     text = f"# The targets\n\n{missed} of {len(rows)} are missed. "
     text += "Each figure is of the medians of one run, but for the instructions, which are counted.\n\n"
     text += table(["", "", "must", "measured", "missed by"], rows)
     text += "\n## Where a peer is better\n\nAll figures of all tables in which one is: its time, memory or work beside this library's.\n\n"
-    text += table(["", "case", "", "peer", "beside ours"], ([*row, short(part)] for *row, part in better_peers(run)))
+    text += table(["", "case", "", "peer", "beside ours"], ([*row, trimmed(part)] for *row, part in better_peers(run)))
     text += f"\nOn {about['processor']}, {about['cores']} cores, {about['system']}, {about['compiler']}.\n"
     (run.folder / "targets.md").write_text(text)
     print(f"{missed} of {len(rows)} targets are missed: {run.folder / 'targets.md'}")

@@ -27,13 +27,17 @@ pub(crate) enum Runs {
 }
 
 /// What user code does when the library calls it: nothing, or some of `action`; seldom it drives the timer, panics or
-/// shuts down.
+/// shuts down. Within that, the library calls user code again, of one depth less; at depth 0 it does nothing.
 pub(crate) fn planned<A: Clone + std::fmt::Debug + 'static>(
-    action: BoxedStrategy<A>,
+    depth: u32,
+    action: impl FnOnce(u32) -> BoxedStrategy<A>,
     [advance, panic, shutdown]: [A; 3],
 ) -> BoxedStrategy<Vec<A>> {
+    let Some(within) = depth.checked_sub(1) else {
+        return Just(Vec::new()).boxed();
+    };
     let action = prop_oneof![
-        24 => action,
+        24 => action(within),
         3 => Just(advance),
         2 => Just(panic),
         1 => Just(shutdown),

@@ -330,13 +330,8 @@ pub(crate) fn action(depth: u32) -> BoxedStrategy<Action> {
 
 /// What a waker or a closure does, with wakers and closures within it.
 pub(crate) fn plan(depth: u32) -> BoxedStrategy<Plan> {
-    match depth {
-        0 => Just(Vec::new()).boxed(),
-        _ => planned(
-            action(depth - 1),
-            [Action::Advance, Action::Panic, Action::Shutdown],
-        ),
-    }
+    let seldom = [Action::Advance, Action::Panic, Action::Shutdown];
+    planned(depth, action, seldom)
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Call<Action>> {
