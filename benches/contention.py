@@ -6,7 +6,7 @@
     benches/contention.py docs/benchmarks
 
 A life on several threads takes as long as on one, and a transfer longer for each line that another processor has written
-since. Which lines a call writes that other threads write as well stands in docs/design.md ("What threads write together").
+since, where it does not wait for memory meanwhile. Which lines a call writes that other threads write as well stands in docs/design.md ("What threads write together").
 How often another thread was there last follows from the number of map shards and of parked requests. The rest is measured:
 the life on one thread (`W1t.json`), and the transfer, before and after each round on two threads, because a virtual machine's
 processors move. From these follow the rates on two threads, beside which stand the measured ones, of this run and of the
@@ -103,10 +103,11 @@ class Rounds:
                 yield where, len(found), *map(statistics.median, zip(*found))
 
 
-def life_beside(life, threads, parked, transfer):
+def life_beside(hot, life, threads, parked, transfer):
     """W1t: nanoseconds of a life. `life` is one on one thread: near, with as many parked as all threads together, because
-    the caches that they share hold no more; far, with its own, because they share none."""
-    return life + lines_of_a_life(threads, parked) * transfer
+    the caches that they share hold no more; far, with its own, because they share none. `hot` is one whose request is still in
+    the caches. What comes from memory and what comes from another processor is under way at the same time."""
+    return hot + max(life - hot, lines_of_a_life(threads, parked) * transfer)
 
 
 def life_between(hot, cold, keys, parked, transfer):
@@ -143,7 +144,7 @@ def main():
             cold = alone - hot
             lives = {"near": w1t.life(keys, 2 * parked), "far": alone}
             found = [
-                (f"W1t, two threads, {case}", lines_of_a_life(2, parked), where, count, transfer, 2e3 / life_beside(lives[where], 2, parked, transfer), rate)
+                (f"W1t, two threads, {case}", lines_of_a_life(2, parked), where, count, transfer, 2e3 / life_beside(hot, lives[where], 2, parked, transfer), rate)
                 for where, count, transfer, rate in w1t.by_distance(keys, parked, 2)
             ]
             found += [
@@ -155,7 +156,7 @@ def main():
                 worst[where] = max(worst[where], abs(off))
                 text.append(row(name, where, str(count), f"{transfer:.0f}", f"{lines:.2f}", f"{predicted:.2f}", f"{measured:.2f}", f"{off:+.0%}"))
             for where, transfer in ("near", 20), ("far", 130):
-                times = [threads * alone / life_beside(lives[where], threads, parked, transfer) for threads in (2, 4, 8, 16)]
+                times = [threads * alone / life_beside(hot, lives[where], threads, parked, transfer) for threads in (2, 4, 8, 16)]
                 later.append(row(f"{case}, {where}", *(f"{value:.1f}" for value in times)))
     text += [
         "",
