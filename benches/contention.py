@@ -2,11 +2,11 @@
 """Predicts what several threads do to one another, from how many cache lines they take from each other.
 
     cargo bench --bench compare -- --only W1t,W1x --candidates request_purgatory --parked 1000,2000,100000,200000 \\
-        --rounds 11 --out docs/benchmarks/contention
+        --rounds 33 --out docs/benchmarks/contention
     benches/contention.py docs/benchmarks
 
 A life on several threads takes as long as on one, and a transfer longer for each line that another processor has written
-since, where it does not wait for memory meanwhile. Which lines a call writes that other threads write as well stands in docs/design.md ("What threads write together").
+since. Which lines a call writes that other threads write as well stands in docs/design.md ("What threads write together").
 How often another thread was there last follows from the number of map shards and of parked requests. The rest is measured:
 the life on one thread (`W1t.json`), and the transfer, before and after each round on two threads, because a virtual machine's
 processors move. From these follow the rates on two threads, beside which stand the measured ones, of this run and of the
@@ -29,8 +29,6 @@ SHARDS = 1024
 # The lines of one key that a visit of its map shard writes: the lock with the head of the table; the control bytes and the
 # entry, which lie in two lines of the table.
 OF_A_SHARD = 3
-# The entries of more parked requests than this are not in the second cache (512 KiB; 24 bytes an entry, tables half full).
-CACHED = 10_000
 # W1x: the slot, which one thread fills and the other ends. (The list of freed slots moves once for 16 of them.)
 OF_A_SLOT = 1 + 1 / 16
 # With three keys: the list of one key, and the keys of the request, which lie apart from the slot.
@@ -65,10 +63,8 @@ def last_was_the_other_side(parked):
 
 
 def lines_of_a_life(threads, parked):
-    """W1t. Of three keys that neighbours share, two were visited by the life before: one shard is new, as with one key. Where
-    the entries lie in no cache, that line would come from elsewhere anyway: the life on one thread has that already."""
-    lines = OF_A_SHARD - 1 if parked > CACHED else OF_A_SHARD
-    return lines * last_was_another(threads, parked)
+    """W1t. Of three keys that neighbours share, two were visited by the life before: one shard is new, as with one key."""
+    return OF_A_SHARD * last_was_another(threads, parked)
 
 
 def lines_of_a_side(keys, parked):
@@ -103,11 +99,10 @@ class Rounds:
                 yield where, len(found), *map(statistics.median, zip(*found))
 
 
-def life_beside(hot, life, threads, parked, transfer):
+def life_beside(life, threads, parked, transfer):
     """W1t: nanoseconds of a life. `life` is one on one thread: near, with as many parked as all threads together, because
-    the caches that they share hold no more; far, with its own, because they share none. `hot` is one whose request is still in
-    the caches. What comes from memory and what comes from another processor is under way at the same time."""
-    return hot + max(life - hot, lines_of_a_life(threads, parked) * transfer)
+    the caches that they share hold no more; far, with its own, because they share none."""
+    return life + lines_of_a_life(threads, parked) * transfer
 
 
 def life_between(hot, cold, keys, parked, transfer):
@@ -144,7 +139,7 @@ def main():
             cold = alone - hot
             lives = {"near": w1t.life(keys, 2 * parked), "far": alone}
             found = [
-                (f"W1t, two threads, {case}", lines_of_a_life(2, parked), where, count, transfer, 2e3 / life_beside(hot, lives[where], 2, parked, transfer), rate)
+                (f"W1t, two threads, {case}", lines_of_a_life(2, parked), where, count, transfer, 2e3 / life_beside(lives[where], 2, parked, transfer), rate)
                 for where, count, transfer, rate in w1t.by_distance(keys, parked, 2)
             ]
             found += [
@@ -156,7 +151,7 @@ def main():
                 worst[where] = max(worst[where], abs(off))
                 text.append(row(name, where, str(count), f"{transfer:.0f}", f"{lines:.2f}", f"{predicted:.2f}", f"{measured:.2f}", f"{off:+.0%}"))
             for where, transfer in ("near", 20), ("far", 130):
-                times = [threads * alone / life_beside(hot, lives[where], threads, parked, transfer) for threads in (2, 4, 8, 16)]
+                times = [threads * alone / life_beside(lives[where], threads, parked, transfer) for threads in (2, 4, 8, 16)]
                 later.append(row(f"{case}, {where}", *(f"{value:.1f}" for value in times)))
     text += [
         "",

@@ -17,6 +17,7 @@ pub(super) struct Shape {
     parked: usize,
     keys: usize,
     first_key: u64,
+    scattered: bool,
 }
 
 impl Shape {
@@ -34,15 +35,25 @@ impl Shape {
             parked,
             keys,
             first_key: 0,
+            scattered: false,
         }
     }
 
-    /// The same under keys that the rings of other numbers have not.
+    /// The same under keys that the rings of other numbers have not, and that lie anywhere. (The hash of consecutive keys
+    /// names the shards of a map in a regular order. Two threads would then meet at each, or at none, as the seed has it.)
     pub(super) fn numbered(self, number: usize) -> Self {
         Self {
             first_key: (number * self.parked) as u64,
+            scattered: true,
             ..self
         }
+    }
+
+    /// The key at a place of the ring.
+    #[inline(always)]
+    fn key(self, place: usize) -> u64 {
+        let key = place as u64 + self.first_key;
+        if self.scattered { scatter(key) } else { key }
     }
 
     pub(super) fn parked(self) -> usize {
@@ -54,6 +65,14 @@ impl Shape {
     pub(super) fn flags(self) -> usize {
         2 * self.parked
     }
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): one to one.
+#[inline(always)]
+fn scatter(key: u64) -> u64 {
+    let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ key >> 31
 }
 
 /// Asserts that everything has left.
@@ -113,12 +132,7 @@ impl<'a, C: Candidate> Ring<'a, C> {
         let mut keys = [0; MAX_KEYS];
         for (offset, key) in keys.iter_mut().enumerate() {
             let index = first + offset;
-            *key = (if index < self.shape.parked {
-                index
-            } else {
-                index - self.shape.parked
-            }) as u64
-                + self.shape.first_key;
+            *key = self.shape.key(self.place(index));
         }
         let request = Request::new(self.next as u32, flag, TIMEOUT);
         let completed = self.candidate.park(request, &keys[..self.shape.keys]);
@@ -135,7 +149,7 @@ impl<'a, C: Candidate> Ring<'a, C> {
         self.flags[self.oldest].mark_completable();
         let completed = self
             .candidate
-            .check(self.place(self.oldest) as u64 + self.shape.first_key);
+            .check(self.shape.key(self.place(self.oldest)));
         assert_eq!(completed, 1, "{}: one request was ready", C::NAME);
         self.oldest = self.advance(self.oldest);
     }
