@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-/// What `readme` runs: each of these with 1,000 parked and with a million, but the storm, which is of a million.
+/// What `readme` runs: each of these with 1,000 parked, but the storm, which is of a million.
 const README_WORKLOADS: [&str; 3] = ["W1", "W9", "W3"];
 
 /// Who takes part in it: the library, the floor, and a peer of each kind.
@@ -132,10 +132,7 @@ impl Options {
                 options.candidates = owned(candidates);
             }
             if options.parked.is_empty() {
-                options.parked = match preset {
-                    Preset::Readme => vec![1_000, 1_000_000],
-                    Preset::Cores => vec![1_000],
-                };
+                options.parked = vec![1_000];
             }
             if preset == Preset::Cores {
                 options.threads = options.threads();
