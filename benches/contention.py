@@ -21,7 +21,7 @@ import pathlib
 import statistics
 import sys
 
-LIBRARY = "request_purgatory"
+from measured import LIBRARY
 
 # Map shards: 64 for each processor, at least 1,024.
 SHARDS = 1024

@@ -131,8 +131,7 @@ impl<'a, C: Candidate> Ring<'a, C> {
         let first = self.place(self.next);
         let mut keys = [0; MAX_KEYS];
         for (offset, key) in keys.iter_mut().enumerate() {
-            let index = first + offset;
-            *key = self.shape.key(self.place(index));
+            *key = self.shape.key(self.place(first + offset));
         }
         let request = Request::new(self.next as u32, flag, TIMEOUT);
         let completed = self.candidate.park(request, &keys[..self.shape.keys]);
