@@ -79,7 +79,7 @@ impl Handles {
         &self,
         candidate: &C,
         flags: &'static [Flag],
-        first_key: u64,
+        first_key: usize,
         meeting: &Meeting,
     ) -> Duration {
         let mut spent = Duration::ZERO;
@@ -87,8 +87,8 @@ impl Handles {
             let mut handles = Vec::with_capacity(AT_ONCE);
             for (flag, number) in flags.iter().zip(0..) {
                 flag.reset();
-                let request = Request::new(number, flag, TIMEOUT);
-                let handle = candidate.park_for_handle(request, &[first_key + u64::from(number)]);
+                let request = Request::new(number as u32, flag, TIMEOUT);
+                let handle = candidate.park_for_handle(request, &[C::key(first_key + number)]);
                 handles.push(handle.expect("it was not ready"));
                 flag.mark_completable();
             }

@@ -10,14 +10,13 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 const MAX_KEYS: usize = 3;
 
-/// How many are parked, and under which keys: request `i` watches `keys` consecutive keys from
-/// `i mod parked` on. With one key each request has its own, with three every key has three watchers.
+/// How many are parked, and under which keys: request `i` watches those with `keys` consecutive numbers,
+/// from `i mod parked` on. With one key each request has its own, with three every key has three watchers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     parked: usize,
     keys: usize,
-    first_key: u64,
-    scattered: bool,
+    first_key: usize,
 }
 
 impl Shape {
@@ -35,25 +34,15 @@ impl Shape {
             parked,
             keys,
             first_key: 0,
-            scattered: false,
         }
     }
 
-    /// The same under keys that the rings of other numbers have not, and that lie anywhere. (The hash of consecutive keys
-    /// names the shards of a map in a regular order. Two threads would then meet at each, or at none, as the seed has it.)
+    /// The same under keys that the rings of other numbers have not.
     pub(super) fn numbered(self, number: usize) -> Self {
         Self {
-            first_key: (number * self.parked) as u64,
-            scattered: true,
+            first_key: number * self.parked,
             ..self
         }
-    }
-
-    /// The key at a place of the ring.
-    #[inline(always)]
-    fn key(self, place: usize) -> u64 {
-        let key = place as u64 + self.first_key;
-        if self.scattered { scatter(key) } else { key }
     }
 
     pub(super) fn parked(self) -> usize {
@@ -65,14 +54,6 @@ impl Shape {
     pub(super) fn flags(self) -> usize {
         2 * self.parked
     }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): one to one.
-#[inline(always)]
-fn scatter(key: u64) -> u64 {
-    let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    key ^ key >> 31
 }
 
 /// Asserts that everything has left.
@@ -114,6 +95,11 @@ impl<'a, C: Candidate> Ring<'a, C> {
         }
     }
 
+    #[inline(always)]
+    fn key(&self, index: usize) -> u64 {
+        C::key(self.shape.first_key + self.place(index))
+    }
+
     fn advance(&self, index: usize) -> usize {
         if index + 1 < self.flags.len() {
             index + 1
@@ -131,7 +117,7 @@ impl<'a, C: Candidate> Ring<'a, C> {
         let first = self.place(self.next);
         let mut keys = [0; MAX_KEYS];
         for (offset, key) in keys.iter_mut().enumerate() {
-            *key = self.shape.key(self.place(first + offset));
+            *key = self.key(first + offset);
         }
         let request = Request::new(self.next as u32, flag, TIMEOUT);
         let completed = self.candidate.park(request, &keys[..self.shape.keys]);
@@ -146,9 +132,7 @@ impl<'a, C: Candidate> Ring<'a, C> {
     #[inline(always)]
     pub(super) fn end_oldest(&mut self) {
         self.flags[self.oldest].mark_completable();
-        let completed = self
-            .candidate
-            .check(self.shape.key(self.place(self.oldest)));
+        let completed = self.candidate.check(self.key(self.oldest));
         assert_eq!(completed, 1, "{}: one request was ready", C::NAME);
         self.oldest = self.advance(self.oldest);
     }

@@ -159,7 +159,7 @@ async fn park<C: Candidate>(
         } else {
             Request::new(index as u32, flag, timeout)
         };
-        let completed = candidate.park(request, &[index as u64]);
+        let completed = candidate.park(request, &[C::key(index)]);
         assert!(!completed, "{}: it was not ready", C::NAME);
     }
     deadlines

@@ -72,7 +72,7 @@ impl W5 {
 
     fn park<C: Candidate>(&self, candidate: &C, flags: &'static [Flag], index: usize) {
         let request = Request::new(index as u32, &flags[index], self.timeout);
-        let completed = candidate.park(request, &[index as u64]);
+        let completed = candidate.park(request, &[C::key(index)]);
         assert!(!completed, "{}: it was not ready", C::NAME);
     }
 
@@ -114,7 +114,7 @@ impl W5 {
 async fn end_all<C: Candidate>(candidate: &C, flags: &'static [Flag]) -> usize {
     for (index, flag) in flags.iter().enumerate() {
         if flag.try_mark_completable() {
-            candidate.check(index as u64);
+            candidate.check(C::key(index));
         }
         if index % BURST == 0 {
             candidate.turn().await;

@@ -3,6 +3,7 @@
 //! By key, in turn those of a thousand that are not there; and by one resolved key, with and without the fence that a
 //! caller who published its event under a lock need not pay.
 
+use std::array;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -28,11 +29,9 @@ pub(crate) struct W8 {
 impl W8 {
     fn by_key<C: Candidate>(&self) -> Values {
         let candidate = C::new();
+        let absent: [u64; ABSENT] = array::from_fn(|number| C::key(self.parked + number));
         self.among(&candidate, || {
-            self.time(|check| {
-                let key = self.parked + check % ABSENT;
-                candidate.check(black_box(key as u64))
-            })
+            self.time(|check| candidate.check(black_box(absent[check % ABSENT])))
         })
     }
 
@@ -47,7 +46,7 @@ impl W8 {
     fn resolved(&self, check: impl Fn(&ResolvedKey<Request>) -> usize) -> Values {
         let library = Library::new();
         let purgatory: &Purgatory<Request> = library.purgatory();
-        let key = purgatory.resolve(self.parked as u64);
+        let key = purgatory.resolve(Library::key(self.parked));
         let value = self.among(&library, || self.time(|_| check(black_box(&key))));
         drop(key);
         assert_eq!(purgatory.watched_keys(), 0, "the key is forgotten");
@@ -57,15 +56,15 @@ impl W8 {
     /// Runs `measure` while others wait, and ends these.
     fn among<C: Candidate>(&self, candidate: &C, measure: impl FnOnce() -> Values) -> Values {
         let flags = Flag::board(self.parked);
-        for (key, flag) in (0..).zip(flags) {
-            let request = Request::new(key as u32, flag, TIMEOUT);
-            assert!(!candidate.park(request, &[key]));
+        for (number, flag) in flags.iter().enumerate() {
+            let request = Request::new(number as u32, flag, TIMEOUT);
+            assert!(!candidate.park(request, &[C::key(number)]));
         }
         let values = measure();
         assert_eq!(candidate.parked(), self.parked, "{}", C::NAME);
-        for (key, flag) in (0..).zip(flags) {
+        for (number, flag) in flags.iter().enumerate() {
             flag.mark_completable();
-            assert_eq!(candidate.check(key), 1, "{}", C::NAME);
+            assert_eq!(candidate.check(C::key(number)), 1, "{}", C::NAME);
         }
         super::ring::assert_empty(candidate);
         values

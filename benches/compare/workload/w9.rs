@@ -13,7 +13,7 @@ use request_purgatory::{
 
 use super::w1::W1;
 use super::{Case, Contender, Workload};
-use crate::candidate::Candidate;
+use crate::candidate::{Candidate, scatter};
 use crate::candidates::{Floor, Library};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
@@ -21,7 +21,7 @@ use crate::request::Request;
 
 pub(crate) struct W9(W1);
 
-/// The library with its keys resolved, which are the numbers below how many there are.
+/// The library with its keys resolved: each is known by its number.
 struct Resolved {
     purgatory: Purgatory<Arrived>,
     keys: Vec<ResolvedKey<Arrived>>,
@@ -61,7 +61,9 @@ impl Resolved {
             .clock(clock)
             .build()
             .expect("the settings are sound");
-        let keys = (0..keys as u64).map(|key| purgatory.resolve(key)).collect();
+        let keys = (0..keys as u64)
+            .map(|number| purgatory.resolve(scatter(number)))
+            .collect();
         Self {
             purgatory,
             keys,
@@ -78,9 +80,16 @@ impl Candidate for Resolved {
         Self::with(0)
     }
 
+    /// The number, at which the key with this number stands.
+    fn key(number: usize) -> u64 {
+        number as u64
+    }
+
     #[inline(never)]
-    fn park(&self, request: Request, keys: &[u64]) -> bool {
-        let watches = keys.iter().map(|&key| self.keys[key as usize].watch());
+    fn park(&self, request: Request, numbers: &[u64]) -> bool {
+        let watches = numbers
+            .iter()
+            .map(|&number| self.keys[number as usize].watch());
         let parked = self
             .purgatory
             .try_complete_else_watch(Arrived(request, self.reading), watches);
@@ -90,8 +99,8 @@ impl Candidate for Resolved {
     }
 
     #[inline(never)]
-    fn check(&self, key: u64) -> usize {
-        self.keys[key as usize].check_and_complete()
+    fn check(&self, number: u64) -> usize {
+        self.keys[number as usize].check_and_complete()
     }
 
     fn parked(&self) -> usize {
