@@ -115,8 +115,8 @@ def targets(run):
 
 def better_peers(run):
     """Workload, case, metric, peer, and the part of this library's figure that the peer's is (of a rate, the other way)."""
-    names = {path.stem for path in run.folder.glob("W*.json")}
-    for workload in sorted(names, key=lambda name: (int(re.search(r"\d+", name)[0]), name)):
+    names = {path.stem for path in run.folder.glob("*.json")}
+    for workload in sorted(names, key=lambda name: [part.zfill(2) for part in re.split(r"(\d+)", name)]):
         about, outcomes = run.read(workload)
         for metric in about["metrics"]:
             for outcome in outcomes:
