@@ -176,6 +176,20 @@ fn g10_a_reading_of_the_future_makes_no_other_deadline_early_or_late() {
     }
 }
 
+/// Were it filed from that reading, each nearer deadline would count as one that has passed, and every pass would search
+/// all of them. The deadline of one that was cancelled would be announced until then.
+#[test]
+fn g10_a_reading_of_the_future_makes_no_other_deadline_an_overdue_one() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let future = Timestamp::from_origin(Duration::from_secs(1_000));
+    let _last = park_at(&purgatory, future, Duration::ZERO);
+    let (_, soon) = park_at(&purgatory, clock.now(), 10 * MS);
+    let _later = park_at(&purgatory, clock.now(), 500 * MS);
+    assert!(soon.cancel().is_some());
+    let next = purgatory.next_deadline().expect("two are parked");
+    assert!(next > Timestamp::from_origin(10 * MS), "{next:?}");
+}
+
 /// Little of the timeout is left, or nothing: it expires at once, and nothing else does.
 #[test]
 fn g10_a_stale_reading_expires_with_the_next_tick() {

@@ -63,6 +63,32 @@ pub(crate) fn g08_what_a_callback_starts_is_left_whatever_shard_it_lies_in<W: Te
     });
 }
 
+/// What expires then is called when the callback has returned.
+pub(crate) fn g14_a_callback_may_drive_the_timer<W: Tested>() {
+    let place = Arc::new(OnceLock::<WeakRef<Timer<u32, W>>>::new());
+    let (builder, clock) = manual::<u32, W>();
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let (found, time, log) = (place.clone(), clock.clone(), called.clone());
+    let timer = builder.build(move |number| {
+        lock(&log).push(number);
+        if number == 1 {
+            time.advance(TICK);
+            let timer = found.get().and_then(WeakRef::upgrade);
+            let timer = timer.expect("it lives while it is driven");
+            assert_eq!(timer.advance(), 1);
+            assert_eq!(*lock(&log), [1]);
+        }
+    });
+    let timer = timer.expect("no threads to refuse");
+    place.set(timer.downgrade()).expect("set once");
+    for number in [1, 2, 3] {
+        timer.start(number * TICK, number).expect("there is room");
+    }
+    clock.advance(TICK);
+    assert_eq!(timer.advance(), 1);
+    assert_eq!((&**lock(&called), timer.stats().panicked), (&[1, 2][..], 0));
+}
+
 pub(crate) fn g12_a_panic_ends_that_payload_only<W: Tested>() {
     within(PATIENCE, || {
         quietly();

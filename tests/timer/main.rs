@@ -41,6 +41,7 @@ macro_rules! schemes {
                 callbacks::g13_a_slow_callback_does_not_hold_up_the_timer,
                 callbacks::g13_an_inline_callback_runs_where_the_timer_is_driven,
                 callbacks::g14_a_chain_of_callbacks_needs_no_stack,
+                callbacks::g14_a_callback_may_drive_the_timer,
                 limits::g12_a_clock_that_panics_gives_the_payload_back,
                 limits::g17_the_bound_is_exact,
                 limits::g17_a_scheme_that_is_chosen_last_changes_no_other_choice,

@@ -123,14 +123,22 @@ fn g17_a_value_that_has_expired_keeps_its_place_until_its_callback_has_run() {
     let (clock, jobs) = (ManualClock::new(), Arc::<Mutex<Vec<Job>>>::default());
     let queue = jobs.clone();
     let executor = Arc::new(move |job| lock(&queue).push(job));
+    let place = Arc::new(OnceLock::<WeakRef<Tracker<u32, u32>>>::new());
+    let (found, inside) = (place.clone(), Arc::new(Mutex::new(None)));
+    let refused = inside.clone();
     let tracker = Tracker::<u32, u32>::builder("g17")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .dispatch(Dispatch::Executor(executor))
         .max_parked(1)
         .hasher(RandomState::default())
-        .build(|_, _, _| ())
+        .build(move |_, _, _| {
+            let tracker = found.get().and_then(WeakRef::upgrade);
+            let tracker = tracker.expect("it lives in this test");
+            *lock(&refused) = refusal(&tracker.track(2, 2, TICK));
+        })
         .expect("no threads to refuse");
+    place.set(tracker.downgrade()).expect("set once");
     let track = || refusal(&tracker.track(1, 1, TICK));
     assert_eq!(track(), None);
     clock.advance(TICK);
@@ -138,6 +146,7 @@ fn g17_a_value_that_has_expired_keeps_its_place_until_its_callback_has_run() {
     assert_eq!(track(), Some(RejectReason::Full));
     let job = lock(&jobs).pop();
     job.expect("the callback")();
+    assert_eq!(*lock(&inside), Some(RejectReason::Full));
     assert_eq!(track(), None);
 }
 
