@@ -80,7 +80,7 @@ impl Candidate for Resolved {
         Self::with(0)
     }
 
-    /// The number, at which the key with this number stands.
+    /// The number itself: `park` and `check` find the resolved key by its place.
     fn key(number: usize) -> u64 {
         number as u64
     }
