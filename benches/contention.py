@@ -124,7 +124,7 @@ def main():
     text = ["# Contention: a model of what threads do to one another", ""]
     text += [
         f"Written by `benches/contention.py`, which says how, from the rounds of W1t and W1x ({w1t.machine}, two virtual processors).",
-        "The host moves these: near, a line that the other processor has written takes about 20 ns to come, far over 100. Each round",
+        "The host moves these: near, a line that the other processor has written takes 20 to 30 ns to come, far over 100. Each round",
         "is told by the transfer before and after it; rounds in which it changed are left out. Rates in millions of lives a second.",
         "",
         row("", "processors", "rounds", "transfer [ns]", "lines that come, a life", "predicted", "measured", "difference"),

@@ -33,9 +33,14 @@ pub(crate) trait Candidate: Sized + Sync {
     ///
     /// Keys lie anywhere. The hash of consecutive keys names the shards of a map in a regular order, which depends on its
     /// seed: two threads in step meet at each shard or at none, and the processor foresees the next one or does not.
+    ///
+    /// This is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014): one to one.
     #[inline(always)]
     fn key(number: usize) -> u64 {
-        scatter(number as u64)
+        let key = number as u64;
+        let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        key ^ key >> 31
     }
 
     /// Completes the request at once, which returns `true`, or parks it under `keys`.
@@ -88,14 +93,6 @@ pub(crate) trait ByHandle: Candidate {
 /// A step of W1 leaves a tokio task to start and another to finish, and tokio's scheduler looks at
 /// its driver after 61 polls: a longer burst would leave it ever further behind.
 pub(crate) const BURST: usize = 28;
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): one to one.
-#[inline(always)]
-pub(crate) fn scatter(key: u64) -> u64 {
-    let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    key ^ key >> 31
-}
 
 /// Runs a future that never waits, as those of candidates without an executor do not.
 pub(crate) fn poll_once<T>(body: impl Future<Output = T>) -> T {

@@ -176,8 +176,8 @@ fn g10_a_reading_of_the_future_makes_no_other_deadline_early_or_late() {
     }
 }
 
-/// If the timer took that reading for the present, it would count each nearer deadline as passed: every pass would search
-/// all of these, and the deadline of a cancelled one would stay announced.
+/// If the timer took that reading for the present, it would count each nearer deadline as passed: every pass would
+/// search all of these, and the deadline of a cancelled one would stay announced.
 #[test]
 fn g10_a_reading_of_the_future_makes_no_other_deadline_an_overdue_one() {
     let (purgatory, clock) = manual::<u64>(|builder| builder);

@@ -85,7 +85,7 @@ impl Handles {
         let mut spent = Duration::ZERO;
         for turn in 0..self.turns {
             let mut handles = Vec::with_capacity(AT_ONCE);
-            for (flag, number) in flags.iter().zip(0..) {
+            for (number, flag) in flags.iter().enumerate() {
                 flag.reset();
                 let request = Request::new(number as u32, flag, TIMEOUT);
                 let handle = candidate.park_for_handle(request, &[C::key(first_key + number)]);

@@ -13,7 +13,7 @@ use request_purgatory::{
 
 use super::w1::W1;
 use super::{Case, Contender, Workload};
-use crate::candidate::{Candidate, scatter};
+use crate::candidate::Candidate;
 use crate::candidates::{Floor, Library};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
@@ -61,8 +61,8 @@ impl Resolved {
             .clock(clock)
             .build()
             .expect("the settings are sound");
-        let keys = (0..keys as u64)
-            .map(|number| purgatory.resolve(scatter(number)))
+        let keys = (0..keys)
+            .map(|number| purgatory.resolve(Library::key(number)))
             .collect();
         Self {
             purgatory,
