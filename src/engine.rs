@@ -22,7 +22,7 @@ pub(crate) mod thread_set;
 
 use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
-use crate::cell::slab::{EndedSlot, Held};
+use crate::cell::slab::{EndedSlot, Held, Spent};
 use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
@@ -265,22 +265,27 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).slab.is_parked(address)
     }
 
-    /// Counts the ending, stops the timer and frees the slot. The last two are left to a later holder of the shard's lock if
-    /// the slot is of another shard, or the lock is taken. Waits for no lock (but the first call of a thread may make its
-    /// timer shard).
+    /// Counts the ending, stops the timer and frees the slot, which is one of `shard`. The last two are left to a later
+    /// holder of the shard's lock if the slot is of another thread's shard, or the lock is taken. Waits for no lock (but
+    /// the first call of a thread may make its timer shard).
     #[inline(always)]
-    pub(crate) fn free(&self, slot: EndedSlot, ending: Ending, watches: usize) {
+    pub(crate) fn free<'a>(
+        &'a self,
+        shard: &'a Shard<P, W>,
+        spent: Spent<'a, P>,
+        ending: Ending,
+        watches: usize,
+    ) {
         let mine = self.shards.wrap(thread_number() as usize);
-        let shard = self.shard(slot.address().shard());
         let count = || {
             self.count_ended(ending, 1);
             self.count(Statistic::Unwatched, watches);
         };
         if shard.number == mine {
-            shard.free(slot, ending, watches, count);
+            shard.free(spent, ending, watches, count);
         } else {
             count();
-            shard.free_from_other_shard(slot);
+            shard.free_from_other_shard(spent.detach());
         }
     }
 
@@ -304,8 +309,9 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Ends a payload that goes back to the caller: its permit is free at once.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
-        let (payload, slot) = held.end();
-        self.free(slot, ending, 0);
+        let shard = self.shard(held.address().shard());
+        let (payload, spent) = held.end();
+        self.free(shard, spent, ending, 0);
         self.free_permit();
         payload
     }
@@ -428,9 +434,18 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Runs user code; a panic is caught, counted and reported to the observer.
     #[inline(always)]
     pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
-        self.caught(user_code).inspect_err(|UserPanic| {
-            self.observe(Observer::panicked);
+        Panics::contain(user_code).ok_or_else(|| {
+            self.count_panic();
+            UserPanic
         })
+    }
+
+    /// Counts a panic that the caller has caught, and reports it to the observer.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn count_panic(&self) {
+        self.count(Statistic::Panic, 1);
+        self.observe(Observer::panicked);
     }
 
     /// Tells the user's recorder and subscriber. They are user code as well; their panics are counted and reported to
@@ -442,7 +457,6 @@ impl<P, W: Scheme> Engine<P, W> {
         told.unwrap_or_default()
     }
 
-    #[inline(always)]
     fn caught<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         Panics::contain(user_code).ok_or_else(|| {
             self.count(Statistic::Panic, 1);
@@ -463,12 +477,20 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Ends a call that returns an operation or has more to do. Panics of the calls that waited for its end are counted
     /// here: if one went on, the caller would lose the operation.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
+        if trampoline.has_waiting() {
+            self.leave_after_waiting(trampoline);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_after_waiting(&self, trampoline: Trampoline) {
         let panics = trampoline.leave();
         if !panics.is_empty() {
-            // It catches and counts the panic that `resume` lets go on.
-            let _ = self.guarded(|| panics.resume());
+            self.count_panic();
+            panics.discard();
         }
     }
 }

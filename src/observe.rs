@@ -107,7 +107,7 @@ impl Observer {
     /// entries; `deadline` is there if the report [wants](Self::wants_deadline) it; `now` reads the clock.
     pub(crate) fn ended(
         &self,
-        span: OperationSpan,
+        span: &OperationSpan,
         ending: Ending,
         missed_check: bool,
         watches: usize,

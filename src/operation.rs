@@ -131,12 +131,12 @@ pub trait DelayedOperation: Send + 'static {
 /// assert_eq!(causes, ["any", "any", "2", "any", "deadline"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Cause<'a, K>(Kind<&'a dyn Fn() -> Option<&'a K>>);
+pub struct Cause<'a, K>(Kind<'a, K>);
 
-#[derive(Clone, Copy)]
-enum Kind<T> {
+enum Kind<'a, K> {
     Parking,
-    Key(T),
+    /// Finds the key among those of the operation.
+    Key(&'a dyn Fn() -> Option<&'a K>),
     Deadline,
     Other,
 }
@@ -179,6 +179,14 @@ impl<'a, K> Cause<'a, K> {
         matches!(self.0, Kind::Key(_) | Kind::Other)
     }
 }
+
+impl<K> Clone for Kind<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Kind<'_, K> {}
 
 impl<K> Clone for Cause<'_, K> {
     fn clone(&self) -> Self {

@@ -35,7 +35,7 @@ impl Panics {
 
     /// Ends the panics here.
     #[cold]
-    fn discard(self) {
+    pub(crate) fn discard(self) {
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(self))) {
             // The destructor of the payload has panicked, and that of this payload might.
             std::mem::forget(again);

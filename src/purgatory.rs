@@ -21,9 +21,11 @@ mod checked_key;
 mod collect;
 mod deferred;
 mod end;
+mod examine;
 mod handle;
 mod inner;
 mod keys;
+mod nested;
 mod park;
 mod recycled_weak;
 mod resolved_key;
@@ -54,7 +56,6 @@ use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::stats::Statistic;
 use crate::sync::Arc;
-use crate::trampoline::UserValues;
 use deferred::CheckTarget;
 use inner::{Inner, Own};
 use std::hash::Hash;
@@ -254,8 +255,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// lock held. Its cost grows with the number of watched keys.
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
-        let keys = UserValues(inner.watch.all_keys());
-        inner.check_keys(keys.0.iter().filter(|key| is_concerned(key)))
+        let keys = inner.watch.all_keys();
+        inner.check_keys(keys.iter().filter(|key| is_concerned(key)))
     }
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next

@@ -79,24 +79,29 @@ impl Trampoline {
         }
     }
 
-    /// Ends the call, and returns the panics of the calls that waited: for a caller that has a value to return all the
-    /// same.
-    #[inline]
+    /// Whether calls wait for the end of this one.
+    #[inline(always)]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false)
+    }
+
+    /// Runs the calls that wait for the end of this one, then ends it, and returns their panics: for a caller that has a
+    /// value to return all the same.
     pub(crate) fn leave(self) -> Panics {
-        // (The call ends when `self` is dropped, after what waits.)
-        let waits = self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false);
-        waits.then(run_waiting).unwrap_or_default()
+        match self.has_waiting() {
+            true => run_waiting(),
+            false => Panics::default(),
+        }
     }
 }
 
 impl Drop for Trampoline {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.outermost {
-            match SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
-                true => leave_after_waiting(),
-                false => leave(),
-            }
+        if self.has_waiting() {
+            leave_after_waiting();
+        } else if self.outermost {
+            leave();
         }
     }
 }

@@ -14,16 +14,18 @@ pub(crate) mod bound;
 pub(crate) mod list;
 pub(crate) mod resolved;
 pub(crate) mod sweep;
+pub(crate) mod watchers;
 
 use crate::address::Address;
-use crate::sync::{Arc, COPIED, ShardedMap};
-use crate::trampoline::{drop_user_value, drop_user_values};
+use crate::sync::{Arc, ShardedMap};
 use bound::{Bound, Order};
 use equivalent::Equivalent;
-use list::{Walk, WatchList};
+use list::WatchList;
 use resolved::{ListNumber, ResolvedList, ResolvedLists};
+use scopeguard::{ScopeGuard, guard};
 use std::hash::{BuildHasher, Hash};
-use std::ops::ControlFlow;
+use std::slice::from_ref;
+use watchers::{ByLookUp, Found, Room, Walking, Watchers};
 
 /// A key that an operation watches: the key, or the number of its resolved list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,18 +51,6 @@ enum Location {
     Resolved(ListNumber),
 }
 
-/// Room for the watchers of a short list. Most checks find none, so it is made when it is needed.
-pub(crate) type Copied = Option<[Address; COPIED]>;
-
-/// The watchers of a key, as a check first finds them.
-pub(crate) enum Found {
-    One(Address),
-    /// This many watchers, copied.
-    Copied(usize),
-    /// Not copied: more than there is room for, some with a rank, or the list of a resolved key behind its lock.
-    Long,
-}
-
 /// Lists of watchers by key.
 pub(crate) struct WatchMap<K, S> {
     lists: ShardedMap<K, Location, S>,
@@ -78,22 +68,16 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, in this order. `false` if the list has `max_watchers` already. Also
-    /// returns a copy of the key that was not needed, if any: its destructor may panic, and the caller drops it.
+    /// Adds `watcher` to the list of `target`, in this order. `false` if the list has `max_watchers` already.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn add(
-        &self,
-        target: Target<&K>,
-        order: Order<'_>,
-        watcher: Address,
-    ) -> (bool, Option<K>) {
+    pub(crate) fn add(&self, target: Target<&K>, order: Order<'_>, watcher: Address) -> bool {
         let max = self.max_watchers;
-        let mut added = true;
         match target {
             Target::Key(key) => {
-                let spare = self.upsert(
-                    key.clone(),
+                let mut added = true;
+                self.lists.update(
+                    key,
                     #[inline(always)]
                     |location| {
                         added = match location {
@@ -109,22 +93,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                         None
                     },
                 );
-                (added, spare)
+                added
             }
-            Target::Resolved(number) => (self.resolved.get(number).add(max, watcher, order), None),
+            Target::Resolved(number) => self.resolved.get(number).add(max, watcher, order),
         }
-    }
-
-    /// Shows `edit` where the list of `key` is, and puts it there if it is nowhere yet. Returns `key` if it is not needed.
-    #[inline(always)]
-    fn upsert(
-        &self,
-        key: K,
-        edit: impl FnOnce(Option<&mut Location>) -> Option<Location>,
-    ) -> Option<K> {
-        let hash = self.lists.hash_of(&key);
-        let hash_of = |key: &K, _: &Location| self.lists.hash_of(key);
-        self.lists.upsert((hash, key), |_| true, edit, hash_of)
     }
 
     /// The key of a resolved list.
@@ -169,12 +141,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                         }
                     },
                 );
-                drop_user_value(removed);
+                drop(removed);
             }
             Target::Resolved(number) => orphan = self.resolved.get(number).remove(watcher, order),
         }
         if let Some(key) = orphan {
-            self.retire(key);
+            self.retire(&key);
         }
     }
 
@@ -183,10 +155,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.lists.read(key, |stored, _| stored.clone())
     }
 
-    /// The watchers of `key`; `None` if there are none. A short list is `copied`. Of a long one, this only says that it
-    /// is long.
+    /// The watchers of `key`; `None` if there are none. A short list is copied to `room`.
     #[inline(always)]
-    pub(crate) fn find<Q>(&self, key: &Q, copied: &mut Copied) -> Option<Found>
+    pub(crate) fn find<'r, Q>(&self, key: &Q, room: &'r mut Room) -> Option<Found<'r>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
@@ -194,8 +165,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             key,
             #[inline(always)]
             |_, location| match location {
-                Location::Here(WatchList::One(watcher)) => Some(Found::One(*watcher)),
-                _ => self.find_more(location, copied),
+                Location::Here(WatchList::One(watcher)) => {
+                    room.one = *watcher;
+                    Some(Found::Few(from_ref(&room.one)))
+                }
+                _ => self.find_more(location, room),
             },
         );
         found.flatten()
@@ -203,60 +177,70 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Finds what is not one watcher, under the lock of the key's shard.
     #[inline(never)]
-    fn find_more(&self, location: &Location, copied: &mut Copied) -> Option<Found> {
+    fn find_more<'r>(&self, location: &Location, room: &'r mut Room) -> Option<Found<'r>> {
         match location {
             Location::Here(list) => {
-                let room = copied.insert(Default::default());
-                Some(list.copy_few(room).map_or(Found::Long, Found::Copied))
+                let few = room.few.insert(Default::default());
+                Some(match list.copy_few(few) {
+                    Some(count) => Found::Few(&few[..count]),
+                    None => Found::Long,
+                })
             }
             Location::Resolved(number) => {
                 let seen = self.resolved.get(*number).peek_published();
-                (!seen.is_empty()).then(|| seen.only().map_or(Found::Long, Found::One))
+                if seen.is_empty() {
+                    return None;
+                }
+                Some(match seen.only() {
+                    Some(only) => {
+                        room.one = only;
+                        Found::Few(from_ref(&room.one))
+                    }
+                    None => Found::Long,
+                })
             }
         }
     }
 
-    /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that leave meanwhile,
-    /// until it breaks: those with a rank up to that of `bound`, in its order, then those without, in the order of
-    /// their arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit
-    /// begins with what was [found](Self::find).
-    #[inline(always)]
-    pub(crate) fn visit<Q: Hash + Equivalent<K> + ?Sized>(
-        &self,
-        key: &Q,
-        (found, copied): (Found, &Copied),
+    /// The watchers of the long list of `key`: those that are there during the whole walk, and perhaps some that leave
+    /// meanwhile. First come those with a rank up to that of `bound`, in its order, then those without, in the order of
+    /// their arrival. `pause` is called between slices.
+    pub(crate) fn walk<'m, Q>(
+        &'m self,
+        key: &'m Q,
         bound: Bound,
-        mut each: impl FnMut(Address) -> ControlFlow<()>,
-        pause: impl FnMut(),
-    ) {
-        match found {
-            // It was the only one, so there is nothing to break off.
-            Found::One(watcher) => _ = each(watcher),
-            Found::Copied(count) => {
-                let copied = copied.as_ref().map_or(&[][..], |copied| &copied[..count]);
-                _ = copied.iter().copied().try_for_each(each);
-            }
-            Found::Long => Walk::new(bound).visit(each, pause, |read| {
+        pause: impl FnMut() + 'm,
+    ) -> impl Watchers + 'm
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        ByLookUp {
+            walking: Walking::new(bound),
+            read: move |read: &mut dyn FnMut(&WatchList)| {
                 self.lists.read(key, |_, location| match location {
                     Location::Here(list) => read(list),
                     Location::Resolved(number) => self.resolved.get(*number).read(read),
                 });
-            }),
+            },
+            pause,
         }
     }
 
-    /// Calls `each` for every watcher of `key`.
+    /// Calls `each` for every watcher of `key`, with no lock held.
     pub(crate) fn visit_all<Q>(&self, key: &Q, mut each: impl FnMut(Address))
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut copied = Copied::default();
-        if let Some(found) = self.find(key, &mut copied) {
-            let each = |watcher| {
-                each(watcher);
-                ControlFlow::Continue(())
-            };
-            self.visit(key, (found, &copied), Bound::all(), each, || ());
+        let mut room = Room::default();
+        match self.find(key, &mut room) {
+            None => {}
+            Some(Found::Few(watchers)) => watchers.iter().copied().for_each(each),
+            Some(Found::Long) => {
+                let mut watchers = self.walk(key, Bound::all(), || ());
+                while let Some(watcher) = watchers.next(false) {
+                    each(watcher);
+                }
+            }
         }
     }
 
@@ -270,64 +254,58 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Moves the list of `key` to the resolved ones, until every resolution of it has been [released](Self::release).
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
-        let mut resolved = None;
-        let spare = self.upsert(K::clone(key), |location| {
-            let occupy = |list| self.resolved.occupy(key.clone(), list);
-            let Some(there) = location else {
-                let number = *resolved.insert(occupy(None));
-                return Some(Location::Resolved(number));
-            };
-            resolved = Some(match there {
-                Location::Resolved(number) => {
+        // Before the lock of the shard is taken: to make room for more lists takes as long as there are many. If the key is
+        // resolved already, or panics, the list is not needed.
+        let fresh = guard(self.resolved.occupy(key.clone()), |unused| {
+            drop(self.resolved.unpin(unused));
+        });
+        let mut known = None;
+        self.lists.update(&**key, |location| {
+            match location {
+                None => return Some(Location::Resolved(*fresh)),
+                Some(Location::Resolved(number)) => {
                     self.resolved.get(*number).pin();
-                    *number
+                    known = Some(*number);
                 }
-                Location::Here(list) => {
-                    let list = std::mem::replace(list, WatchList::One(Address::NONE));
-                    let number = occupy(Some(list));
-                    *there = Location::Resolved(number);
-                    number
+                Some(here) => {
+                    let before = std::mem::replace(here, Location::Resolved(*fresh));
+                    if let Location::Here(list) = before {
+                        self.resolved.get(*fresh).adopt(list);
+                    }
                 }
-            });
+            }
             None
         });
-        drop_user_value(spare);
-        let Some(number) = resolved else {
-            unreachable!("the change was made")
-        };
+        let number = known.unwrap_or_else(|| ScopeGuard::into_inner(fresh));
         (number, self.resolved.get(number).clone())
     }
 
     /// One resolution less. With the last, a list without watchers vanishes.
     pub(crate) fn release(&self, key: &K, number: ListNumber) {
         let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
-        drop_user_values(self.vacate(key, unpin));
+        self.vacate(key, unpin);
     }
 
     /// Removes the list of `key`, if that is resolved no more and has no watcher. (It may be resolved again, or have
     /// another list.)
     #[cold]
-    fn retire(&self, key: Arc<K>) {
-        let [entry, list] = self.vacate(&key, |number| self.resolved.retire(number));
-        drop_user_values([entry, list, Some(key)]);
+    fn retire(&self, key: &K) {
+        self.vacate(key, |number| self.resolved.retire(number));
     }
 
-    /// Removes the entry of `key`, if its list can be `retired`. Returns the keys of the entry and of the list, to be
-    /// dropped under no lock.
-    fn vacate(
-        &self,
-        key: &K,
-        retire: impl FnOnce(ListNumber) -> Option<Arc<K>>,
-    ) -> [Option<Arc<K>>; 2] {
+    /// Removes the entry of `key`, if its list can be `retired`.
+    fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;
-        let removed = self.lists.edit(key, goes, |location| {
+        let entry = self.lists.edit(key, goes, |location| {
             if let Location::Resolved(number) = location {
                 retired = retire(*number);
             }
             retired.is_some()
         });
-        [removed.map(Arc::new), retired]
+        // The keys of the entry and of the list, under no lock.
+        drop(entry);
+        drop(retired);
     }
 
     /// The number of keys that are watched.

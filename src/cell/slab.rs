@@ -7,16 +7,21 @@
 //! | part | which threads may use it |
 //! |---|---|
 //! | `state` | every thread, through [`State`]'s transitions |
-//! | `payload` | the holder only: the thread that filled the slot, or got [`Held`] by a claim, until it lets go. [`Held`] is the proof, and cannot be copied |
+//! | `payload` | the holder only: the thread that filled the slot, or got [`Held`] by a claim, until it releases the operation or takes it out. [`Held`] and [`Ended`] are the proof, and cannot be copied |
 //! | `fields` | the thread that has the slab's lock. [`SlabGuard`] is the proof |
 //! | `link` | every thread (it is atomic); it means something only while the slot is on a free list |
 //!
 //! Slots lie in [`Chunks`]: they never move and live as long as the slab, so any thread may follow any index, however
 //! stale. The generation in the state word tells the occupants of a slot apart.
 //!
-//! An ended slot comes back as an [`EndedSlot`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`])
-//! or, by a thread without it, by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of
-//! the lock. Tokens ([`Vacant`], [`EndedSlot`]) go back to the slab that gave them out.
+//! The stages of an occupant are tokens that consume one another: [`Held`], then [`Ended`] (its addresses are stale, and
+//! it is still in its slot), then [`Spent`] (it was moved out). While an operation is ended in place, the generation in
+//! the state word is already that of the next occupant. That is sound because the slot is on no free list, so no thread
+//! can fill it, and no address names it, so no thread can claim it.
+//!
+//! A spent slot goes back under the lock ([`SlabGuard::put_back_spent`]) or, by a thread without it, as an [`EndedSlot`]
+//! by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of the lock. Tokens ([`Vacant`],
+//! [`Spent`], [`EndedSlot`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
@@ -229,17 +234,63 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    /// Ends the operation: moves it out and makes every reference to it stale. The slot itself comes back as a token.
+    /// Ends the operation: every address of it is stale from now on. It stays in its slot until it is
+    /// [taken](Ended::take).
     #[inline(always)]
-    pub(crate) fn end(self) -> (P, EndedSlot) {
+    pub(crate) fn end_in_place(self) -> Ended<'a, P> {
         let held = ManuallyDrop::new(self);
-        let payload = held.slot.payload.with_mut(|payload| {
-            // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, and the state word leaves
-            // PARKED below, so no thread reads it again.
+        held.slot.state.end(held.at.generation());
+        Ended {
+            slot: held.slot,
+            at: held.at,
+        }
+    }
+
+    /// Ends the operation, and moves it out at once.
+    #[inline(always)]
+    pub(crate) fn end(self) -> (P, Spent<'a, P>) {
+        self.end_in_place().take()
+    }
+}
+
+/// An operation that this thread has ended, still in its slot.
+///
+/// Must be [taken](Self::take): without, its slot is lost. In a build with debug assertions, the destructor panics.
+#[must_use = "an ended operation that is not taken is lost, with its slot"]
+pub(crate) struct Ended<'a, P> {
+    slot: &'a Slot<P>,
+    at: Address,
+}
+
+impl<'a, P> Ended<'a, P> {
+    /// The address under which it was parked.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> Address {
+        self.at
+    }
+
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
+        self.slot.payload.with_mut(|payload| {
+            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other thread
+            // gets the slot before it is on a free list, where `take` alone leads. So the payload is initialised, and ours.
+            access(unsafe { &*payload.cast::<P>() })
+        })
+    }
+
+    /// Moves the operation out of its slot.
+    #[inline(always)]
+    pub(crate) fn take(self) -> (P, Spent<'a, P>) {
+        let ended = ManuallyDrop::new(self);
+        let payload = ended.slot.payload.with_mut(|payload| {
+            // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, so it is read once.
             unsafe { payload.cast::<P>().read() }
         });
-        held.slot.state.end(held.at.generation());
-        (payload, EndedSlot { at: held.at })
+        let spent = Spent {
+            slot: ended.slot,
+            at: ended.at,
+        };
+        (payload, spent)
     }
 }
 
@@ -251,6 +302,38 @@ impl<P> Drop for Held<'_, P> {
             "an operation in slot {} was neither released nor ended",
             self.at.index()
         );
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<P> Drop for Ended<'_, P> {
+    fn drop(&mut self) {
+        assert!(
+            std::thread::panicking(),
+            "an ended operation was not taken out of slot {}",
+            self.at.index()
+        );
+    }
+}
+
+/// The slot of an operation that has ended and was taken out, on its way back to the free list of its slab.
+#[must_use = "a slot that is not given back is lost"]
+pub(crate) struct Spent<'a, P> {
+    slot: &'a Slot<P>,
+    at: Address,
+}
+
+impl<P> Spent<'_, P> {
+    /// For a slot that is given back later: the token without the place in memory.
+    #[inline(always)]
+    pub(crate) fn detach(self) -> EndedSlot {
+        EndedSlot { at: self.at }
+    }
+
+    /// The address of the operation that has ended.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> Address {
+        self.at
     }
 }
 
@@ -350,6 +433,25 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         // ORDERING: Relaxed: read under this lock only.
         vacant.slot.link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = vacant.index;
+    }
+
+    /// The timer's position in a spent slot of this slab.
+    #[inline(always)]
+    pub(crate) fn position_of(&mut self, spent: &Spent<'a, P>) -> u32 {
+        spent.slot.fields.with_mut(|fields| {
+            // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
+            unsafe { (*fields).position }
+        })
+    }
+
+    /// Puts a spent slot of this slab on the free list, unless it has had its last generation.
+    #[inline(always)]
+    pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
+        let Spent { slot, at } = spent;
+        if !slot.state.is_retired() {
+            let index = at.index();
+            self.put_back(Vacant { slot, index });
+        }
     }
 
     /// The ended slot as a vacant one; `None` after its last generation.

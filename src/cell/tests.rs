@@ -25,9 +25,7 @@ fn hold(cells: &Cells, at: Address) -> Option<Held<'_, Arc<u32>>> {
 fn end(cells: &Cells, at: Address) -> Option<Arc<u32>> {
     let (payload, ended) = hold(cells, at)?.end();
     let mut guard = cells.lock();
-    if let Some(vacant) = guard.reuse(ended) {
-        guard.put_back(vacant);
-    }
+    guard.put_back_spent(ended);
     Some(payload)
 }
 

@@ -5,6 +5,7 @@ use crate::dispatch::{Dispatch, Job};
 use crate::stats::{Ending, Statistic};
 use crate::sync::{Arc, Ordering, fence};
 use crate::trampoline::{Trampoline, run_later};
+use scopeguard::guard;
 
 /// Where the user's code runs for payloads that did not expire. (For expired ones, the builder decides.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,19 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
+    /// Delivers the payload, if it is one alone. A panic of the user's code unwinds from here.
+    #[inline(always)]
+    pub(crate) fn deliver_only(&mut self) {
+        match self.ended.take() {
+            Collected::None => {}
+            Collected::Only(only) if runs_here(self.handler, self.trampoline, &only, self.run_on) => {
+                complete_in_guard(&**self.handler, only);
+            }
+            // Its destructor delivers these.
+            others => self.ended = others,
+        }
+    }
+
     /// Takes them back: none of them is delivered.
     pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Value>> {
         self.ended.take().into_vec().into_iter()
@@ -100,11 +114,22 @@ pub(crate) fn deliver<H: Handler>(
     ended: EndedPayload<H::Value>,
     run_on: RunOn,
 ) {
-    if trampoline.is_outermost() && !runs_elsewhere::<H>(handler, &ended, run_on) {
+    if runs_here(handler, trampoline, &ended, run_on) {
         complete(&**handler, ended);
     } else {
         deliver_one(handler, trampoline, ended, run_on);
     }
+}
+
+/// Whether the user's code runs for this payload on this thread, and at once.
+#[inline(always)]
+fn runs_here<H: Handler>(
+    handler: &Arc<H>,
+    trampoline: &Trampoline,
+    ended: &EndedPayload<H::Value>,
+    run_on: RunOn,
+) -> bool {
+    trampoline.is_outermost() && !runs_elsewhere::<H>(handler, ended, run_on)
 }
 
 /// Out of line, so that what completes at once stays in registers.
@@ -166,9 +191,18 @@ fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Value>, run_o
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
-/// Runs the user's code for one payload, by [`Handler::complete`]; nothing else calls that. Then its permit is free.
+/// Runs the user's code for one payload. A panic is counted, and concerns this payload only.
 #[inline(always)]
 fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
+    let _ = handler
+        .engine()
+        .guarded(move || complete_in_guard(handler, ended));
+}
+
+/// Runs the user's code for one payload, by [`Handler::complete`]; nothing else calls that. Then its permit is free, also
+/// after a panic, which unwinds from here.
+#[inline(always)]
+fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.
     let EndedPayload {
         value,
@@ -177,13 +211,13 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
         underway,
         ..
     } = ended;
-    // A panic is counted, and concerns this payload only.
-    let engine = handler.engine();
-    let _ = engine.guarded(move || handler.complete(value, ending));
-    if has_permit {
-        engine.free_permit();
-    }
-    drop(underway);
+    let _underway = underway;
+    let _permit = guard(has_permit, |has_permit| {
+        if has_permit {
+            handler.engine().free_permit();
+        }
+    });
+    handler.complete(value, ending);
 }
 
 /// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.

@@ -18,8 +18,6 @@ pub(crate) struct EndedPayload<V> {
     pub(crate) ending: Ending,
     /// Whether it has one of the `max_parked` permits still.
     pub(crate) has_permit: bool,
-    /// Whether it said yes when it was examined for the key that is checked.
-    pub(crate) for_its_key: bool,
     /// If a pass or the shutdown has left this ending to the holder: lasts until the completion is handed over or has run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
@@ -30,7 +28,6 @@ impl<V> EndedPayload<V> {
             value,
             ending,
             has_permit: true,
-            for_its_key: false,
             underway: None,
         }
     }

@@ -4,7 +4,7 @@
 //! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
 use crate::address::Address;
-use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard};
+use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Spent};
 use crate::error::RejectReason;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Counts, Ending, Statistic};
@@ -148,29 +148,39 @@ impl<P, W: Scheme> Shard<P, W> {
         self.empty_remote(guard);
     }
 
-    /// Frees an ended slot, stops its timer, and counts the ending; `watches` are gone from the lists.
+    /// Frees the slot of a payload that has ended, stops its timer, and counts the ending; `watches` are gone from the
+    /// lists.
     ///
     /// Never waits: if another thread has the lock, this calls `count` for the count, and a thread that gets the lock
     /// later does the rest.
     #[inline(always)]
-    pub(crate) fn free(
-        &self,
-        ended: EndedSlot,
+    pub(crate) fn free<'a>(
+        &'a self,
+        spent: Spent<'a, P>,
         ending: Ending,
         watches: usize,
         count: impl FnOnce(),
     ) {
-        if let Some(mut guard) = self.slab.try_lock() {
-            let counts = &self.locked_counts;
-            counts.ended(ending).add_exclusively(1);
-            counts.of(Statistic::Unwatched).add_exclusively(watches);
-            Self::free_locked(&mut guard, ended);
-            self.empty_remote(&mut guard);
-        } else {
-            count();
-            self.slab.push_remote(ended);
-            self.try_empty_remote();
-        }
+        let Some(mut guard) = self.slab.try_lock() else {
+            return self.free_later(spent.detach(), count);
+        };
+        let counts = &self.locked_counts;
+        counts.ended(ending).add_exclusively(1);
+        counts.of(Statistic::Unwatched).add_exclusively(watches);
+        let position = Position::new(guard.position_of(&spent));
+        let (schedule, mut fields) = guard.split();
+        schedule.timer.stop(&mut fields, position);
+        guard.put_back_spent(spent);
+        self.empty_remote(&mut guard);
+    }
+
+    /// [Frees](Self::free) a slot while another thread has the lock.
+    #[cold]
+    #[inline(never)]
+    fn free_later(&self, ended: EndedSlot, count: impl FnOnce()) {
+        count();
+        self.slab.push_remote(ended);
+        self.try_empty_remote();
     }
 
     /// Frees a slot whose ending is counted, for a thread of another shard.

@@ -38,8 +38,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         if missed_check {
             self.engine.count(Statistic::MissedCheck, 1);
         }
-        let ending = answer.map_or(Ending::Aborted, |_| Ending::Expired);
-        self.end(held, ending, missed_check)
+        let ending = match answer {
+            Ok(_) => Ending::Expired,
+            Err(panics) => {
+                self.engine.count_panic();
+                panics.discard();
+                Ending::Aborted
+            }
+        };
+        let deadline = self.reported_deadline(&held, ending);
+        let ended = held.end_in_place();
+        ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
+        let (Parked { op, keys, .. }, spent) = ended.take();
+        let slot = spent.detach();
+        (EndedPayload::new(op, ending), Unreclaimed { slot, keys })
     }
 
     /// Watches first: `free_counted` counts them as gone.
@@ -51,9 +63,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             all_keys.push(rest.keys);
             (rest.slot, watches)
         }));
-        // The operations' own keys last: their destructors may call the library, and find the whole batch reclaimed. (Those
-        // of the map's copies run as the entries go.)
-        all_keys.into_iter().for_each(|keys| self.drop_keys(keys));
+        // The operations' own keys last: their destructors may call the library, and find the whole batch reclaimed.
+        if std::mem::needs_drop::<Op::Key>() {
+            let _ = self.engine.guarded(|| drop(all_keys));
+        }
     }
 
     fn on_shutdown(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Option<EndedPayload<Op>> {

@@ -1,90 +1,227 @@
 //! Checks: examining the operations on a key, or behind a handle.
 //!
-//! A check finds the watchers of its key, and examines them one by one, with no lock held: it claims each, or leaves a
-//! mark if another thread holds it. The endings are collected, and delivered when all have been examined.
+//! Every check takes one course, [`Check::examine_all`], whether one operation watches the key or a million, and whether
+//! the key is named by a form of it, by its resolution, or not at all. For each watcher, one after the other:
 //!
-//! # Nested checks
+//! 1. The check claims the operation, or leaves a mark if another thread holds it.
+//! 2. It asks the operation whether it can complete.
+//! 3. If not, it releases the operation. A mark that came meanwhile keeps it from that: [`settle`](Inner::settle) acts
+//!    on the mark.
+//! 4. If so, it ends the operation: its address goes stale, it leaves the watch lists, it moves out of its slot, which is
+//!    freed, and joins the endings.
 //!
-//! A check that an operation's `try_complete` makes is a nested one. Its thread holds that operation, and cannot examine
-//! it meanwhile. So the check waits on the trampoline for the end of the outermost call, where the thread holds nothing.
-//! Checks of one key are merged.
+//! The endings are delivered when all watchers have been examined. No lock is held while user code runs.
 //!
-//! A nested check may examine operations that make it again. So as long as nested checks wait, each operation gets one
-//! nested check of each key. A second one is merged with the first if that still waits; it is ignored if the first was
-//! made, and a nested check examines the operation now. (A check that a completion makes is not nested: what it
-//! examines may check again.) So n operations that check their own key in every `try_complete` cost at most 2 n
-//! examinations.
-//!
-//! One exception: another thread has asked for the examination that makes the check, so there may be a new event. Then
-//! the check is deferred instead of ignored. (Were it nested, two threads could keep each other busy without end.)
+//! All of it is inside one guard against panics. User code that panics leaves what it has interrupted, the stage of one
+//! operation, in [`Check::interrupted`]; [`Check::recover`] finishes that, and the check goes on with the next watcher.
 
-use super::checked_key::{ByKey, ByNumber, Checked};
+use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
-use super::inner::Inner;
+use super::examine::Settled;
+use super::inner::{Inner, Parked};
 use crate::address::Address;
-use crate::engine::deliver::{Outbox, RunOn, deliver};
-use crate::examining::{Examination, Examinee, Examining};
+use crate::cell::slab::{Ended, Held};
+use crate::cell::state::{Mark, Unreleased};
+use crate::engine::deliver::{Outbox, RunOn};
+use crate::engine::handler::EndedPayload;
+use crate::examining::{Examining, Trigger};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
+use crate::panics::Panics;
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
-use crate::trampoline::{
-    Trampoline, drop_user_value, drop_user_values, is_in_nested_check, known_of_nested_checks,
-    queue_check,
-};
+use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{Peeked, ResolvedList};
-use crate::watch::{Copied, Found};
+use crate::watch::resolved::ResolvedWatchers;
+use crate::watch::watchers::{Copied, Found, Room, Watchers};
 use equivalent::Equivalent;
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use scopeguard::{ScopeGuard, guard};
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::hash::Hash;
-use std::ops::ControlFlow;
-use std::rc::Rc;
 
-/// A check in progress. When it is dropped, it counts the examinations in vain; then its [`Outbox`] is dropped, which
-/// delivers what has ended.
+/// A check in progress. When it is dropped, it counts the examinations in vain, and its [`Outbox`] delivers the endings
+/// that have not been delivered yet.
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Outbox<'a, Inner<Op, S>>,
-    bound: Bound,
+    bound: &'a Bound,
     /// Operations found satisfied; and those of them that use up the bound.
     completed: usize,
     counted: usize,
     in_vain: usize,
+    /// The bound is used up: no further operation is to be examined.
+    is_over: bool,
+    interrupted: Cell<Option<Interrupted<'a, Parked<Op>>>>,
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
-    /// Examines one operation, and breaks off the check where its bound ends. A completion uses that up only if it is
-    /// for the key that is checked: another one may have taken from another key. (An operation that another thread holds
-    /// does not count either: it may end otherwise.)
+/// The stage of an operation when user code panicked.
+enum Interrupted<'a, P> {
+    /// It was being examined.
+    Examination(Held<'a, P>),
+    /// It was satisfied, and being unwatched. Says whether that was for the key of the check.
+    Ending(Ended<'a, P>, bool),
+}
+
+impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     #[inline(always)]
-    fn examine(
-        &mut self,
-        address: Address,
-        checked: Option<&dyn Checked<Op::Key>>,
-    ) -> ControlFlow<()> {
-        let mut in_vain = false;
-        let ended = self.inner.examine(address, checked, || in_vain = true);
-        self.in_vain += usize::from(in_vain);
-        if let Some(ended) = ended {
-            self.completed += usize::from(ended.ending == Ending::Satisfied);
-            self.counted += usize::from(ended.for_its_key);
-            self.endings.push(ended);
+    fn new(
+        inner: &'a Arc<Inner<Op, S>>,
+        trampoline: &'a Trampoline,
+        run_on: RunOn,
+        bound: &'a Bound,
+    ) -> Self {
+        Self {
+            inner,
+            endings: Outbox::new(inner, trampoline, run_on),
+            bound,
+            completed: 0,
+            counted: 0,
+            in_vain: 0,
+            is_over: false,
+            interrupted: Cell::new(None),
         }
-        match self.counted >= self.bound.at_most || in_vain && self.bound.until_refused {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+    }
+
+    /// Runs `course` under the guard, again after each panic, until it comes to its end.
+    #[inline(always)]
+    fn guarded(&mut self, mut course: impl FnMut(&mut Self)) {
+        while Panics::contain(|| course(self)).is_none() {
+            self.recover();
+        }
+    }
+
+    /// Examines the watchers; delivers what has ended, if that is one operation.
+    #[inline(always)]
+    fn run(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
+        self.guarded(|check| {
+            check.examine_all(watchers, checked);
+            check.endings.deliver_only();
+        });
+    }
+
+    /// Examines the watchers, one after the other, until the check is over.
+    #[inline(always)]
+    fn examine_all(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
+        let mut has_ended = false;
+        while !self.is_over {
+            let Some(address) = watchers.next(has_ended) else {
+                break;
+            };
+            has_ended = false;
+            let engine = &self.inner.engine;
+            let slab = &engine.shard(address.shard()).slab;
+            let Some(held) = slab.claim_or_mark(address, Mark::Examine) else {
+                continue;
+            };
+            let interrupted = &self.interrupted;
+            let mut held = guard(held, |held| {
+                interrupted.set(Some(Interrupted::Examination(held)));
+            });
+            let answer = self.inner.examine(&mut held, Trigger::Check, |parked| {
+                let Parked { op, keys, .. } = parked;
+                checked.with_cause(keys, |cause| op.try_complete_for(cause))
+            });
+            let held = ScopeGuard::into_inner(held);
+            if answer {
+                self.end(held, checked.names_key());
+                has_ended = true;
+            } else {
+                match held.release(true) {
+                    Ok(_) => self.count_in_vain(),
+                    Err((held, unreleased)) => has_ended = self.settle(held, unreleased),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn count_in_vain(&mut self) {
+        self.in_vain += 1;
+        self.is_over = self.bound.until_refused;
+    }
+
+    /// Ends an operation that is satisfied: see [`Inner::end_and_reclaim`] for the order. A completion uses up the bound
+    /// only if it is `for_its_key`: another one may have taken from another key. (An operation that another thread holds
+    /// does not use it up either: it may end otherwise.)
+    #[inline(always)]
+    fn end(&mut self, held: Held<'a, Parked<Op>>, for_its_key: bool) {
+        let interrupted = &self.interrupted;
+        let ended = guard(held.end_in_place(), |ended| {
+            interrupted.set(Some(Interrupted::Ending(ended, for_its_key)));
+        });
+        let at = ended.address();
+        ended.with(|parked| {
+            self.inner
+                .observe_end(parked, Ending::Satisfied, false, None);
+            self.inner.unwatch(&parked.keys, at);
+        });
+        let (Parked { op, keys, .. }, spent) = ScopeGuard::into_inner(ended).take();
+        let engine = &self.inner.engine;
+        let shard = engine.shard(at.shard());
+        engine.free(shard, spent, Ending::Satisfied, keys.len());
+        // Before the keys are dropped: where a destructor of theirs panics, the operation gets its completion.
+        self.collect(EndedPayload::new(op, Ending::Satisfied), for_its_key);
+        drop(keys);
+    }
+
+    #[inline(always)]
+    fn collect(&mut self, ended: EndedPayload<Op>, for_its_key: bool) {
+        self.completed += usize::from(ended.ending == Ending::Satisfied);
+        self.counted += usize::from(for_its_key);
+        self.is_over = self.counted >= self.bound.at_most;
+        self.endings.push(ended);
+    }
+
+    /// Another thread has left a mark on an operation that this thread has examined. Returns whether it has ended.
+    #[cold]
+    #[inline(never)]
+    fn settle(&mut self, held: Held<'a, Parked<Op>>, unreleased: Unreleased) -> bool {
+        let (held, ending, underway) = match self.inner.settle(held, unreleased) {
+            Settled::Parked => {
+                self.count_in_vain();
+                return false;
+            }
+            Settled::End(held, ending, underway) => (held, ending, underway),
+            Settled::Panicked(held, panics) => {
+                self.inner.engine.count_panic();
+                panics.discard();
+                (held, Ending::Aborted, None)
+            }
+        };
+        let ended = self.inner.end_and_reclaim(held, ending);
+        // It answered another cause than this key.
+        self.collect(EndedPayload { underway, ..ended }, false);
+        true
+    }
+
+    /// User code has panicked: finishes what it has interrupted.
+    #[cold]
+    #[inline(never)]
+    fn recover(&mut self) {
+        let inner = self.inner;
+        inner.engine.count_panic();
+        match self.interrupted.take() {
+            Some(Interrupted::Examination(held)) => {
+                let ended = inner.end_and_reclaim(held, Ending::Aborted);
+                self.collect(ended, false);
+            }
+            Some(Interrupted::Ending(ended, for_its_key)) => {
+                let ended = inner.reclaim_ended(ended, Ending::Satisfied, None);
+                self.collect(ended, for_its_key);
+            }
+            // A completion, or a key that was dropped or looked up.
+            None => {}
         }
     }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
+    #[inline(always)]
     fn drop(&mut self) {
         if self.in_vain > 0 {
-            self.inner
-                .engine
-                .count(Statistic::VainExamination, self.in_vain);
+            let engine = &self.inner.engine;
+            engine.count(Statistic::VainExamination, self.in_vain);
         }
     }
 }
@@ -96,36 +233,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        let mut copied = Copied::default();
-        match self.watch.find(key, &mut copied) {
+        let mut room = Room::default();
+        match self.watch.find(key, &mut room) {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.queue_key_nested(key, bound),
-            // It has no rank, so every bound reaches it.
-            Some(Found::One(watcher)) => self.check_only_watcher(key, watcher),
-            Some(found) => self.check_found(key, (found, &copied), bound, RunOn::Caller, || ()),
+            Some(Found::Few(watchers)) => self.check_few(key, watchers, bound, RunOn::Caller),
+            Some(Found::Long) => self.check_long(key, bound, RunOn::Caller, || ()),
         }
     }
 
-    /// Checks one operation for `key`. Returns how many this completed.
-    #[inline(never)]
-    fn check_only_watcher<Q>(self: &Arc<Self>, key: &Q, watcher: Address) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
-        let trampoline = Trampoline::enter();
-        let checked = ByKey::new(key, &self.watch);
-        let in_vain = || self.engine.count(Statistic::VainExamination, 1);
-        let Some(ended) = self.examine(watcher, Some(&checked), in_vain) else {
-            return 0;
-        };
-        let satisfied = usize::from(ended.ending == Ending::Satisfied);
-        deliver(self, &trampoline, ended, RunOn::Caller);
-        satisfied
-    }
-
-    /// Makes a check that has waited; `pause` is called between slices. Not to be called inside a `try_complete`.
-    pub(crate) fn check_waiting(
+    /// Makes a check of a key that has waited; `pause` is called between slices of a long list. Not to be called inside a
+    /// `try_complete`.
+    pub(super) fn check_waiting(
         self: &Arc<Self>,
         what: &CheckTarget<Op::Key>,
         bound: &Bound,
@@ -134,123 +254,83 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) {
         match what {
             CheckTarget::Key(key) => {
-                let mut copied = Copied::default();
-                if let Some(found) = self.watch.find(&**key, &mut copied) {
-                    self.check_found(&**key, (found, &copied), bound, run_on, pause);
+                let mut room = Room::default();
+                match self.watch.find(&**key, &mut room) {
+                    None => {}
+                    Some(Found::Few(watchers)) => {
+                        self.check_few(&**key, watchers, bound, run_on);
+                    }
+                    Some(Found::Long) => {
+                        self.check_long(&**key, bound, run_on, pause);
+                    }
                 }
             }
             CheckTarget::Operation(address) => {
-                self.run_check(*bound, run_on, |check| _ = check.examine(*address, None));
+                self.run_check(&mut Copied::new(&[*address]), &NoKey, bound, run_on);
             }
         }
     }
 
-    #[cold]
-    fn queue_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
+    /// Checks the operations that were found on a short list. (None has a rank, so every bound reaches them.)
+    #[inline(never)]
+    fn check_few<Q>(
+        self: &Arc<Self>,
+        key: &Q,
+        watchers: &[Address],
+        bound: &Bound,
+        run_on: RunOn,
+    ) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        // A key that is not in the map is watched by no operation.
-        if let (Some(within), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.queue_nested(CheckTarget::key(key), *bound, within);
-        }
-        0
+        let checked = ByForm::new(key, &self.watch);
+        self.run_check(&mut Copied::new(watchers), &checked, bound, run_on)
     }
 
     #[inline(never)]
-    fn check_found<Q: Hash + Equivalent<Op::Key> + ?Sized>(
+    fn check_long<Q>(
         self: &Arc<Self>,
         key: &Q,
-        found: (Found, &Copied),
         bound: &Bound,
         run_on: RunOn,
         pause: impl FnMut(),
-    ) -> usize {
-        let checked = ByKey::new(key, &self.watch);
-        self.run_check(*bound, run_on, |check| {
-            let examine = |watcher| check.examine(watcher, Some(&checked));
-            self.watch.visit(key, found, *bound, examine, pause);
-        })
+    ) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        let checked = ByForm::new(key, &self.watch);
+        let mut watchers = self.watch.walk(key, *bound, pause);
+        self.run_check(&mut watchers, &checked, bound, run_on)
     }
 
-    /// Makes a check: `visit` examines the operations. Returns how many this completed. Their completions have run by
-    /// then, or were handed over.
+    /// Returns how many operations this completed. Their completions have run by then, or were handed over.
+    #[inline(always)]
     fn run_check(
         self: &Arc<Self>,
-        bound: Bound,
+        watchers: &mut impl Watchers,
+        checked: &impl Checked<Op::Key>,
+        bound: &Bound,
         run_on: RunOn,
-        visit: impl FnOnce(&mut Check<'_, Op, S>),
     ) -> usize {
         let trampoline = Trampoline::enter();
-        let mut check = Check {
-            inner: self,
-            endings: Outbox::new(self, &trampoline, run_on),
-            bound,
-            completed: 0,
-            counted: 0,
-            in_vain: 0,
-        };
-        visit(&mut check);
+        let mut check = Check::new(self, &trampoline, run_on, bound);
+        check.run(watchers, checked);
         check.completed
     }
 
-    /// Checks the operations on a resolved key, of which these were `seen` in its list.
+    /// Checks the operations on a resolved key, of which a look has shown at least one.
     #[inline(never)]
-    pub(crate) fn check_resolved(
+    pub(super) fn check_resolved(
         self: &Arc<Self>,
-        checked: ByNumber<'_, Op::Key>,
-        list: &ResolvedList<Op::Key>,
-        seen: Peeked,
+        checked: &ByNumber<'_, Op::Key>,
+        mut watchers: ResolvedWatchers<'_, Op::Key>,
         bound: &Bound,
     ) -> usize {
         if let Some(within) = Examining::current() {
             self.queue_nested(CheckTarget::key(checked.key.clone()), *bound, within);
             return 0;
         }
-        self.run_check(*bound, RunOn::Caller, |check| {
-            let mut examine = |watcher| check.examine(watcher, Some(&checked));
-            match seen.only() {
-                // It has no rank, so every bound reaches it, and there is nothing to break off.
-                Some(watcher) => _ = examine(watcher),
-                None => list.visit(*bound, examine),
-            }
-        })
-    }
-
-    /// Checks a resolved key in whose list a load has shown one watcher, `only`.
-    ///
-    /// ORDERING: a parker whose watch this check does not see must see the event. For that, the last look of the check at
-    /// the word has to be a read-modify-write, or to follow one. Ending `only` was one (or took the list's lock): a load is
-    /// enough after it. If `only` was not ended, or is still there because a key has panicked, the second look is one.
-    #[inline(never)]
-    pub(crate) fn check_resolved_one(
-        self: &Arc<Self>,
-        checked: ByNumber<'_, Op::Key>,
-        list: &ResolvedList<Op::Key>,
-        only: Address,
-    ) -> usize {
-        if Examining::current().is_some() {
-            return self.check_resolved(checked, list, list.peek_published(), &Bound::all());
-        }
-        let trampoline = Trampoline::enter();
-        let in_vain = || self.engine.count(Statistic::VainExamination, 1);
-        if let Some(ended) = self.examine(only, Some(&checked), in_vain) {
-            let satisfied = usize::from(ended.ending == Ending::Satisfied);
-            // Before `on_complete`, which may park others: they are not for this check.
-            if list.peek().is_empty() {
-                deliver(self, &trampoline, ended, RunOn::Caller);
-                return satisfied;
-            }
-            let others = list.peek_published();
-            let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
-            endings.push(ended);
-            return satisfied + self.check_resolved(checked, list, others, &Bound::all());
-        }
-        let others = list.peek_published();
-        match others.is_empty() || others.only() == Some(only) {
-            true => 0,
-            false => self.check_resolved(checked, list, others, &Bound::all()),
-        }
+        self.run_check(&mut watchers, checked, bound, RunOn::Caller)
     }
 
     /// Checks several keys of one event, and examines each operation once. Returns how many this completed.
@@ -262,89 +342,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             keys.for_each(|key| _ = self.check_key(key, &Bound::all()));
             return 0;
         }
+        let trampoline = Trampoline::enter();
+        // Of all keys: the completions run when the last key has been checked.
+        let mut check = Check::new(self, &trampoline, RunOn::Caller, const { &Bound::all() });
         let mut examined = HashSet::new();
-        self.run_check(Bound::all(), RunOn::Caller, |check| {
-            for key in keys {
-                self.watch.visit_all(key, |watcher| {
-                    if examined.insert(watcher) {
-                        // No bound is set that could break it off.
-                        let _ = check.examine(watcher, None);
-                    }
-                });
-            }
-        })
+        for key in keys {
+            let mut fresh = Vec::new();
+            self.watch.visit_all(key, |watcher| {
+                if examined.insert(watcher) {
+                    fresh.push(watcher);
+                }
+            });
+            let mut fresh = Copied::new(&fresh);
+            check.guarded(|check| check.examine_all(&mut fresh, &NoKey));
+        }
+        check.completed
     }
 
     /// Checks one operation for the caller that has its handle.
-    pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
+    pub(super) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         if let Some(within) = Examining::current() {
             self.queue_nested(CheckTarget::Operation(address), Bound::all(), within);
             return false;
         }
-        let examine = |check: &mut Check<'_, Op, S>| _ = check.examine(address, None);
-        self.run_check(Bound::all(), RunOn::Caller, examine) == 1
-    }
-}
-
-/// What is known of the nested checks of one purgatory on one thread.
-struct Nested<Op: DelayedOperation, S: KeyHasher> {
-    inner: Arc<Inner<Op, S>>,
-    checks: RefCell<HashMap<CheckTarget<Op::Key>, NestedCheck, S>>,
-}
-
-#[derive(Default)]
-struct NestedCheck {
-    /// How far it goes, if it waits.
-    waiting: Rc<Cell<Option<Bound>>>,
-    /// Operations that have caused it.
-    made_by: HashSet<Examinee>,
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Drop for Nested<Op, S> {
-    fn drop(&mut self) {
-        drop_user_values(self.checks.get_mut().drain().map(|(check, _)| check));
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Has `what` checked when the outermost call of this thread is about to return. It is made within an examination.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn queue_nested(
-        self: &Arc<Self>,
-        what: CheckTarget<Op::Key>,
-        bound: Bound,
-        within: Examination,
-    ) {
-        let nested = known_of_nested_checks(
-            |nested: &Nested<Op, S>| Arc::ptr_eq(&nested.inner, self),
-            || Nested {
-                inner: self.clone(),
-                checks: RefCell::new(HashMap::with_hasher(self.hasher.clone())),
-            },
-        );
-        // The thread is ending: it has no place for checks any more.
-        let Some(nested) = nested else {
-            return self.defer(what, bound);
-        };
-        let mut checks = nested.checks.borrow_mut();
-        let check = checks.entry(what.clone()).or_default();
-        let examinee = within.examinee();
-        let first = examinee == Examining::UNPARKED || check.made_by.insert(examinee);
-        if let Some(waiting) = check.waiting.get() {
-            check.waiting.set(Some(waiting.merge(bound)));
-        } else if first || !is_in_nested_check() {
-            check.waiting.set(Some(bound));
-            let (inner, waiting) = (self.clone(), check.waiting.clone());
-            return queue_check(Box::new(move || {
-                let bound = waiting.take().unwrap_or(Bound::all());
-                inner.check_waiting(&what, &bound, RunOn::Caller, || ());
-            }));
-        } else if within.is_for_a_mark() {
-            drop(checks);
-            return self.defer(what, bound);
-        }
-        drop(checks);
-        drop_user_value(what);
+        let bound = const { &Bound::all() };
+        self.run_check(&mut Copied::new(&[address]), &NoKey, bound, RunOn::Caller) == 1
     }
 }

@@ -1,9 +1,8 @@
 //! The key that a check is of, for the operations that ask for it by their cause.
-//!
-//! [`Checked`] is the key as the caller of the check has named it. The cause finds it among the keys of the operation.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
+use crate::operation::Cause;
 use crate::sync::Arc;
 use crate::watch::resolved::ListNumber;
 use crate::watch::{Target, WatchMap};
@@ -11,21 +10,39 @@ use equivalent::Equivalent;
 use std::cell::OnceCell;
 use std::hash::Hash;
 
-/// A key that is checked.
+/// For what a check examines operations: a key as its caller has named it, or none.
 pub(crate) trait Checked<K> {
-    /// The key among those of an operation.
-    fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K>;
+    /// Passes the cause to `examine`; it finds the key among the `keys` of the operation that is examined.
+    fn with_cause<R>(&self, keys: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R;
+
+    /// Whether the cause names a key.
+    fn names_key(&self) -> bool {
+        true
+    }
+}
+
+/// A check of several keys as one event, or of an operation by its handle.
+pub(crate) struct NoKey;
+
+impl<K> Checked<K> for NoKey {
+    fn with_cause<R>(&self, _: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R {
+        examine(Cause::OTHER)
+    }
+
+    fn names_key(&self) -> bool {
+        false
+    }
 }
 
 /// Checked by a form of the key that the caller has.
-pub(crate) struct ByKey<'q, Q: ?Sized, K, S> {
+pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
     /// The key itself, once an operation that watches it by number has asked.
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 
-impl<'q, Q: ?Sized, K, S> ByKey<'q, Q, K, S> {
+impl<'q, Q: ?Sized, K, S> ByForm<'q, Q, K, S> {
     #[inline(always)]
     pub(crate) fn new(key: &'q Q, watch: &'q WatchMap<K, S>) -> Self {
         Self {
@@ -36,7 +53,19 @@ impl<'q, Q: ?Sized, K, S> ByKey<'q, Q, K, S> {
     }
 }
 
-impl<Q, K, S> Checked<K> for ByKey<'_, Q, K, S>
+impl<Q, K, S> Checked<K> for ByForm<'_, Q, K, S>
+where
+    Q: Hash + Equivalent<K> + ?Sized,
+    K: Eq + Hash + Clone + 'static,
+    S: KeyHasher,
+{
+    #[inline(always)]
+    fn with_cause<R>(&self, keys: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R {
+        examine(Cause::of_key(&|| self.find_in(keys)))
+    }
+}
+
+impl<Q, K, S> ByForm<'_, Q, K, S>
 where
     Q: Hash + Equivalent<K> + ?Sized,
     K: Eq + Hash + Clone + 'static,
@@ -68,14 +97,18 @@ pub(crate) struct ByNumber<'q, K> {
 }
 
 impl<K: Eq> Checked<K> for ByNumber<'_, K> {
-    fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K> {
-        let found = keys.find(|target| match target {
-            Target::Key(key) => *key == self.key,
-            Target::Resolved(number) => *number == self.number,
-        });
-        match found? {
-            Target::Key(key) => Some(key),
-            Target::Resolved(_) => Some(self.key),
-        }
+    #[inline(always)]
+    fn with_cause<R>(&self, keys: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R {
+        let find = || {
+            let found = keys.find(|target| match target {
+                Target::Key(key) => *key == self.key,
+                Target::Resolved(number) => *number == self.number,
+            });
+            match found? {
+                Target::Key(key) => Some(key),
+                Target::Resolved(_) => Some(self.key),
+            }
+        };
+        examine(Cause::of_key(&find))
     }
 }

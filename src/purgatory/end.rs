@@ -1,36 +1,22 @@
-//! Examining an operation, and ending it: because it is satisfied, forced or cancelled.
+//! Ending an operation that this thread holds, whatever the reason; and the calls that end operations without an
+//! examination: force and cancel.
 
-use super::checked_key::Checked;
-use super::deferred::CheckTarget;
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
 use super::keys::Keys;
-#[cfg(debug_assertions)]
-use super::stuck::NotedCall;
 use crate::address::Address;
-use crate::cell::slab::Held;
-use crate::cell::state::{Mark, Unreleased};
-use crate::engine::UserPanic;
+use crate::cell::slab::{Ended, Held};
+use crate::cell::state::Mark;
 use crate::engine::deliver::{Outbox, RunOn, deliver};
 use crate::engine::handler::EndedPayload;
-use crate::examining::{Examinee, Examining, Trigger};
 use crate::hash::KeyHasher;
-use crate::operation::{Cause, Completion, DelayedOperation};
+use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
-use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Trampoline, drop_user_value};
-use crate::watch::Target;
-use crate::watch::bound::{Bound, Order};
+use crate::sync::Arc;
+use crate::time::Timestamp;
+use crate::trampoline::Trampoline;
 use crate::watch::sweep::Sweep;
 use equivalent::Equivalent;
 use std::hash::Hash;
-
-/// What became of an examined operation.
-pub(crate) enum Examined<Op> {
-    /// This thread has released it at this address: then it was parked.
-    Parked(Address),
-    /// This thread has ended it.
-    Ended(EndedPayload<Op>),
-}
 
 impl Ending {
     /// What the operation is told. (After a panic, nothing.)
@@ -45,249 +31,111 @@ impl Ending {
     }
 }
 
-impl From<Mark> for Ending {
-    fn from(mark: Mark) -> Self {
-        match mark {
-            Mark::Examine => unreachable!("an examination ends nothing by itself"),
-            Mark::Force => Self::Forced,
-            Mark::Cancel => Self::Cancelled,
-            Mark::Expire => Self::Expired,
-            Mark::ShutDown => Self::ShutDown,
-        }
-    }
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// While the result exists, this thread is inside the `try_complete` of an operation.
-    pub(super) fn enter_try_complete(
-        &self,
-        of: Examinee,
-        trigger: Trigger,
-    ) -> impl Sized + use<Op, S> {
-        let examining = Examining::enter(of, trigger);
-        #[cfg(debug_assertions)]
-        let examining = (
-            NotedCall::begin::<Op, Op::Key>(&self.engine.name),
-            examining,
-        );
-        examining
-    }
-
-    /// Examines one operation for the key that is `checked`; for no key in particular if there is none. Returns it if
-    /// this has ended it. If another thread holds it, that one will examine it again. If it was examined and stays
-    /// parked, this calls `in_vain`.
-    #[inline(always)]
-    pub(crate) fn examine(
-        self: &Arc<Self>,
-        address: Address,
-        checked: Option<&dyn Checked<Op::Key>>,
-        in_vain: impl FnOnce(),
-    ) -> Option<EndedPayload<Op>> {
-        let mut held = self.engine.claim_or_mark(address, Mark::Examine)?;
-        let inside = self.enter_try_complete(held.examinee(), Trigger::Check);
-        let try_complete = |parked: &mut Parked<Op>| {
-            let Parked { op, keys, .. } = parked;
-            match checked {
-                Some(checked) => op.try_complete_for(Cause::of_key(&|| checked.find_in(keys))),
-                None => op.try_complete_for(Cause::OTHER),
-            }
-        };
-        let answer = self.engine.guarded(|| held.with(try_complete));
-        drop(inside);
-        let for_its_key = checked.is_some() && matches!(answer, Ok(true));
-        match self.release_or_end(held, answer) {
-            Examined::Ended(mut ended) => {
-                ended.for_its_key = for_its_key;
-                Some(ended)
-            }
-            Examined::Parked(_) => {
-                in_vain();
-                None
-            }
-        }
-    }
-
-    /// Examines an operation that this thread holds, for a reason that names no key: another thread has left a mark, or
-    /// the deadline has passed.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn examine_without_key(
-        &self,
-        held: &mut Held<'_, Parked<Op>>,
-        cause: Cause<'_, Op::Key>,
-        trigger: Trigger,
-    ) -> Result<bool, UserPanic> {
-        let _inside = self.enter_try_complete(held.examinee(), trigger);
-        let try_complete = |parked: &mut Parked<Op>| parked.op.try_complete_for(cause);
-        self.engine.guarded(|| held.with(try_complete))
-    }
-
-    /// Hands a held operation that is being forced its change, if one was left for it.
-    #[cold]
-    pub(crate) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
-        if let Some(change) = self.changes.take(held.address()) {
-            let _examining = Examining::enter(held.examinee(), Trigger::Check);
-            // A panic is counted, and the operation ends all the same.
-            let engine = &self.engine;
-            let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
-            let _ = engine.guarded(|| drop_user_value(change));
-        }
-    }
-
-    /// Acts on the operation's answer: releases the operation, examines it again as often as marks ask for that, up to
-    /// `MAX_EXAMINATIONS`, or ends it.
-    #[inline(always)]
-    pub(crate) fn release_or_end(
-        self: &Arc<Self>,
-        mut held: Held<'_, Parked<Op>>,
-        mut answer: Result<bool, UserPanic>,
-    ) -> Examined<Op> {
-        let (mut examinations, mut underway) = (0, None);
-        let ending = loop {
-            match answer {
-                Ok(true) => break Ending::Satisfied,
-                Ok(false) => {}
-                Err(UserPanic) => break Ending::Aborted,
-            }
-            examinations += 1;
-            let address = held.address();
-            // A holder that other threads keep asking for another examination leaves that to the thread that drives the
-            // timer: its own thread has other things to do.
-            match held.release(examinations < MAX_EXAMINATIONS) {
-                Ok(unexamined) => {
-                    if unexamined {
-                        self.defer(CheckTarget::Operation(address), Bound::all());
-                    }
-                    return Examined::Parked(address);
-                }
-                Err((again, Unreleased::Examine)) => {
-                    held = again;
-                    answer = self.examine_without_key(&mut held, Cause::OTHER, Trigger::Mark);
-                }
-                Err((marked, Unreleased::End { mark, unexamined })) => {
-                    held = marked;
-                    // From here on a drain or a shutdown waits until the completion is handed over or has run (`Underway`).
-                    if matches!(mark, Mark::Expire | Mark::ShutDown) {
-                        underway = Some(self.engine.underway.begin());
-                    }
-                    // The event may have been reported before the ending.
-                    let examine =
-                        || self.examine_without_key(&mut held, Cause::OTHER, Trigger::Mark);
-                    let ending = match unexamined.then(examine) {
-                        Some(Ok(true)) => Ending::Satisfied,
-                        Some(Err(UserPanic)) => Ending::Aborted,
-                        Some(Ok(false)) | None => mark.into(),
-                    };
-                    if ending == Ending::Forced {
-                        self.apply_change(&mut held);
-                    }
-                    break ending;
-                }
-            }
-        };
-        let ended = self.end_and_reclaim(held, ending);
-        Examined::Ended(EndedPayload { underway, ..ended })
-    }
-
     /// Ends an operation. The order matters:
     ///
-    /// 1. The operation moves out, and every address of it goes stale: no other thread can end it.
+    /// 1. Every address of the operation goes stale ([`Held::end_in_place`]): no other thread can end it.
     /// 2. It leaves the watch lists, before its ending is counted: at a quiescent moment (see `Count`) there is no watch of
-    ///    what has ended. (The destructor of the map's copy of a key may run here.)
-    /// 3. The slot and the timer are freed, and the ending is counted.
+    ///    what has ended.
+    /// 3. It moves out of its slot, the slot and the timer are freed, and the ending is counted.
     ///
-    /// (An expiry counts the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)
-    #[inline(always)]
-    pub(crate) fn end_and_reclaim(
+    /// (A check takes the same steps in [`Check`](super::check::Check), under a guard that it has anyway. An expiry
+    /// counts the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)
+    pub(super) fn end_and_reclaim(
         &self,
         held: Held<'_, Parked<Op>>,
         ending: Ending,
     ) -> EndedPayload<Op> {
-        let (ended, rest) = self.end(held, ending, false);
-        self.unwatch(&rest.keys, rest.slot.address());
-        self.engine.free(rest.slot, ending, rest.keys.len());
-        self.drop_keys(rest.keys);
-        ended
+        let deadline = self.reported_deadline(&held, ending);
+        self.reclaim_ended(held.end_in_place(), ending, deadline)
     }
 
-    /// Drops keys that are not watched, or not any more. A destructor that panics costs the operation neither its
-    /// completion nor its way back.
-    pub(crate) fn drop_keys(&self, keys: Keys<Op::Key>) {
-        if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.engine.guarded(|| keys.drop_each());
-        }
-    }
-
-    /// THE one ending of a parked operation, whatever the reason: step 1 of [`end_and_reclaim`](Self::end_and_reclaim).
-    /// The caller makes the others.
-    #[inline(always)]
-    pub(crate) fn end(
+    /// Steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim). Contains panics of keys.
+    pub(super) fn reclaim_ended(
         &self,
-        held: Held<'_, Parked<Op>>,
+        ended: Ended<'_, Parked<Op>>,
         ending: Ending,
-        missed_check: bool,
-    ) -> (EndedPayload<Op>, Unreclaimed<Op::Key>) {
+        deadline: Option<Timestamp>,
+    ) -> EndedPayload<Op> {
+        let at = ended.address();
+        ended.with(|parked| {
+            self.observe_end(parked, ending, false, deadline);
+            if self.engine.guarded(|| self.unwatch(&parked.keys, at)).is_err() {
+                self.unwatch_one_by_one(&parked.keys, at);
+            }
+        });
+        let (Parked { op, keys, .. }, spent) = ended.take();
+        let shard = self.engine.shard(at.shard());
+        self.engine.free(shard, spent, ending, keys.len());
+        if std::mem::needs_drop::<Op::Key>() {
+            let _ = self.engine.guarded(|| drop(keys));
+        }
+        EndedPayload::new(op, ending)
+    }
+
+    /// The deadline, if the report of this ending needs it: read before the ending makes the address stale.
+    pub(super) fn reported_deadline(
+        &self,
+        held: &Held<'_, Parked<Op>>,
+        ending: Ending,
+    ) -> Option<Timestamp> {
         let engine = &self.engine;
         let wanted = engine.observe(|observer| observer.wants_deadline(ending));
-        let deadline = wanted.then(|| engine.deadline(held.address())).flatten();
-        let (Parked { op, keys, span }, slot) = held.end();
-        let watches = keys.len();
-        engine.observe(|observer| {
-            let now = || engine.clock.now();
-            observer.ended(span, ending, missed_check, watches, deadline, now);
-        });
-        (EndedPayload::new(op, ending), Unreclaimed { slot, keys })
+        wanted.then(|| engine.deadline(held.address())).flatten()
     }
 
-    /// Takes an operation that has ended off the lists of its keys.
+    /// Tells the user's recorder and subscriber of an ending.
     #[inline(always)]
-    fn unwatch(&self, keys: &Keys<Op::Key>, watcher: Address) {
-        self.for_each_watch(
-            keys,
+    pub(super) fn observe_end(
+        &self,
+        parked: &Parked<Op>,
+        ending: Ending,
+        missed_check: bool,
+        deadline: Option<Timestamp>,
+    ) {
+        let engine = &self.engine;
+        engine.observe(|observer| {
+            let watches = parked.keys.len();
+            let now = || engine.clock.now();
+            observer.ended(&parked.span, ending, missed_check, watches, deadline, now);
+        });
+    }
+
+    /// Takes an operation that has ended off the lists of its keys. A panic of a key leaves dead watches.
+    #[inline(always)]
+    pub(super) fn unwatch(&self, keys: &Keys<Op::Key>, at: Address) {
+        let watch = &self.watch;
+        keys.for_each(
             #[inline(always)]
-            |target, order| self.watch.remove(target, order, watcher),
+            move |target, order| watch.remove(target, order, at),
         );
     }
 
+    /// [Unwatches](Self::unwatch) an operation of which a key has panicked, so that only the watch of that key stays. To
+    /// remove a watch a second time does nothing.
+    #[cold]
+    #[inline(never)]
+    fn unwatch_one_by_one(&self, keys: &Keys<Op::Key>, at: Address) {
+        keys.for_each(|target, order| {
+            let _ = self.engine.guarded(|| self.watch.remove(target, order, at));
+        });
+    }
+
     /// Takes several operations off the lists of their keys, list by list.
-    pub(crate) fn unwatch_all(&self, batch: &[Unreclaimed<Op::Key>]) {
-        if let [rest] = batch {
-            return self.unwatch(&rest.keys, rest.slot.address());
-        }
+    pub(super) fn unwatch_all(&self, batch: &[Unreclaimed<Op::Key>]) {
         let watches = batch.iter().map(|rest| rest.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
         for rest in batch {
-            self.for_each_watch(&rest.keys, |target, order| {
-                sweep.add(target, order, rest.slot.address());
+            // A key that panics leaves dead watches of this operation.
+            let _ = self.engine.guarded(|| {
+                rest.keys.for_each(|target, order| {
+                    sweep.add(target, order, rest.slot.address());
+                });
             });
         }
         sweep.sort();
         while !sweep.is_done() {
-            // `Eq` or the destructor of a key may panic.
             let _ = self.engine.guarded(|| sweep.step());
-        }
-    }
-
-    /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead watch, and the others
-    /// follow.
-    #[inline(always)]
-    pub(super) fn for_each_watch<'k>(
-        &self,
-        keys: &'k Keys<Op::Key>,
-        mut each: impl FnMut(Target<&'k Op::Key>, Order<'k>),
-    ) {
-        let mut next = 0;
-        while next < keys.len() {
-            let _ = self.engine.guarded(|| {
-                keys.for_each(
-                    next,
-                    #[inline(always)]
-                    |target, order| {
-                        next += 1;
-                        each(target, order);
-                    },
-                );
-            });
         }
     }
 

@@ -1,6 +1,5 @@
 //! The keys that one operation watches.
 
-use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::Target;
 use crate::watch::bound::{Order, Rank, Ticket};
 use crate::watch::resolved::ListNumber;
@@ -52,20 +51,6 @@ impl<K> Keys<K> {
         Self::Mixed(Box::new(watches.collect()))
     }
 
-    /// Drops them one by one: see [`drop_user_values`].
-    pub(crate) fn drop_each(self)
-    where
-        K: 'static,
-    {
-        match self {
-            Self::Resolved(..) => {}
-            Self::One(key, _) => drop_user_value(key),
-            Self::Two(keys, _) => drop_user_values(keys.keys),
-            Self::Three(keys, _) => drop_user_values(keys.keys),
-            Self::Mixed(watches) => drop_user_values(*watches),
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -82,33 +67,36 @@ impl<K> Keys<K> {
         mut is_it: impl FnMut(&Target<&'k K>) -> bool,
     ) -> Option<Target<&'k K>> {
         let mut found = None;
-        self.for_each(0, |target, _| {
-            if found.is_none() && is_it(&target) {
+        self.all(|target, _| {
+            if is_it(&target) {
                 found = Some(target);
             }
+            found.is_none()
         });
         found
     }
 
-    /// Calls `each` for all of them but the first `skipped`. A closure that is marked `inline(always)` becomes part of the
-    /// loop over plain keys.
+    /// Calls `each` for all of them. A closure that is marked `inline(always)` becomes part of the loop over plain keys.
     #[inline(always)]
-    pub(crate) fn for_each<'k>(
-        &'k self,
-        skipped: usize,
-        mut each: impl FnMut(Target<&'k K>, Order<'k>),
-    ) {
+    pub(crate) fn for_each<'k>(&'k self, mut each: impl FnMut(Target<&'k K>, Order<'k>)) {
+        self.all(
+            #[inline(always)]
+            move |target, order| {
+                each(target, order);
+                true
+            },
+        );
+    }
+
+    /// Calls `each` for all of them, as long as it says yes. Returns whether it always did.
+    #[inline(always)]
+    pub(crate) fn all<'k>(&'k self, mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool) -> bool {
         match self {
-            Self::One(key, ticket) if skipped == 0 => {
-                each(Target::Key(key), Order::Arrived(ticket))
-            }
-            Self::Resolved(number, ticket) if skipped == 0 => {
-                each(Target::Resolved(*number), Order::Arrived(ticket));
-            }
-            Self::One(..) | Self::Resolved(..) => {}
-            Self::Two(keys, _) => for_each_key(keys, skipped, &mut each),
-            Self::Three(keys, _) => for_each_key(keys, skipped, &mut each),
-            Self::Mixed(watches) => for_each_watch(watches, skipped, each),
+            Self::One(key, ticket) => each(Target::Key(key), Order::Arrived(ticket)),
+            Self::Resolved(number, ticket) => each(Target::Resolved(*number), Order::Arrived(ticket)),
+            Self::Two(keys, _) => all_plain(keys, each),
+            Self::Three(keys, _) => all_plain(keys, each),
+            Self::Mixed(watches) => all_mixed(watches, each),
         }
     }
 }
@@ -122,31 +110,29 @@ impl<K, const N: usize> PlainKeys<K, N> {
 }
 
 #[inline(never)]
-fn for_each_key<'k, K, const N: usize>(
+fn all_plain<'k, K, const N: usize>(
     keys: &'k PlainKeys<K, N>,
-    skipped: usize,
-    each: &mut impl FnMut(Target<&'k K>, Order<'k>),
-) {
-    let mut place = skipped;
-    while place < N {
-        each(
-            Target::Key(&keys.keys[place]),
-            Order::Arrived(&keys.tickets[place]),
-        );
-        place += 1;
+    // By value: what it has captured stays in registers, although the loop has atomic instructions.
+    mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool,
+) -> bool {
+    for place in 0..N {
+        let order = Order::Arrived(&keys.tickets[place]);
+        if !each(Target::Key(&keys.keys[place]), order) {
+            return false;
+        }
     }
+    true
 }
 
 #[inline(never)]
-fn for_each_watch<'k, K>(
+fn all_mixed<'k, K>(
     watches: &'k [Watched<K>],
-    skipped: usize,
-    mut each: impl FnMut(Target<&'k K>, Order<'k>),
-) {
-    for watched in watches.get(skipped..).unwrap_or_default() {
+    mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool,
+) -> bool {
+    watches.iter().all(|watched| {
         let order = Order::new(watched.rank, &watched.ticket);
-        each(watched.target.as_ref(), order);
-    }
+        each(watched.target.as_ref(), order)
+    })
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,21 +1,25 @@
 //! Parking an operation.
 //!
 //! 0. Its keys are collected, each once.
-//! 1. It is examined once on the stack: an operation that can complete at once never parks. (Before that, it is rejected
-//!    if a key has panicked, it is nested too deep, a drain or a shutdown has begun, or there are no keys.)
+//! 1. It is examined once on the stack: an operation that can complete at once never parks. Before that, it is rejected
+//!    if it is nested too deep, a drain or a shutdown has begun, or there are no keys.
 //! 2. It gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer shard it
 //!    gets a slot and a timer. This thread is its holder from the first moment. An earlier deadline is announced.
 //! 3. Its keys are watched. A thread that checks one of them now finds it held and leaves a mark.
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
-//! 5. It is released, which fails while there is a mark (`release_or_end` acts on it).
+//! 5. It is released, which fails while there is a mark: `settle` acts on it.
+//!
+//! There is no guard against panics: one of the caller's own code unwinds to the caller. From step 2 to step 5 a drop
+//! guard, which costs nothing unless it unwinds, takes the park back.
 
 use super::collect::Watch;
-use super::end::Examined;
+use super::examine::Settled;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
+use crate::address::Address;
 use crate::cell::slab::Held;
-use crate::engine::UserPanic;
+use crate::cell::state::Unreleased;
 use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::error::{RejectReason, Rejected};
@@ -26,6 +30,7 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::trampoline::{NestedPark, Trampoline, drop_user_value};
+use scopeguard::{ScopeGuard, guard};
 
 /// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
@@ -69,32 +74,41 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 }
 
+/// What has become of an operation that is being parked.
+enum Parking<Op> {
+    /// It is parked at this address.
+    Parked(Address),
+    /// It has ended.
+    Ended(EndedPayload<Op>),
+}
+
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op` on `keys`.
+    ///
+    /// User code that panics in here unwinds to the caller, whose own code it is. What was done by then is taken back: see
+    /// [`unpark`](Self::unpark).
     #[inline(always)]
     pub(crate) fn park<'a>(
         self: &Arc<Self>,
         op: Op,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        // It runs the caller's iterator, and compares keys. Where that panics, the operation goes back.
-        let keys = self.engine.guarded(|| self.collect(keys));
+        let keys = self.collect(keys);
         let trampoline = Trampoline::enter();
         let span = self.engine.observe(Observer::arrived);
-        let parked = match keys {
-            Err(UserPanic) => Err(Rejected::new(RejectReason::Panicked, op)),
-            Ok(keys) if trampoline.is_outermost() => self.park_or_complete(op, keys, &span),
-            Ok(keys) => match NestedPark::enter() {
+        let parked = match trampoline.is_outermost() {
+            true => self.park_or_complete(op, keys, &span),
+            false => match NestedPark::enter() {
                 Some(_nested) => self.park_or_complete(op, keys, &span),
-                None => Err(self.reject(RejectReason::Nested, op, keys)),
+                None => Err(Rejected::new(RejectReason::Nested, op)),
             },
         };
         match parked {
-            Ok(Examined::Parked(address)) => {
+            Ok(Parking::Parked(address)) => {
                 self.engine.leave(trampoline);
                 Ok(Admission::Parked(Handle::new(self, address)))
             }
-            Ok(Examined::Ended(ended)) => {
+            Ok(Parking::Ended(ended)) => {
                 deliver(self, &trampoline, ended, RunOn::Caller);
                 self.engine.leave(trampoline);
                 Ok(Admission::Ended)
@@ -115,36 +129,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         mut op: Op,
         keys: Option<Keys<Op::Key>>,
         span: &OperationSpan,
-    ) -> Result<Examined<Op>, Rejected<Op>> {
+    ) -> Result<Parking<Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.phase.reject_reason() {
-            return Err(self.reject(reason, op, keys));
+            return Err(Rejected::new(reason, op));
         }
         let Some(keys) = keys else {
             return Err(Rejected::new(RejectReason::NoKeys, op));
         };
-        // The first examination, and the clock: user code that may panic before anything is done. A check that any of it
-        // makes is a nested one.
-        let examined = self.engine.guarded(|| {
-            let _inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
-            if op.try_complete_for(Cause::PARKING) {
-                return None;
-            }
-            Some(self.engine.timing(op.arrival(), op.timeout()))
-        });
-        let timing = match examined {
-            Ok(Some(timing)) => timing,
-            Ok(None) => {
-                self.engine.count(Statistic::CompletedAtOnce, 1);
-                self.engine
-                    .observe(|observer| observer.completed_at_once(span));
-                self.drop_keys(keys);
-                return Ok(Examined::Ended(EndedPayload {
-                    has_permit: false,
-                    ..EndedPayload::new(op, Ending::Satisfied)
-                }));
-            }
-            Err(UserPanic) => return Err(self.reject(RejectReason::Panicked, op, Some(keys))),
-        };
+        // The first examination, and the clock. A check that any of this user code makes is a nested one.
+        let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
+        if op.try_complete_for(Cause::PARKING) {
+            drop(inside);
+            return Ok(self.complete_at_once(op, span));
+        }
+        let timing = self.engine.timing(op.arrival(), op.timeout());
+        drop(inside);
         let watches = keys.len();
         let parked = Parked {
             op,
@@ -158,64 +157,97 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     .observe(|observer| observer.parked(span, watches));
                 self.register(held)
             }
-            Err(rejected) => Err(rejected.map(|Parked { op, keys, .. }| {
-                self.drop_keys(keys);
-                op
-            })),
+            Err(rejected) => Err(rejected.map(|parked| parked.op)),
         }
     }
 
     #[cold]
-    fn reject(&self, reason: RejectReason, op: Op, keys: Option<Keys<Op::Key>>) -> Rejected<Op> {
-        keys.into_iter().for_each(|keys| self.drop_keys(keys));
-        Rejected::new(reason, op)
+    fn complete_at_once(&self, op: Op, span: &OperationSpan) -> Parking<Op> {
+        self.engine.count(Statistic::CompletedAtOnce, 1);
+        self.engine
+            .observe(|observer| observer.completed_at_once(span));
+        Parking::Ended(EndedPayload {
+            has_permit: false,
+            ..EndedPayload::new(op, Ending::Satisfied)
+        })
     }
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
     fn register(
         self: &Arc<Self>,
-        mut held: Held<'_, Parked<Op>>,
-    ) -> Result<Examined<Op>, Rejected<Op>> {
+        held: Held<'_, Parked<Op>>,
+    ) -> Result<Parking<Op>, Rejected<Op>> {
         let address = held.address();
-        let mut full = false;
-        let examinee = held.examinee();
-        let answer = self.engine.guarded(|| {
-            held.with(|parked| {
-                parked.keys.for_each(
-                    0,
-                    #[inline(always)]
-                    |target, order| {
-                        // What comes after a full list is not watched.
-                        if full {
-                            return;
-                        }
-                        let (added, spare) = self.watch.add(target, order, address);
-                        full = !added;
-                        drop_user_value(spare);
-                    },
-                );
-                let _inside = self.enter_try_complete(examinee, Trigger::Check);
-                !full && parked.op.try_complete_for(Cause::PARKING)
-            })
+        // Until it is released: where user code panics, the park is taken back.
+        let mut held = guard(held, |held| self.unpark(held));
+        if !held.with(|parked| self.watch_keys(&parked.keys, address)) {
+            return Err(self.reject_for_full_key(ScopeGuard::into_inner(held)));
+        }
+        let answer = self.examine(&mut held, Trigger::Check, |parked| {
+            parked.op.try_complete_for(Cause::PARKING)
         });
-        if full || answer.is_err() {
-            let (ending, reason) = match full {
-                true => (Ending::Cancelled, RejectReason::KeyFull),
-                false => (Ending::Aborted, RejectReason::Panicked),
-            };
-            // Marks that other threads have left for it are void: it was never parked. What was not added to a list is not
-            // found there.
-            let ended = self.end_and_reclaim(held, ending);
-            return Err(Rejected::new(reason, self.return_to_caller(ended)));
+        let held = ScopeGuard::into_inner(held);
+        if answer {
+            let ended = self.end_and_reclaim(held, Ending::Satisfied);
+            return Ok(Parking::Ended(ended));
         }
-        match self.release_or_end(held, answer) {
-            // It panicked when it was examined once more, for a check that came meanwhile.
-            Examined::Ended(ended) if ended.ending == Ending::Aborted => {
-                let op = self.return_to_caller(ended);
-                Err(Rejected::new(RejectReason::Panicked, op))
+        match held.release(true) {
+            Ok(_) => Ok(Parking::Parked(address)),
+            Err((held, unreleased)) => Ok(self.settle_park(held, unreleased)),
+        }
+    }
+
+    /// Adds the operation to the list of each key. `false` if one of the lists is full; the keys behind that are not
+    /// watched.
+    #[inline(always)]
+    fn watch_keys(&self, keys: &Keys<Op::Key>, address: Address) -> bool {
+        let watch = &self.watch;
+        keys.all(
+            #[inline(always)]
+            move |target, order| watch.add(target, order, address),
+        )
+    }
+
+    /// Marks that other threads have left for the operation are void: the park has failed.
+    #[cold]
+    fn reject_for_full_key(&self, held: Held<'_, Parked<Op>>) -> Rejected<Op> {
+        // To remove a watch that was not added does nothing.
+        let ended = self.end_and_reclaim(held, Ending::Cancelled);
+        Rejected::new(RejectReason::KeyFull, self.return_to_caller(ended))
+    }
+
+    /// Another thread has left a mark meanwhile.
+    #[cold]
+    #[inline(never)]
+    fn settle_park(
+        self: &Arc<Self>,
+        held: Held<'_, Parked<Op>>,
+        unreleased: Unreleased,
+    ) -> Parking<Op> {
+        let address = held.address();
+        match self.settle(held, unreleased) {
+            Settled::Parked => Parking::Parked(address),
+            Settled::End(held, ending, underway) => {
+                let ended = self.end_and_reclaim(held, ending);
+                Parking::Ended(EndedPayload { underway, ..ended })
             }
-            examined => Ok(examined),
+            Settled::Panicked(held, panics) => {
+                self.unpark(held);
+                panics.resume();
+                unreachable!("the panic of the operation goes on")
+            }
         }
+    }
+
+    /// Takes a park back in which user code has panicked: watches, timer, slot and permit are free again. The operation
+    /// is dropped, as the panic is about to drop all that the call has.
+    #[cold]
+    #[inline(never)]
+    fn unpark(&self, held: Held<'_, Parked<Op>>) {
+        let ended = self.end_and_reclaim(held, Ending::Aborted);
+        let op = self.return_to_caller(ended);
+        // A second panic would abort the process.
+        let _ = self.engine.guarded(|| drop_user_value(op));
     }
 }

@@ -5,9 +5,8 @@ use super::inner::Inner;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{ListNumber, Peeked, ResolvedList};
+use crate::watch::resolved::{ListNumber, Peeked, ResolvedList, ResolvedWatchers};
 
 /// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
 /// every append.
@@ -27,8 +26,6 @@ pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     pub(super) fn new(inner: &Arc<Inner<Op, S>>, key: Op::Key) -> Self {
         let key = Arc::new(key);
-        // Within a call of the library: a spare copy of the key may be dropped.
-        let _trampoline = Trampoline::enter();
         let (number, list) = inner.watch.resolve(&key);
         Self {
             inner: inner.clone(),
@@ -50,10 +47,8 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// the locks of the other keys, and that of the timer shard only if it is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
-            Some(only) => self
-                .inner
-                .check_resolved_one(self.checked(), &self.list, only),
-            None => self.check(self.list.peek_published(), const { &Bound::all() }),
+            Some(only) => self.check(self.list.visit_loaded(only), const { &Bound::all() }),
+            None => self.check_seen(self.list.peek_published(), const { &Bound::all() }),
         }
     }
 
@@ -64,7 +59,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// Without such a lock the check may miss an operation that is being parked, which then waits for the next check or
     /// its timeout.
     pub fn check_and_complete_after_lock(&self) -> usize {
-        self.check(self.list.peek(), const { &Bound::all() })
+        self.check_seen(self.list.peek(), const { &Bound::all() })
     }
 
     /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed. See
@@ -72,24 +67,25 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     pub fn check_and_complete_with(&self, bound: Bound) -> usize {
         match bound.at_most {
             0 => 0,
-            _ => self.check(self.list.peek_published(), &bound),
+            _ => self.check_seen(self.list.peek_published(), &bound),
         }
     }
 
     #[inline(always)]
-    fn check(&self, seen: Peeked, bound: &Bound) -> usize {
-        if seen.is_empty() {
-            return 0;
+    fn check_seen(&self, seen: Peeked, bound: &Bound) -> usize {
+        match seen.is_empty() {
+            true => 0,
+            false => self.check(self.list.visit(seen, *bound), bound),
         }
-        self.inner
-            .check_resolved(self.checked(), &self.list, seen, bound)
     }
 
-    fn checked(&self) -> ByNumber<'_, Op::Key> {
-        ByNumber {
+    #[inline(always)]
+    fn check(&self, watchers: ResolvedWatchers<'_, Op::Key>, bound: &Bound) -> usize {
+        let checked = ByNumber {
             number: self.number,
-            key: &self.key,
-        }
+            key: &*self.key,
+        };
+        self.inner.check_resolved(&checked, watchers, bound)
     }
 }
 
@@ -112,7 +108,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     fn drop(&mut self) {
         // `Hash` or `Eq` of the key may panic: then the key stays in the map.
         let inner = &self.inner;
-        let _trampoline = Trampoline::enter();
         let release = || inner.watch.release(&self.key, self.number);
         let _ = inner.engine.guarded(release);
     }

@@ -150,6 +150,38 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         None
     }
 
+    /// Shows `edit` the entry of `key`, and adds an entry with what `edit` returns, if anything: all of it under one hold of
+    /// the exclusive lock of the key's shard. The key is cloned for a new entry only.
+    #[inline(always)]
+    pub(crate) fn update(&self, key: &K, edit: impl FnOnce(Option<&mut V>) -> Option<V>)
+    where
+        K: Clone,
+    {
+        let map = self.map.get().unwrap_or_else(|| self.begin());
+        let hash = self.hash_of(key);
+        let mut shard = map.shards()[self.shard_of(hash)].write();
+        let found = shard.get_mut(hash, |(other, _)| other == key);
+        let Some(value) = edit(found.map(|(_, value)| value.get_mut())) else {
+            return;
+        };
+        let entry = (key.clone(), SharedValue::new(value));
+        let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
+        // `Hash` of other keys may panic. A table that is hashed anew in place then drops entries, under the lock; a table
+        // that moves loses none. So a full table always moves: to half its size if its entries fit there (the rest were
+        // removed ones), else to a larger one.
+        #[cfg(not(any(loom, shuttle)))]
+        if shard.capacity() == shard.len() {
+            // ORDERING: see `shrink`.
+            self.has_grown.store(true, Ordering::Relaxed);
+            let half = shard.buckets() * 7 / 16;
+            if shard.len() < half {
+                shard.shrink_to(half, hash_of);
+            }
+            shard.reserve(1, hash_of);
+        }
+        shard.insert(hash, entry, hash_of);
+    }
+
     /// Changes the entry of `key`, if there is one, and removes it if `edit` says so, under one hold of the exclusive lock
     /// of its shard. Returns what was removed: destructors of keys are the user's.
     ///

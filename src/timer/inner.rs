@@ -113,9 +113,9 @@ impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Handl
     }
 
     fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<V>, EndedSlot) {
-        let (payload, slot) = held.end();
-        let value = self.store.take_value(slot.address(), payload);
-        (EndedPayload::new(value, Ending::Expired), slot)
+        let (payload, spent) = held.end();
+        let value = self.store.take_value(spent.address(), payload);
+        (EndedPayload::new(value, Ending::Expired), spent.detach())
     }
 
     fn reclaim(&self, batch: Vec<EndedSlot>) {

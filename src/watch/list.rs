@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ops::{Bound as RangeEnd, ControlFlow};
+use std::ops::Bound as RangeEnd;
 use std::slice::from_ref;
 
 /// In place of a watcher in a short list.
@@ -202,29 +202,18 @@ impl Walk {
         }
     }
 
-    /// Calls `each` for the watchers that the walk meets, until it breaks; `read` shows the list for a slice of them,
-    /// if it still exists. `pause` is called between slices.
-    pub(crate) fn visit(
-        mut self,
-        mut each: impl FnMut(Address) -> ControlFlow<()>,
-        mut pause: impl FnMut(),
-        read: impl Fn(&mut dyn FnMut(&WatchList)),
-    ) {
-        let mut slice = Vec::with_capacity(self.size);
-        loop {
-            slice.clear();
-            let mut more = false;
-            read(&mut |list| more = self.next_slice(list, &mut slice));
-            let met = slice.iter().copied().try_for_each(&mut each);
-            if met.is_break() || !more {
-                return;
-            }
-            pause();
-        }
+    /// How many watchers the next slice has at most.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether it has seen the list.
+    pub(super) fn has_begun(&self) -> bool {
+        self.identity.is_some()
     }
 
     /// Copies the next watchers. Returns whether the walk goes on.
-    fn next_slice(&mut self, list: &WatchList, slice: &mut Vec<Address>) -> bool {
+    pub(super) fn next_slice(&mut self, list: &WatchList, slice: &mut Vec<Address>) -> bool {
         let WatchList::Many(many) = list else {
             // A list that was long before is another one by now.
             if self.identity.is_none() {

@@ -17,11 +17,11 @@
 //! thread with that lock that finds neither retires it.
 
 use super::bound::{Bound, Order};
-use super::list::{Walk, WatchList};
+use super::list::WatchList;
+use super::watchers::{Walking, Watchers};
 use crate::address::Address;
 use crate::sync::numbers::Numbers;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
-use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 /// Names the list of a resolved key.
@@ -162,7 +162,7 @@ impl<K> ResolvedList<K> {
 
     /// Looks at the watchers, by a load. That alone makes a check only where the event happened under a lock that the
     /// watchers' `try_complete` takes as well: that lock orders the two. Other checks also look by
-    /// [`peek_published`](Self::peek_published), or end the only watcher first.
+    /// [`peek_published`](Self::peek_published), or end the only watcher first ([`visit_loaded`](Self::visit_loaded)).
     #[inline]
     pub(crate) fn peek(&self) -> Peeked {
         // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would do, and no model can tell the two apart:
@@ -172,11 +172,28 @@ impl<K> ResolvedList<K> {
         Peeked(self.word.load(Ordering::Acquire))
     }
 
-    /// Calls `each` for every watcher that is on the list during the whole visit, as
-    /// [`WatchMap::visit`](super::WatchMap::visit) does. A look has shown that the list is behind the lock.
+    /// The watchers of which a look has shown the only one, or that they are behind the lock.
     #[inline(always)]
-    pub(crate) fn visit(&self, bound: Bound, each: impl FnMut(Address) -> ControlFlow<()>) {
-        Walk::new(bound).visit(each, || (), |read| self.read(read));
+    pub(crate) fn visit(&self, seen: Peeked, bound: Bound) -> ResolvedWatchers<'_, K> {
+        let next = match seen.only() {
+            Some(only) => Next::Only(only),
+            None => Next::Walk(Box::new(Walking::new(bound))),
+        };
+        ResolvedWatchers { list: self, next }
+    }
+
+    /// The watchers of which a [load](Self::peek) has shown the only one, for a check that has not looked by
+    /// [`peek_published`](Self::peek_published).
+    ///
+    /// ORDERING: a parker whose watch the check does not see must see the event. For that, the last look of the check at
+    /// the word has to be a read-modify-write, or to follow one. Ending `only` was one (or took the list's lock): a load is
+    /// enough after it. If `only` was not ended, or is still there because a key has panicked, the second look is one.
+    #[inline(always)]
+    pub(crate) fn visit_loaded(&self, only: Address) -> ResolvedWatchers<'_, K> {
+        ResolvedWatchers {
+            list: self,
+            next: Next::Loaded(only),
+        }
     }
 
     /// Whose list it is.
@@ -211,6 +228,14 @@ impl<K> ResolvedList<K> {
         }
     }
 
+    /// Takes the watchers that the key had before it was resolved. The caller has the lock of the key's shard, and is the
+    /// only one that knows this list.
+    pub(crate) fn adopt(&self, watchers: WatchList) {
+        let mut locked = self.locked.lock();
+        self.gather(&mut locked);
+        locked.list = Some(watchers);
+    }
+
     /// One less. The caller has the lock of the key's shard.
     fn unpin(&self) {
         let mut locked = self.locked.lock();
@@ -221,7 +246,67 @@ impl<K> ResolvedList<K> {
     }
 }
 
-type Chunk<K> = Box<[Arc<ResolvedList<K>>]>;
+/// Lists are made one by one: a large chunk of them would take long.
+type Chunk<K> = Box<[OnceLock<Arc<ResolvedList<K>>>]>;
+
+/// The watchers of a resolved key.
+pub(crate) struct ResolvedWatchers<'l, K> {
+    list: &'l ResolvedList<K>,
+    next: Next,
+}
+
+enum Next {
+    /// The only one.
+    Only(Address),
+    /// The one that a load has shown.
+    Loaded(Address),
+    /// That one was met. Others may have come.
+    Look(Address),
+    /// In a box, so that the others stay small.
+    Walk(Box<Walking>),
+    Over,
+}
+
+impl<K> Watchers for ResolvedWatchers<'_, K> {
+    #[inline(always)]
+    fn next(&mut self, has_ended: bool) -> Option<Address> {
+        match self.next {
+            // It has no rank, so every bound reaches it.
+            Next::Only(only) => {
+                self.next = Next::Over;
+                Some(only)
+            }
+            Next::Loaded(only) => {
+                self.next = Next::Look(only);
+                Some(only)
+            }
+            Next::Over => None,
+            // See `visit_loaded`.
+            Next::Look(_) if has_ended && self.list.peek().is_empty() => None,
+            Next::Look(_) | Next::Walk(_) => self.next_of_many(),
+        }
+    }
+}
+
+impl<K> ResolvedWatchers<'_, K> {
+    #[cold]
+    #[inline(never)]
+    fn next_of_many(&mut self) -> Option<Address> {
+        if let Next::Look(met) = self.next {
+            let seen = self.list.peek_published();
+            if seen.is_empty() || seen.only() == Some(met) {
+                self.next = Next::Over;
+                return None;
+            }
+            // With more than one watcher, the check has no bound that ends it here.
+            self.next = self.list.visit(seen, Bound::all()).next;
+        }
+        match &mut self.next {
+            Next::Walk(walking) => walking.next(|| (), |read| self.list.read(read)),
+            _ => self.next(false),
+        }
+    }
+}
 
 /// The lists of all resolved keys.
 pub(crate) struct ResolvedLists<K> {
@@ -248,26 +333,22 @@ impl<K> ResolvedLists<K> {
         let first = FIRST * ((1 << chunk) - 1);
         let lists = self.chunks[chunk as usize].get_or_init(|| {
             let lists = 0..FIRST << chunk;
-            lists.map(|_| Arc::new(ResolvedList::new())).collect()
+            lists.map(|_| OnceLock::new()).collect()
         });
-        &lists[(number.0 - first) as usize]
+        lists[(number.0 - first) as usize].get_or_init(|| Arc::new(ResolvedList::new()))
     }
 
-    /// Gives `key` a list, with the watchers that it has, for one resolution. The caller has the lock of the
-    /// key's shard.
-    pub(crate) fn occupy(&self, key: Arc<K>, list: Option<WatchList>) -> ListNumber {
+    /// Gives `key` a list without watchers, for one resolution.
+    pub(crate) fn occupy(&self, key: Arc<K>) -> ListNumber {
         let number = ListNumber(self.free.take());
         let resolved = self.get(number);
-        {
-            let mut locked = resolved.locked.lock();
-            locked.key = Some(key);
-            locked.list = list;
-        }
+        resolved.locked.lock().key = Some(key);
         resolved.pin();
         number
     }
 
-    /// One resolution less. Retires the list if that was the last one and there is no watcher.
+    /// One resolution less. Retires the list if that was the last one and there is no watcher. The caller has the lock of
+    /// the key's shard, or is the only one that knows the list.
     pub(crate) fn unpin(&self, number: ListNumber) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)

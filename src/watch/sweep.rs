@@ -8,14 +8,12 @@ use super::bound::Order;
 use super::{Location, Target, WatchMap};
 use crate::address::Address;
 use crate::sync::{Arc, Edit, SLICE};
-use crate::trampoline::drop_user_value;
 use std::hash::{BuildHasher, Hash};
 
 /// The watches to be taken off.
 ///
-/// `Hash` and `Eq` of the keys are the user's and may panic. Then one watch stays as a dead entry, and the caller goes
-/// on with the others. Destructors of keys may panic as well: each key is dropped alone, because two panics at once
-/// would abort the process.
+/// `Hash`, `Eq` and destructors of the keys are the user's and may panic. Then one watch stays as a dead entry, or one key
+/// is dropped, and the caller goes on with the others.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     /// Each with the watcher that leaves, and its place in the order.
@@ -88,10 +86,10 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         );
         // No lock is held. A value that panics is out of its vector already, and the others wait for the next step.
         while let Some(entry) = self.removed.pop() {
-            drop_user_value(entry);
+            drop(entry);
         }
         while let Some(key) = self.orphans.pop() {
-            self.map.retire(key);
+            self.map.retire(&key);
         }
     }
 }

@@ -1,0 +1,96 @@
+//! Nested checks.
+//!
+//! A check that an operation's `try_complete` makes is a nested one. Its thread holds that operation, and cannot examine
+//! it meanwhile. So the check waits on the trampoline for the end of the outermost call, where the thread holds nothing.
+//! Checks of one key are merged.
+//!
+//! A nested check may examine operations that make it again. So as long as nested checks wait, each operation gets one
+//! nested check of each key. A second one is merged with the first if that still waits; it is ignored if the first was
+//! made, and a nested check examines the operation now. (A check that a completion makes is not nested: what it
+//! examines may check again.) So n operations that check their own key in every `try_complete` cost at most 2 n
+//! examinations.
+//!
+//! One exception: another thread has asked for the examination that makes the check, so there may be a new event. Then
+//! the check is deferred instead of ignored. (Were it nested, two threads could keep each other busy without end.)
+
+use super::deferred::CheckTarget;
+use super::inner::Inner;
+use crate::engine::deliver::RunOn;
+use crate::examining::{Examination, Examinee, Examining};
+use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
+use crate::sync::Arc;
+use crate::trampoline::{is_in_nested_check, known_of_nested_checks, queue_check};
+use crate::watch::bound::Bound;
+use equivalent::Equivalent;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::rc::Rc;
+
+/// What is known of the nested checks of one purgatory on one thread.
+struct Nested<Op: DelayedOperation, S: KeyHasher> {
+    inner: Arc<Inner<Op, S>>,
+    checks: RefCell<HashMap<CheckTarget<Op::Key>, NestedCheck, S>>,
+}
+
+#[derive(Default)]
+struct NestedCheck {
+    /// How far it goes, if it waits.
+    waiting: Rc<Cell<Option<Bound>>>,
+    /// Operations that have caused it.
+    made_by: HashSet<Examinee>,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    #[cold]
+    pub(super) fn queue_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        // A key that is not in the map is watched by no operation.
+        if let (Some(within), Some(key)) = (Examining::current(), self.watch.key(key)) {
+            self.queue_nested(CheckTarget::key(key), *bound, within);
+        }
+        0
+    }
+
+    /// Has `what` checked when the outermost call of this thread is about to return. It is made within an examination.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn queue_nested(
+        self: &Arc<Self>,
+        what: CheckTarget<Op::Key>,
+        bound: Bound,
+        within: Examination,
+    ) {
+        let nested = known_of_nested_checks(
+            |nested: &Nested<Op, S>| Arc::ptr_eq(&nested.inner, self),
+            || Nested {
+                inner: self.clone(),
+                checks: RefCell::new(HashMap::with_hasher(self.hasher.clone())),
+            },
+        );
+        // The thread is ending: it has no place for checks any more.
+        let Some(nested) = nested else {
+            return self.defer(what, bound);
+        };
+        let mut checks = nested.checks.borrow_mut();
+        let check = checks.entry(what.clone()).or_default();
+        let examinee = within.examinee();
+        let first = examinee == Examining::UNPARKED || check.made_by.insert(examinee);
+        if let Some(waiting) = check.waiting.get() {
+            check.waiting.set(Some(waiting.merge(bound)));
+        } else if first || !is_in_nested_check() {
+            check.waiting.set(Some(bound));
+            let (inner, waiting) = (self.clone(), check.waiting.clone());
+            return queue_check(Box::new(move || {
+                let bound = waiting.take().unwrap_or(Bound::all());
+                inner.check_waiting(&what, &bound, RunOn::Caller, || ());
+            }));
+        } else if within.is_for_a_mark() {
+            drop(checks);
+            return self.defer(what, bound);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The watchers of a key, as a check meets them: one after the other, with no lock held.
+
+use super::bound::Bound;
+use super::list::{Walk, WatchList};
+use crate::address::Address;
+use crate::sync::COPIED;
+
+/// The watchers that a check examines.
+///
+/// Not an [`Iterator`], because what comes next may depend on what became of the one before.
+pub(crate) trait Watchers {
+    /// The next watcher; `has_ended` says whether the one before has been ended by this check. After a panic in here there
+    /// are no more.
+    fn next(&mut self, has_ended: bool) -> Option<Address>;
+}
+
+/// Room for the watchers of a short list. Most checks find none, so it is filled when it is needed.
+#[derive(Default)]
+pub(crate) struct Room {
+    pub(super) one: Address,
+    pub(super) few: Option<[Address; COPIED]>,
+}
+
+/// The watchers of a key, as a check first finds them.
+pub(crate) enum Found<'r> {
+    /// All of them, copied. None has a rank.
+    Few(&'r [Address]),
+    /// More than there is room for, some with a rank, or the list of a resolved key behind its lock.
+    Long,
+}
+
+/// A copy of the watchers.
+pub(crate) struct Copied<'c>(std::slice::Iter<'c, Address>);
+
+impl<'c> Copied<'c> {
+    #[inline(always)]
+    pub(crate) fn new(watchers: &'c [Address]) -> Self {
+        Self(watchers.iter())
+    }
+}
+
+impl Watchers for Copied<'_> {
+    #[inline(always)]
+    fn next(&mut self, _: bool) -> Option<Address> {
+        self.0.next().copied()
+    }
+}
+
+/// A walk over a long list, which is copied by slices.
+pub(crate) struct Walking {
+    walk: Walk,
+    slice: Vec<Address>,
+    /// How many of the slice have been met.
+    met: usize,
+    has_more: bool,
+}
+
+impl Walking {
+    pub(super) fn new(bound: Bound) -> Self {
+        Self {
+            walk: Walk::new(bound),
+            slice: Vec::new(),
+            met: 0,
+            has_more: true,
+        }
+    }
+
+    /// The next watcher. `read` shows the list, if it still exists; `pause` is called between slices.
+    #[inline]
+    pub(super) fn next(
+        &mut self,
+        pause: impl FnMut(),
+        read: impl Fn(&mut dyn FnMut(&WatchList)),
+    ) -> Option<Address> {
+        if self.met == self.slice.len() {
+            self.copy_slice(pause, read)?;
+        }
+        let watcher = self.slice.get(self.met).copied();
+        self.met += 1;
+        watcher
+    }
+
+    /// `None` at the end of the list.
+    #[inline(never)]
+    fn copy_slice(
+        &mut self,
+        mut pause: impl FnMut(),
+        read: impl Fn(&mut dyn FnMut(&WatchList)),
+    ) -> Option<()> {
+        let mut is_first = !self.walk.has_begun();
+        self.slice.clear();
+        self.met = 0;
+        // A slice may be empty: its watchers came after the walk began.
+        while self.slice.is_empty() {
+            // Until the slice is there: `read` may panic, by a key, and would do so again.
+            if !std::mem::take(&mut self.has_more) {
+                return None;
+            }
+            if !is_first {
+                pause();
+            }
+            is_first = false;
+            let walk = &mut self.walk;
+            let slice = &mut self.slice;
+            // Not under the lock.
+            slice.reserve(walk.size());
+            let mut has_more = false;
+            read(&mut |list| has_more = walk.next_slice(list, slice));
+            self.has_more = has_more;
+        }
+        Some(())
+    }
+}
+
+/// A walk over the long list of a key, which is looked up for each slice.
+pub(crate) struct ByLookUp<R, P> {
+    pub(super) walking: Walking,
+    pub(super) read: R,
+    pub(super) pause: P,
+}
+
+impl<R: Fn(&mut dyn FnMut(&WatchList)), P: FnMut()> Watchers for ByLookUp<R, P> {
+    #[inline]
+    fn next(&mut self, _: bool) -> Option<Address> {
+        self.walking.next(&mut self.pause, &self.read)
+    }
+}
