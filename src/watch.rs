@@ -51,6 +51,23 @@ enum Location {
     Resolved(ListNumber),
 }
 
+impl Location {
+    /// Drops it: a single watcher, as most lists have, without a call.
+    #[inline(always)]
+    fn discard(self) {
+        match self {
+            Self::Here(WatchList::One(_)) => std::mem::forget(self),
+            other => other.discard_longer(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn discard_longer(self) {
+        drop(self);
+    }
+}
+
 /// Lists of watchers by key.
 pub(crate) struct WatchMap<K, S> {
     lists: ShardedMap<K, Location, S>,
@@ -141,7 +158,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                         }
                     },
                 );
-                drop(removed);
+                if let Some((key, location)) = removed {
+                    location.discard();
+                    drop(key);
+                }
             }
             Target::Resolved(number) => orphan = self.resolved.get(number).remove(watcher, order),
         }

@@ -13,10 +13,10 @@ use crate::sync::{Arc, Ordering, fence, set_timer_shards};
 use crate::time::{Timestamp, ticks::NEVER};
 use crate::watch::bound::{Bound, Order, Ticket};
 use crate::watch::resolved::{self, ResolvedList};
-use crate::watch::{Copied, Target, WatchMap};
+use crate::watch::watchers::{Found, Room, Watchers as _};
+use crate::watch::{Target, WatchMap};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 pub use crate::address::Address;
@@ -57,12 +57,24 @@ impl<P: Send> Shard<P> {
     }
 
     /// Ends it, and frees the slot as the purgatory does: under the lock, or remotely.
-    pub fn end(&self, held: Held<'_, P>, freed_by: FreedBy) -> P {
-        let (payload, ended) = held.end();
+    pub fn end<'a>(&'a self, held: Held<'a, P>, freed_by: FreedBy) -> P {
+        self.end_and_read(held, freed_by, |_| ())
+    }
+
+    /// [Ends](Self::end) it, and reads what is in its slot still when its address is stale already.
+    pub fn end_and_read<'a>(
+        &'a self,
+        held: Held<'a, P>,
+        freed_by: FreedBy,
+        read: impl FnOnce(&P),
+    ) -> P {
+        let ended = held.end_in_place();
+        ended.with(read);
+        let (payload, spent) = ended.take();
         match freed_by {
-            FreedBy::SameShard => self.0.free(ended, Ending::Satisfied, 0, || ()),
-            FreedBy::OtherShard => self.0.free_from_other_shard(ended),
-            FreedBy::Batch => self.0.free_counted(&mut vec![ended]),
+            FreedBy::SameShard => self.0.free(spent, Ending::Satisfied, 0, || ()),
+            FreedBy::OtherShard => self.0.free_from_other_shard(spent.detach()),
+            FreedBy::Batch => self.0.free_counted(&mut vec![spent.detach()]),
         }
         payload
     }
@@ -134,15 +146,12 @@ impl Resolution {
     /// As a check by this key does.
     pub fn on(&self, up_to: u64) -> Vec<u32> {
         let mut found = Vec::new();
-        let mut each = |watcher: Address| {
-            found.push(watcher.index());
-            ControlFlow::Continue(())
-        };
         let seen = self.list.peek_published();
-        match seen.only() {
-            Some(watcher) => _ = each(watcher),
-            None if seen.is_empty() => {}
-            None => self.list.visit(Bound::all().up_to(up_to), each),
+        if !seen.is_empty() {
+            let mut watchers = self.list.visit(seen, Bound::all().up_to(up_to));
+            while let Some(watcher) = watchers.next(false) {
+                found.push(watcher.index());
+            }
         }
         found
     }
@@ -180,8 +189,7 @@ impl Watchers {
     pub fn add(&self, by: By, rank: Option<u64>, id: u32) {
         let ticket = Cell::default();
         self.on_target(by, |target| {
-            let (_, spare) = self.map.add(target, Order::new(rank, &ticket), watcher(id));
-            drop(spare);
+            assert!(self.map.add(target, Order::new(rank, &ticket), watcher(id)));
         });
         let mut tickets = self.tickets.lock().expect("no thread panics under it");
         tickets.insert((by, id), ticket.get());
@@ -207,18 +215,20 @@ impl Watchers {
     }
 
     pub fn on(&self, key: u64, up_to: u64) -> Vec<u32> {
-        let mut found_ids = Vec::new();
         let key = self.key(key);
-        let mut copied = Copied::default();
-        if let Some(found) = self.map.find(&key, &mut copied) {
-            let each = |watcher: Address| {
-                found_ids.push(watcher.index());
-                ControlFlow::Continue(())
-            };
-            let bound = Bound::all().up_to(up_to);
-            self.map.visit(&key, (found, &copied), bound, each, || ());
+        let mut room = Room::default();
+        match self.map.find(&key, &mut room) {
+            None => Vec::new(),
+            Some(Found::Few(watchers)) => watchers.iter().map(|it| it.index()).collect(),
+            Some(Found::Long) => {
+                let mut found = Vec::new();
+                let mut watchers = self.map.walk(&key, Bound::all().up_to(up_to), || ());
+                while let Some(watcher) = watchers.next(false) {
+                    found.push(watcher.index());
+                }
+                found
+            }
         }
-        found_ids
     }
 
     pub fn resolve(&self, key: u64) -> Resolution {

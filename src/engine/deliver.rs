@@ -6,6 +6,7 @@ use crate::stats::{Ending, Statistic};
 use crate::sync::{Arc, Ordering, fence};
 use crate::trampoline::{Trampoline, run_later};
 use scopeguard::guard;
+use std::mem::ManuallyDrop;
 
 /// Where the user's code runs for payloads that did not expire. (For expired ones, the builder decides.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,8 @@ pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    ended: Collected<EndedPayload<H::Value>>,
+    /// The destructor of the outbox leaves nothing in here.
+    ended: ManuallyDrop<Collected<EndedPayload<H::Value>>>,
 }
 
 /// Most calls end one payload, or none.
@@ -62,28 +64,40 @@ impl<'a, H: Handler> Outbox<'a, H> {
             handler,
             trampoline,
             run_on,
-            ended: Collected::None,
+            ended: ManuallyDrop::new(Collected::None),
         }
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, ended: EndedPayload<H::Value>) {
-        match self.ended {
-            Collected::None => self.ended = Collected::Only(ended),
+        match *self.ended {
+            Collected::None => self.ended = ManuallyDrop::new(Collected::Only(ended)),
             _ => self.ended.push_another(ended),
+        }
+    }
+
+    /// Runs the user's code for the last payload of a call now, if it is the only one and belongs on this thread. If not, it
+    /// is pushed. A panic of the user's code unwinds from here.
+    #[inline(always)]
+    pub(crate) fn complete_or_push(&mut self, last: EndedPayload<H::Value>) {
+        let is_only = matches!(*self.ended, Collected::None);
+        if is_only && runs_here(self.handler, self.trampoline, &last, self.run_on) {
+            complete_in_guard(&**self.handler, last);
+        } else {
+            self.push(last);
         }
     }
 
     /// Delivers the payload, if it is one alone. A panic of the user's code unwinds from here.
     #[inline(always)]
     pub(crate) fn deliver_only(&mut self) {
-        match self.ended.take() {
-            Collected::None => {}
-            Collected::Only(only) if runs_here(self.handler, self.trampoline, &only, self.run_on) => {
+        let Collected::Only(only) = &*self.ended else {
+            return;
+        };
+        if runs_here(self.handler, self.trampoline, only, self.run_on) {
+            if let Collected::Only(only) = self.ended.take() {
                 complete_in_guard(&**self.handler, only);
             }
-            // Its destructor delivers these.
-            others => self.ended = others,
         }
     }
 
@@ -93,15 +107,25 @@ impl<'a, H: Handler> Outbox<'a, H> {
     }
 }
 
-impl<H: Handler> Drop for Outbox<'_, H> {
-    #[inline(always)]
-    fn drop(&mut self) {
+impl<H: Handler> Outbox<'_, H> {
+    #[cold]
+    #[inline(never)]
+    fn deliver_collected(&mut self) {
         match self.ended.take() {
             Collected::None => {}
             Collected::Only(only) => deliver(self.handler, self.trampoline, only, self.run_on),
             Collected::More(several) => {
                 deliver_all(self.handler, self.trampoline, several, self.run_on);
             }
+        }
+    }
+}
+
+impl<H: Handler> Drop for Outbox<'_, H> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !matches!(*self.ended, Collected::None) {
+            self.deliver_collected();
         }
     }
 }

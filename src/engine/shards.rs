@@ -123,7 +123,7 @@ mod tests {
         let shards = [0, 1].map(|number| engine.shard(number));
         let all = [0, 1, 0, 0, 1, 1].map(|number| {
             let held = parked(shards[number], 1, timing(1_000, 0)).remove(0);
-            (held.end().1, 0)
+            (held.end().1.detach(), 0)
         });
         engine.free_counted(all.into_iter());
         assert_eq!(shards.map(|shard| shard.begin_pass(0)), [0, 0]);

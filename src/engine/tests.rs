@@ -101,7 +101,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
-    let mut held = held.into_iter().map(|held| held.end().1);
+    let mut held = held.into_iter().map(|held| held.end().1.detach());
     // The beginning of a pass says how many timers there are, whatever is deferred.
     for ended in held.by_ref().take(SLICE - 1) {
         shard.free_from_other_shard(ended);
@@ -122,7 +122,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
 fn g06_parks_take_slots_that_other_threads_have_freed() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let park = |limit| match shard.admit(&mut shard.slab.lock(), (), 0, timing(1_000, 0), limit) {
-        Ok((held, _)) => Ok(held.end().1),
+        Ok((held, _)) => Ok(held.end().1.detach()),
         Err((reason, ())) => Err(reason),
     };
     let few = 2 * PARKS_PER_EMPTYING;
@@ -162,7 +162,7 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     const BEFORE: usize = SLICE / 2;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let held = parked(&shard, BEFORE + SLICE, timing(1_000, 0)).into_iter();
-    let mut ended = held.map(|held| held.end().1);
+    let mut ended = held.map(|held| held.end().1.detach());
     for ended in ended.by_ref().take(BEFORE) {
         shard.free_from_other_shard(ended);
     }
@@ -211,7 +211,7 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     };
     for _ in 0..3_000 {
         for held in parked(&shard, EACH_PASS, timing(1_000, 0)) {
-            queue.add(vec![held.end().1]);
+            queue.add(vec![held.end().1.detach()]);
         }
         added += EACH_PASS;
         taken += take();

@@ -18,12 +18,13 @@
 use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
 use super::examine::Settled;
-use super::inner::{Inner, Parked};
+use super::inner::{Inner, Parked, Wheel};
 use crate::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::{Mark, Unreleased};
 use crate::engine::deliver::{Outbox, RunOn};
 use crate::engine::handler::EndedPayload;
+use crate::engine::shard::Shard;
 use crate::examining::{Examining, Trigger};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
@@ -40,8 +41,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::hash::Hash;
 
-/// A check in progress. When it is dropped, it counts the examinations in vain, and its [`Outbox`] delivers the endings
-/// that have not been delivered yet.
+/// A check in progress.
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Outbox<'a, Inner<Op, S>>,
@@ -83,6 +83,17 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
+    /// The end of the check: counts the examinations in vain. Returns how many operations were completed. (The [`Outbox`]
+    /// delivers what it still has when the check is dropped.)
+    #[inline(always)]
+    fn finish(&mut self) -> usize {
+        if self.in_vain > 0 {
+            let engine = &self.inner.engine;
+            engine.count(Statistic::VainExamination, self.in_vain);
+        }
+        self.completed
+    }
+
     /// Runs `course` under the guard, again after each panic, until it comes to its end.
     #[inline(always)]
     fn guarded(&mut self, mut course: impl FnMut(&mut Self)) {
@@ -95,23 +106,28 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     #[inline(always)]
     fn run(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
         self.guarded(|check| {
-            check.examine_all(watchers, checked);
+            check.examine_all(watchers, checked, true);
             check.endings.deliver_only();
         });
     }
 
-    /// Examines the watchers, one after the other, until the check is over.
+    /// Examines the watchers, one after the other, until the check is over. Where these are the `last` watchers of the
+    /// check, an only ending is delivered as soon as it is certain that no more come.
     #[inline(always)]
-    fn examine_all(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
+    fn examine_all(
+        &mut self,
+        watchers: &mut impl Watchers,
+        checked: &impl Checked<Op::Key>,
+        last: bool,
+    ) {
         let mut has_ended = false;
         while !self.is_over {
             let Some(address) = watchers.next(has_ended) else {
                 break;
             };
             has_ended = false;
-            let engine = &self.inner.engine;
-            let slab = &engine.shard(address.shard()).slab;
-            let Some(held) = slab.claim_or_mark(address, Mark::Examine) else {
+            let shard = self.inner.engine.shard(address.shard());
+            let Some(held) = shard.slab.claim_or_mark(address, Mark::Examine) else {
                 continue;
             };
             let interrupted = &self.interrupted;
@@ -124,7 +140,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             });
             let held = ScopeGuard::into_inner(held);
             if answer {
-                self.end(held, checked.names_key());
+                self.end(shard, held, checked.names_key(), || {
+                    last && watchers.is_over()
+                });
                 has_ended = true;
             } else {
                 match held.release(true) {
@@ -145,7 +163,13 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     /// only if it is `for_its_key`: another one may have taken from another key. (An operation that another thread holds
     /// does not use it up either: it may end otherwise.)
     #[inline(always)]
-    fn end(&mut self, held: Held<'a, Parked<Op>>, for_its_key: bool) {
+    fn end(
+        &mut self,
+        shard: &'a Shard<Parked<Op>, Wheel>,
+        held: Held<'a, Parked<Op>>,
+        for_its_key: bool,
+        is_last: impl FnOnce() -> bool,
+    ) {
         let interrupted = &self.interrupted;
         let ended = guard(held.end_in_place(), |ended| {
             interrupted.set(Some(Interrupted::Ending(ended, for_its_key)));
@@ -158,18 +182,26 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         });
         let (Parked { op, keys, .. }, spent) = ScopeGuard::into_inner(ended).take();
         let engine = &self.inner.engine;
-        let shard = engine.shard(at.shard());
         engine.free(shard, spent, Ending::Satisfied, keys.len());
         // Before the keys are dropped: where a destructor of theirs panics, the operation gets its completion.
-        self.collect(EndedPayload::new(op, Ending::Satisfied), for_its_key);
+        let ended = EndedPayload::new(op, Ending::Satisfied);
+        self.count_ended(Ending::Satisfied, for_its_key);
+        match is_last() {
+            true => self.endings.complete_or_push(ended),
+            false => self.endings.push(ended),
+        }
         drop(keys);
     }
 
     #[inline(always)]
-    fn collect(&mut self, ended: EndedPayload<Op>, for_its_key: bool) {
-        self.completed += usize::from(ended.ending == Ending::Satisfied);
+    fn count_ended(&mut self, ending: Ending, for_its_key: bool) {
+        self.completed += usize::from(ending == Ending::Satisfied);
         self.counted += usize::from(for_its_key);
         self.is_over = self.counted >= self.bound.at_most;
+    }
+
+    fn collect(&mut self, ended: EndedPayload<Op>, for_its_key: bool) {
+        self.count_ended(ended.ending, for_its_key);
         self.endings.push(ended);
     }
 
@@ -212,16 +244,6 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             }
             // A completion, or a key that was dropped or looked up.
             None => {}
-        }
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.in_vain > 0 {
-            let engine = &self.inner.engine;
-            engine.count(Statistic::VainExamination, self.in_vain);
         }
     }
 }
@@ -315,11 +337,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let trampoline = Trampoline::enter();
         let mut check = Check::new(self, &trampoline, run_on, bound);
         check.run(watchers, checked);
-        check.completed
+        check.finish()
     }
 
     /// Checks the operations on a resolved key, of which a look has shown at least one.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn check_resolved(
         self: &Arc<Self>,
         checked: &ByNumber<'_, Op::Key>,
@@ -343,8 +365,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return 0;
         }
         let trampoline = Trampoline::enter();
-        // Of all keys: the completions run when the last key has been checked.
-        let mut check = Check::new(self, &trampoline, RunOn::Caller, const { &Bound::all() });
+        // Of all keys: the completions run when the last key has been checked, also where the caller's iterator or one of its
+        // keys panics.
+        let check = Check::new(self, &trampoline, RunOn::Caller, const { &Bound::all() });
+        let mut check = guard(check, |mut check| _ = check.finish());
         let mut examined = HashSet::new();
         for key in keys {
             let mut fresh = Vec::new();
@@ -354,9 +378,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             });
             let mut fresh = Copied::new(&fresh);
-            check.guarded(|check| check.examine_all(&mut fresh, &NoKey));
+            check.guarded(|check| check.examine_all(&mut fresh, &NoKey, false));
         }
-        check.completed
+        ScopeGuard::into_inner(check).finish()
     }
 
     /// Checks one operation for the caller that has its handle.

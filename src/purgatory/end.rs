@@ -60,7 +60,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let at = ended.address();
         ended.with(|parked| {
             self.observe_end(parked, ending, false, deadline);
-            if self.engine.guarded(|| self.unwatch(&parked.keys, at)).is_err() {
+            if self
+                .engine
+                .guarded(|| self.unwatch(&parked.keys, at))
+                .is_err()
+            {
                 self.unwatch_one_by_one(&parked.keys, at);
             }
         });

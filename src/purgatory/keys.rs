@@ -90,10 +90,15 @@ impl<K> Keys<K> {
 
     /// Calls `each` for all of them, as long as it says yes. Returns whether it always did.
     #[inline(always)]
-    pub(crate) fn all<'k>(&'k self, mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool) -> bool {
+    pub(crate) fn all<'k>(
+        &'k self,
+        mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool,
+    ) -> bool {
         match self {
             Self::One(key, ticket) => each(Target::Key(key), Order::Arrived(ticket)),
-            Self::Resolved(number, ticket) => each(Target::Resolved(*number), Order::Arrived(ticket)),
+            Self::Resolved(number, ticket) => {
+                each(Target::Resolved(*number), Order::Arrived(ticket))
+            }
             Self::Two(keys, _) => all_plain(keys, each),
             Self::Three(keys, _) => all_plain(keys, each),
             Self::Mixed(watches) => all_mixed(watches, each),

@@ -174,10 +174,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
-    fn register(
-        self: &Arc<Self>,
-        held: Held<'_, Parked<Op>>,
-    ) -> Result<Parking<Op>, Rejected<Op>> {
+    fn register(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Result<Parking<Op>, Rejected<Op>> {
         let address = held.address();
         // Until it is released: where user code panics, the park is taken back.
         let mut held = guard(held, |held| self.unpark(held));

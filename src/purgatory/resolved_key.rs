@@ -2,6 +2,7 @@
 
 use super::checked_key::ByNumber;
 use super::inner::Inner;
+use crate::address::Address;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -47,7 +48,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// the locks of the other keys, and that of the timer shard only if it is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
-            Some(only) => self.check(self.list.visit_loaded(only), const { &Bound::all() }),
+            Some(only) => self.check_loaded(only),
             None => self.check_seen(self.list.peek_published(), const { &Bound::all() }),
         }
     }
@@ -75,8 +76,18 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     fn check_seen(&self, seen: Peeked, bound: &Bound) -> usize {
         match seen.is_empty() {
             true => 0,
-            false => self.check(self.list.visit(seen, *bound), bound),
+            false => self.check_watched(seen, bound),
         }
+    }
+
+    #[inline(never)]
+    fn check_watched(&self, seen: Peeked, bound: &Bound) -> usize {
+        self.check(self.list.visit(seen, *bound), bound)
+    }
+
+    #[inline(never)]
+    fn check_loaded(&self, only: Address) -> usize {
+        self.check(self.list.visit_loaded(only), const { &Bound::all() })
     }
 
     #[inline(always)]

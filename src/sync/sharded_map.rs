@@ -193,7 +193,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         key: &Q,
         goes: Option<impl Fn(&V) -> bool>,
         edit: impl FnOnce(&mut V) -> bool,
-    ) -> Option<K> {
+    ) -> Option<(K, V)> {
         let map = self.made()?;
         let hash = self.hash_of(key);
         let mut shard = map.shards()[self.shard_of(hash)].write();
@@ -209,7 +209,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
             }
         }
         drop(shard);
-        removed.map(|(key, _)| key)
+        removed.map(|(key, value)| (key, value.into_inner()))
     }
 
     /// Makes changes, all in one shard, under one hold of its exclusive lock. Where `edit` says so, the entry is removed

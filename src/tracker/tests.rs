@@ -35,7 +35,7 @@ fn end(tracker: &Tracker<u32, u32>, held: Held<'_, u64>, meanwhile: impl FnOnce(
     let (key, value, _) = inner.store.take_value(slot.address(), hash);
     assert_eq!(key, KEY);
     inner.engine.count_ended(Ending::Expired, 1);
-    inner.engine.free_counted(iter::once((slot, 0)));
+    inner.engine.free_counted(iter::once((slot.detach(), 0)));
     value
 }
 

@@ -286,6 +286,18 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
             Next::Look(_) | Next::Walk(_) => self.next_of_many(),
         }
     }
+
+    #[inline(always)]
+    fn is_over(&mut self) -> bool {
+        match self.next {
+            Next::Over => true,
+            Next::Look(_) if self.list.peek().is_empty() => {
+                self.next = Next::Over;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 impl<K> ResolvedWatchers<'_, K> {
@@ -310,32 +322,33 @@ impl<K> ResolvedWatchers<'_, K> {
 
 /// The lists of all resolved keys.
 pub(crate) struct ResolvedLists<K> {
-    /// Chunk `c` has `FIRST << c` lists. They are never moved, and freed with the whole.
-    chunks: [OnceLock<Chunk<K>>; CHUNKS],
+    /// Chunk `c` has `1 << c` lists; the first few chunks stay empty. They are never moved, and freed with the whole.
+    chunks: [OnceLock<Chunk<K>>; u32::BITS as usize],
     /// Of lists without a key.
     free: Numbers,
 }
 
+/// The smallest chunk has this many lists.
 const FIRST: u32 = 16;
-const CHUNKS: usize = 28;
 
 impl<K> ResolvedLists<K> {
     pub(crate) fn new() -> Self {
         Self {
-            chunks: [const { OnceLock::new() }; CHUNKS],
+            chunks: [const { OnceLock::new() }; u32::BITS as usize],
             free: Numbers::default(),
         }
     }
 
     #[inline(always)]
     pub(crate) fn get(&self, number: ListNumber) -> &Arc<ResolvedList<K>> {
-        let chunk = (number.0 / FIRST + 1).ilog2();
-        let first = FIRST * ((1 << chunk) - 1);
+        let place = number.0 + FIRST;
+        let chunk = place.ilog2();
         let lists = self.chunks[chunk as usize].get_or_init(|| {
-            let lists = 0..FIRST << chunk;
+            let lists = 0..1_u32 << chunk;
             lists.map(|_| OnceLock::new()).collect()
         });
-        lists[(number.0 - first) as usize].get_or_init(|| Arc::new(ResolvedList::new()))
+        let offset = place ^ 1 << chunk;
+        lists[offset as usize].get_or_init(|| Arc::new(ResolvedList::new()))
     }
 
     /// Gives `key` a list without watchers, for one resolution.

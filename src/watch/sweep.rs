@@ -124,7 +124,7 @@ mod tests {
         let ticket = Cell::default();
         for key in &keys {
             let (target, order) = (Target::Key(key), Order::Arrived(&ticket));
-            assert_eq!(map.add(target, order, watcher(key)), (true, None));
+            assert!(map.add(target, order, watcher(key)));
             sweep.add(target, order, watcher(key));
         }
         sweep.sort();

@@ -12,6 +12,9 @@ pub(crate) trait Watchers {
     /// The next watcher; `has_ended` says whether the one before has been ended by this check. After a panic in here there
     /// are no more.
     fn next(&mut self, has_ended: bool) -> Option<Address>;
+
+    /// Whether it is certain that no more come, after the one before has been ended by this check. Runs no user code.
+    fn is_over(&mut self) -> bool;
 }
 
 /// Room for the watchers of a short list. Most checks find none, so it is filled when it is needed.
@@ -43,6 +46,11 @@ impl Watchers for Copied<'_> {
     #[inline(always)]
     fn next(&mut self, _: bool) -> Option<Address> {
         self.0.next().copied()
+    }
+
+    #[inline(always)]
+    fn is_over(&mut self) -> bool {
+        self.0.len() == 0
     }
 }
 
@@ -123,5 +131,10 @@ impl<R: Fn(&mut dyn FnMut(&WatchList)), P: FnMut()> Watchers for ByLookUp<R, P> 
     #[inline]
     fn next(&mut self, _: bool) -> Option<Address> {
         self.walking.next(&mut self.pause, &self.read)
+    }
+
+    /// The next look at the list will tell.
+    fn is_over(&mut self) -> bool {
+        false
     }
 }

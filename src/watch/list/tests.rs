@@ -1,5 +1,6 @@
 //! The list of one key against sorted sets, and walks over lists that change meanwhile.
 
+use super::super::watchers::Walking;
 use super::*;
 use crate::sync::LIST_CHUNK;
 use crate::watch::bound::Ticket;
@@ -68,6 +69,16 @@ impl Listed {
 /// In chunks: watchers that are this far apart have the same ticket.
 const SPAN: u64 = (1 << Ticket::BITS) / LIST_CHUNK as u64;
 
+/// Walks over a list that `read` shows, as long as `each` says yes.
+fn meet(
+    bound: Bound,
+    mut each: impl FnMut(Address) -> bool,
+    read: impl Fn(&mut dyn FnMut(&WatchList)),
+) {
+    let mut walking = Walking::new(bound);
+    while walking.next(|| (), &read).is_some_and(&mut each) {}
+}
+
 proptest! {
     /// Watchers leave in another order. The others are in the list, in the order of their arrival.
     #[test]
@@ -110,7 +121,8 @@ proptest! {
         let mut leaving = leaving.iter().map(|pick| pick.index(ranks.len()) as u32);
         let mut met = Vec::new();
         let bound = Bound::at_most(at_most).up_to(up_to);
-        Walk::new(bound).visit(
+        meet(
+            bound,
             |watcher| {
                 met.push(watcher.index());
                 // One leaves, and one arrives.
@@ -120,9 +132,8 @@ proptest! {
                 }
                 let newcomer = listed.tickets.len();
                 listed.add((newcomer % 2 == 0).then_some(0));
-                ControlFlow::Continue(())
+                true
             },
-            || (),
             |read| listed.borrow().list.iter().for_each(&mut *read),
         );
         let distinct = met.iter().collect::<BTreeSet<_>>();
@@ -150,15 +161,15 @@ fn g22_a_walk_meets_no_watcher_of_another_list() {
     for newcomers in newcomers {
         let listed = RefCell::new(Listed::of(count));
         let mut met = Vec::new();
-        Walk::new(Bound::at_most(1)).visit(
+        meet(
+            Bound::at_most(1),
             |watcher| {
                 met.push(watcher.index());
                 let mut listed = listed.borrow_mut();
                 (0..count).for_each(|id| listed.remove(id));
                 newcomers.iter().for_each(|rank| listed.add(*rank));
-                ControlFlow::Continue(())
+                true
             },
-            || (),
             |read| listed.borrow().list.iter().for_each(&mut *read),
         );
         assert_eq!(met, [0], "{} came", newcomers.len());
@@ -201,12 +212,12 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
         let together = met.get() - copied.replace(met.get());
         assert!(together <= SLICE, "{together} at once");
     };
-    Walk::new(Bound::all()).visit(
+    meet(
+        Bound::all(),
         |_| {
             met.set(met.get() + 1);
-            ControlFlow::Continue(())
+            true
         },
-        || (),
         |read| {
             count_slice();
             read(&list);
@@ -249,12 +260,12 @@ fn g22_lists_that_different_threads_made_have_different_identities() {
 fn g22_a_walk_that_breaks_has_copied_little() {
     let list = Listed::of(10_000).list;
     let reads = Cell::new(0);
-    Walk::new(Bound::at_most(1)).visit(
+    meet(
+        Bound::at_most(1),
         |first| {
             assert_eq!(first, watcher(0));
-            ControlFlow::Break(())
+            false
         },
-        || (),
         |read| {
             reads.set(reads.get() + 1);
             list.iter().for_each(&mut *read);
