@@ -130,12 +130,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let watches = batch.iter().map(|rest| rest.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
         for rest in batch {
-            // A key that panics leaves dead watches of this operation.
-            let _ = self.engine.guarded(|| {
-                rest.keys.for_each(|target, order| {
-                    sweep.add(target, order, rest.slot.address());
-                });
+            let at = rest.slot.address();
+            let added = self.engine.guarded(|| {
+                rest.keys
+                    .for_each(|target, order| sweep.add(target, order, at));
             });
+            if added.is_err() {
+                self.unwatch_one_by_one(&rest.keys, at);
+            }
         }
         sweep.sort();
         while !sweep.is_done() {

@@ -29,7 +29,7 @@ use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
-use crate::trampoline::{NestedPark, Trampoline, drop_user_value};
+use crate::trampoline::{NestedPark, Trampoline};
 use scopeguard::{ScopeGuard, guard};
 
 /// The answer of a park.
@@ -245,6 +245,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let ended = self.end_and_reclaim(held, Ending::Aborted);
         let op = self.return_to_caller(ended);
         // A second panic would abort the process.
-        let _ = self.engine.guarded(|| drop_user_value(op));
+        let _ = self.engine.guarded(|| drop(op));
     }
 }

@@ -159,12 +159,14 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     {
         let map = self.map.get().unwrap_or_else(|| self.begin());
         let hash = self.hash_of(key);
+        // Where a key panics, it is dropped when the lock is released.
+        let entry;
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let found = shard.get_mut(hash, |(other, _)| other == key);
         let Some(value) = edit(found.map(|(_, value)| value.get_mut())) else {
             return;
         };
-        let entry = (key.clone(), SharedValue::new(value));
+        entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
         // `Hash` of other keys may panic. A table that is hashed anew in place then drops entries, under the lock; a table
         // that moves loses none. So a full table always moves: to half its size if its entries fit there (the rest were

@@ -15,7 +15,7 @@ use request_purgatory::{
     time::Clock, time::ManualClock,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -460,11 +460,9 @@ impl Pair {
                 }
             }
         };
-        let wait = begin(
-            &self.real,
-            timeout.of(self.choices.tick),
-            Box::new(predicate),
-        );
+        let timeout_in_ticks = timeout.of(self.choices.tick);
+        let begin = || begin(&self.real, timeout_in_ticks, Box::new(predicate));
+        let wait = catch_unwind(AssertUnwindSafe(begin));
         lock(&self.asked).clear();
         let full = self.is_full();
         // In the order in which that is decided.
@@ -487,6 +485,13 @@ impl Pair {
             (Some(Err(WaitError::Panicked)), Answer::Nothing) => self.counts.aborted += 1,
             _ => {}
         }
+        let Ok(wait) = wait else {
+            // Its own panic goes to the caller.
+            assert_eq!(end, Some(Err(WaitError::Panicked)));
+            self.tasks.push(None);
+            return;
+        };
+        assert_ne!(end, Some(Err(WaitError::Panicked)));
         let parked = end.is_none().then(|| {
             let deadline = self.deadline(timeout);
             self.park(Parked {

@@ -8,8 +8,6 @@ use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, blo
 use request_purgatory::{Bound, Waits, threads::Reaper};
 use std::any::Any;
 use std::collections::VecDeque;
-use std::iter;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -312,25 +310,6 @@ fn g23_a_key_that_panics_when_a_value_goes_back_is_counted() {
     let take = waits.take([Fragile(1)], NEVER_IN_A_TEST, |_| Some(()), give_back);
     assert!(with_fuse(1, Hook::Hash, || drop(take)).is_ok());
     assert_eq!((returned.count(), waits.stats().panicked), (1, 1));
-}
-
-/// The future is told, as that of a wait is: also where the keys panic before anything is parked.
-#[test]
-fn g12_a_take_whose_keys_panic_ends_with_that() {
-    let waits = Waits::<Fragile>::builder("g12").reaper(Reaper::Manual);
-    let waits = waits.build().expect("no threads to refuse");
-    let take = |keys: &mut dyn Iterator<Item = Fragile>| {
-        waits.take(keys, NEVER_IN_A_TEST, |_| Some(()), drop)
-    };
-    let cloned = with_fuse(1, Hook::Clone, || take(&mut iter::once(Fragile(1))));
-    let mut bad = iter::from_fn(|| -> Option<Fragile> { resume_unwind(Box::new("intended")) });
-    let iterated = catch_unwind(AssertUnwindSafe(|| take(&mut bad)));
-    for taken in [cloned, iterated] {
-        let taken = taken.expect("the panic goes no further");
-        assert_eq!(now(taken).err(), Some(WaitError::Panicked));
-    }
-    let stats = waits.stats();
-    assert_eq!((stats.panicked, stats.rejected, stats.parked), (2, 2, 0));
 }
 
 #[test]

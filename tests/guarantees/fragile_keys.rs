@@ -9,10 +9,7 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, with
 use request_purgatory::{
     Bound, Completion, Handle, Purgatory, ResolvedKey, purgatory::RejectReason, time::ManualClock,
 };
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -386,61 +383,7 @@ fn assert_all_end(scene: Scene, returned: thread::Result<usize>, what: &str) -> 
     probes
 }
 
-/// Whichever hook of a key panics, and in whichever call of it: a park never drops its operation.
-#[test]
-fn g12_a_park_whose_key_panics_returns_the_operation() {
-    let several: [&[u32]; 3] = [&[OTHER, 3, FRAGILE], &[FRAGILE, FRAGILE], &[3, FRAGILE]];
-    let many = (0..40).collect::<Vec<_>>();
-    let mut refused = 0;
-    for hook in [Hook::Clone, Hook::Hash, Hook::Eq] {
-        for (keys, calls) in several
-            .into_iter()
-            .chain([&*many])
-            .flat_map(|keys| (0..6).map(move |calls| (keys, calls)))
-        {
-            let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
-            let probe = Probe::new();
-            let op = probe.op(SOON);
-            let keys = keys.iter().copied().map(fragile);
-            let parked = with_fuse_after(calls, FRAGILE, hook, || {
-                purgatory.try_complete_else_watch(op, keys)
-            });
-            let parked = parked.expect("no panic goes to the caller");
-            assert_eq!(probe.ending(), None);
-            if let Err(rejected) = parked {
-                refused += 1;
-                assert_eq!(rejected.reason(), RejectReason::Panicked);
-                let op = rejected.into_inner();
-                let again = purgatory.try_complete_else_watch(op, [fragile(OTHER)]);
-                assert!(again.is_ok_and(|parked| parked.is_parked()));
-            }
-            purgatory.shutdown();
-            assert_eq!(
-                probe.ending(),
-                Some(Completion::ShutDown),
-                "{hook:?}, {calls} calls before"
-            );
-        }
-    }
-    assert!(refused >= 12, "{refused} parks met the panic");
-}
-
-/// An iterator of the caller's that panics is no reason to drop the operation either.
-#[test]
-fn g12_a_park_whose_iterator_panics_returns_the_operation() {
-    within(PATIENCE, || {
-        let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
-        let keys = (0..3).map(|number| match number {
-            2 => std::panic::panic_any("intended"),
-            number => fragile(number),
-        });
-        let refused = purgatory.try_complete_else_watch(Op::new(SOON), keys);
-        assert_eq!(refusal(&refused), Some(RejectReason::Panicked));
-        assert_eq!(purgatory.stats().panicked, 1);
-    });
-}
-
-/// Nor is one that has ended, and panics when it is asked again: it is not, whether it has named a key twice or not.
+/// An iterator of the caller's that has ended is not asked again, whether it has named a key twice or not.
 #[test]
 fn g12_a_park_asks_an_iterator_no_more_that_has_ended() {
     let (purgatory, _clock) = manual::<u32>(|builder| builder);
@@ -475,76 +418,4 @@ fn g01_a_deferred_check_that_panicked_leaves_the_key_to_later_ones() {
             }
         }
     });
-}
-
-/// A key that counts how many of it there are, and of which one panics when it is dropped.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Counted(u64);
-
-static ALIVE: AtomicI64 = AtomicI64::new(0);
-
-thread_local!(static ARMED: Cell<bool> = const { Cell::new(false) });
-
-impl Counted {
-    fn new(number: u64) -> Self {
-        ALIVE.fetch_add(1, Ordering::SeqCst);
-        Self(number)
-    }
-}
-
-impl Clone for Counted {
-    fn clone(&self) -> Self {
-        Self::new(self.0)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        ALIVE.fetch_sub(1, Ordering::SeqCst);
-        if ARMED.take() {
-            resume_unwind(Box::new("on purpose"));
-        }
-    }
-}
-
-#[test]
-fn g12_a_snapshot_or_a_check_that_ends_in_a_panic_leaks_no_key() {
-    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
-    for number in 0..8 {
-        let keys = [Counted::new(number), Counted::new(number + 1)];
-        let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys);
-        assert!(parked.is_ok());
-    }
-    let before = ALIVE.load(Ordering::SeqCst);
-    let snapshot = || catch_unwind(AssertUnwindSafe(|| drop(purgatory.snapshot())));
-    assert!(snapshot().is_ok());
-    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
-    ARMED.set(true);
-    assert!(snapshot().is_err());
-    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
-
-    // So are the copies of keys by which an examination makes checks: those go when the outermost call returns.
-    let (weak, mut examinations) = (purgatory.downgrade(), 0);
-    let checks = Op::new(NEVER_IN_A_TEST).when(move || {
-        examinations += 1;
-        if examinations == 3 {
-            let inside = weak.upgrade().expect("the test has it");
-            let keys = [1, 2, 3, 4].map(Counted::new);
-            keys.iter()
-                .for_each(|key| assert_eq!(inside.check_and_complete(key), 0));
-            drop(keys);
-            ARMED.set(true);
-        }
-        false
-    });
-    assert!(
-        purgatory
-            .try_complete_else_watch(checks, [Counted::new(100)])
-            .is_ok()
-    );
-    let before = ALIVE.load(Ordering::SeqCst);
-    let check = || purgatory.check_and_complete(&Counted::new(100));
-    assert!(catch_unwind(AssertUnwindSafe(check)).is_err());
-    assert_eq!(ALIVE.load(Ordering::SeqCst), before);
-    assert_eq!(purgatory.stats().checks, 1 + 8, "each of the others once");
 }

@@ -490,8 +490,11 @@ fn g03_no_lock_is_held_while_a_key_is_dropped_that_found_no_place() {
                     true => catch_unwind(AssertUnwindSafe(|| purgatory.check_later(key))).is_err(),
                     false => {
                         let op = Op::new(NEVER_IN_A_TEST);
-                        parked.push(purgatory.try_complete_else_watch(op, [key]));
-                        parked.last().is_some_and(Result::is_err)
+                        let park = || purgatory.try_complete_else_watch(op, [key]);
+                        let outcome = catch_unwind(AssertUnwindSafe(park));
+                        let panicked = outcome.is_err();
+                        parked.extend(outcome);
+                        panicked
                     }
                 };
                 NEW.store(u64::MAX, Ordering::SeqCst);

@@ -29,6 +29,7 @@ mod nested;
 mod operators;
 mod order;
 mod panics;
+mod park_panics;
 mod ranked;
 mod resolved;
 mod shutdown;

@@ -9,6 +9,12 @@ use request_purgatory::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Why an operation is neither parked nor completed.
+enum Unparked {
+    Refused(Refusal),
+    Panicked,
+}
+
 impl Model {
     fn force(&mut self, number: usize, change: Option<&Arc<[Act]>>) -> Option<Ended> {
         if let (Some(act), Some(parked)) = (change, self.parked(number)) {
@@ -233,9 +239,16 @@ impl Model {
         let outermost = self.enter();
         let parked = self.arrive(side, number, &ranks);
         let outcome = match parked {
-            Err(refusal) => {
+            Err(Unparked::Refused(refusal)) => {
                 self.sides[side].counts.rejected += 1;
                 Outcome::Refused(refusal, number)
+            }
+            Err(Unparked::Panicked) => {
+                if !is.awaited {
+                    self.followed.expect(&Event::Dropped(number));
+                    self.act_all(&is.ended, number);
+                }
+                Outcome::Panicked(number)
             }
             Ok(ended) => {
                 self.deliver(ended, outermost);
@@ -261,14 +274,14 @@ impl Model {
         side: usize,
         number: usize,
         ranks: &[(u8, Option<u64>)],
-    ) -> Result<Option<Ended>, Refusal> {
+    ) -> Result<Option<Ended>, Unparked> {
         let is = self.known[number].is.clone();
         self.refusal(side)?;
         if ranks.is_empty() {
-            return Err(Refusal::NoKeys);
+            return Err(Unparked::Refused(Refusal::NoKeys));
         }
         match self.ask(number, Because::Parking, true) {
-            Answer::Panic => return Err(Refusal::Panicked),
+            Answer::Panic => return Err(Unparked::Panicked),
             Answer::Yes => {
                 self.sides[side].counts.completed_at_once += 1;
                 return Ok(Some(Ended {
@@ -284,7 +297,7 @@ impl Model {
             .max_parked
             .is_some_and(|max| self.sides[side].places >= max)
         {
-            return Err(Refusal::Full);
+            return Err(Unparked::Refused(Refusal::Full));
         }
         self.refusal(side)?;
         let reading = self.reading(&is);
@@ -303,7 +316,7 @@ impl Model {
         if ranks.iter().any(|(key, _)| it.count(*key) >= max) {
             let ended = self.end(number, End::Cancelled);
             self.give_back(ended);
-            return Err(Refusal::KeyFull);
+            return Err(Unparked::Refused(Refusal::KeyFull));
         }
         for (key, rank) in ranks {
             it.lists.entry(*key).or_default().push((number, *rank));
@@ -312,17 +325,17 @@ impl Model {
         match self.release(number, answer) {
             Some(ended) if ended.end == End::Aborted => {
                 self.give_back(ended);
-                Err(Refusal::Panicked)
+                Err(Unparked::Panicked)
             }
             ended => Ok(ended),
         }
     }
 
-    fn refusal(&self, side: usize) -> Result<(), Refusal> {
+    fn refusal(&self, side: usize) -> Result<(), Unparked> {
         let side = &self.sides[side];
         match (side.closed, side.draining) {
-            (true, _) => Err(Refusal::ShutDown),
-            (_, true) => Err(Refusal::Draining),
+            (true, _) => Err(Unparked::Refused(Refusal::ShutDown)),
+            (_, true) => Err(Unparked::Refused(Refusal::Draining)),
             _ => Ok(()),
         }
     }

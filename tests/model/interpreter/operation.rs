@@ -55,6 +55,8 @@ pub(crate) enum Outcome {
     /// Whether it is parked.
     Admitted(bool),
     Refused(Refusal, usize),
+    /// The call has panicked, with this operation.
+    Panicked(usize),
 }
 
 /// Why a park was refused.
@@ -65,7 +67,6 @@ pub(crate) enum Refusal {
     KeyFull,
     Draining,
     ShutDown,
-    Panicked,
 }
 
 /// What an operation answers from now on.

@@ -15,6 +15,7 @@ use request_purgatory::{
 };
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -299,9 +300,10 @@ impl Real {
             told_of_drop: !arriving.awaited,
         };
         if arriving.awaited {
-            match real.completion(op, watches) {
-                Err(rejected) => return refused(rejected, Op::returned),
-                Ok(future) => {
+            match catch_unwind(AssertUnwindSafe(|| real.completion(op, watches))) {
+                Err(_) => return Outcome::Panicked(number),
+                Ok(Err(rejected)) => return refused(rejected, Op::returned),
+                Ok(Ok(future)) => {
                     let handle = future.handle().cloned();
                     let is_parked = handle.is_some();
                     lock(&self.ops)[number].handle = handle;
@@ -310,10 +312,12 @@ impl Real {
                 }
             }
         }
-        match real.try_complete_else_watch(Awaited::new(op), watches) {
-            Err(rejected) => refused(rejected, |op| op.into_operation().returned()),
-            Ok(Admission::Ended) => Outcome::Admitted(false),
-            Ok(Admission::Parked(handle)) => {
+        let park = || real.try_complete_else_watch(Awaited::new(op), watches);
+        match catch_unwind(AssertUnwindSafe(park)) {
+            Err(_) => Outcome::Panicked(number),
+            Ok(Err(rejected)) => refused(rejected, |op| op.into_operation().returned()),
+            Ok(Ok(Admission::Ended)) => Outcome::Admitted(false),
+            Ok(Ok(Admission::Parked(handle))) => {
                 lock(&self.ops)[number].handle = Some(handle);
                 Outcome::Admitted(true)
             }
@@ -384,7 +388,6 @@ fn refused<T>(rejected: Rejected<T>, number: impl FnOnce(T) -> usize) -> Outcome
         RejectReason::KeyFull => Refusal::KeyFull,
         RejectReason::Draining => Refusal::Draining,
         RejectReason::ShutDown => Refusal::ShutDown,
-        RejectReason::Panicked => Refusal::Panicked,
         other => panic!("{other:?}"),
     };
     Outcome::Refused(refusal, number(rejected.into_inner()))

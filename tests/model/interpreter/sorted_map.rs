@@ -218,8 +218,9 @@ impl Model {
             true => is.first,
             false => self.known[number].says,
         };
-        let panics = u64::from(answer == Answer::Panic);
-        self.sides[self.known[number].side].counts.panicked += panics;
+        // A panic in a park goes to the caller.
+        let panics = answer == Answer::Panic && because != Because::Parking;
+        self.sides[self.known[number].side].counts.panicked += u64::from(panics);
         answer
     }
 
