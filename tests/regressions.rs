@@ -3,17 +3,15 @@
 mod support;
 
 use request_purgatory::{
-    Completion, Purgatory, threads::Dispatch, threads::Reaper,
-    threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
+    Completion, Purgatory, threads::Dispatch, threads::Reaper, threads::ReaperThread, time::Clock,
+    time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::keys::{Fragile, Hook, with_fuse};
-use support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
-};
+use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within};
 
 /// The panicking park never got as far as the second key, but took itself off its list all the same, which made that
 /// list believe that it was empty one watcher too early.

@@ -5,8 +5,8 @@ use crate::support::keys::{Act, Acting, Census};
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, manual, on_a_stack_of, within,
 };
-use request_purgatory::purgatory::WeakRef;
 use request_purgatory::Purgatory;
+use request_purgatory::purgatory::WeakRef;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

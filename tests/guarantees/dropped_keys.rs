@@ -3,8 +3,7 @@
 
 use crate::support::keys::{Act, Acting};
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, threads_named,
-    within,
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, threads_named, within,
 };
 use request_purgatory::{
     Completion, Handle, Purgatory, Waits, future::block_on, purgatory::RejectReason,
@@ -39,7 +38,6 @@ fn lit<R>(call: impl FnOnce() -> R) -> thread::Result<R> {
     LIT.set(false);
     result
 }
-
 
 /// The destructor of a key that panics does not cost the check that it was deferred for.
 #[test]
@@ -216,7 +214,7 @@ fn g05_a_park_returns_the_handle_though_a_key_panics() {
 #[test]
 fn g12_a_job_does_not_panic_though_a_key_does() {
     within(PATIENCE, || {
-        let (_bad, first, ended) = two_with_bad_keys();
+        let (other, first, ended) = two_with_bad_keys();
         let (tell, ran) = channel();
         let executor = move |job: Box<dyn FnOnce() + Send>| {
             let ended = thread::spawn(job).join();
@@ -230,7 +228,7 @@ fn g12_a_job_does_not_panic_though_a_key_does() {
         assert_eq!(purgatory.advance(), 1);
         assert_eq!(ran.recv(), Ok(true), "the job has panicked");
         assert_eq!(ended.count(), 2, "its completion has run, and ended both");
-        assert_eq!(purgatory.stats().panicked, 1);
+        assert_eq!(other.stats().panicked, 1);
     });
 }
 

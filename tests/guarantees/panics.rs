@@ -6,9 +6,8 @@ use crate::support::{
     Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, manual, quietly, within,
 };
 use request_purgatory::{
-    Completion, Purgatory, future::block_on,
-    threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
-    time::WakeFn,
+    Completion, Purgatory, future::block_on, threads::Dispatch, threads::Reaper, time::Clock,
+    time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
