@@ -30,7 +30,6 @@ page!(operations, "guide/operations.md");
 page!(observability, "observability.md");
 page!(design, "design.md");
 page!(guarantees, "guarantees.md");
-page!(orderings, "generated/orderings.md");
 page!(latency, "latency.md");
 page!(dependencies, "dependencies.md");
 page!(comparison, "comparison.md");

@@ -7,8 +7,7 @@ it, so a parent may re-export its children. The parts of a type that lie in seve
 `self` are a circle. So is a child that names an item of its parent, where the parent's own code names the child. Unit
 tests may name what they like.
 
-Wrong besides: other layers in docs/design.md; more than ROOT_ITEMS public items in src/lib.rs, modules and reexports.
-(`guide` and `model` do not count: they exist in the documentation and under loom only.)
+Wrong besides: other layers in docs/design.md.
 """
 
 import pathlib
@@ -33,8 +32,6 @@ tracker
 lib
 guide
 """
-
-ROOT_ITEMS = 20
 
 # The other crates, by the folder of their root file. (Those of tests, `tests/*/main.rs`, are found.)
 CRATES = """
@@ -217,16 +214,10 @@ for crate in (src, *others):
         for file in sorted(circle, key=lambda file: file.name):
             named = sorted(other.name for other in crate.graph[file] & set(circle))
             wrong.append(f"    {file.name} names {', '.join(named)}")
-lib = re.sub(r"#\[cfg\((?:any\(doc|loom)[^;]*;", " ", code_of(ROOT / "src/lib.rs"))
-public = re.findall(r"^pub (?:mod|fn|struct|enum|trait|type|const|static|macro) (\w+)", lib, re.M)
-for use in re.findall(r"^pub use\s+([^;]+);", lib, re.M):
-    public += [name for _, name in names_of(use)]
-if "*" in public or len(public) > ROOT_ITEMS:
-    wrong.append(f"src/lib.rs has {len(public)} public items, more than {ROOT_ITEMS}: {' '.join(public)}")
 if wrong:
     sys.exit("\n".join(wrong))
 files = len(src.files) + sum(len(crate.files) for crate in others)
 print(
-    f"layers: {len(src.files)} files of src in {len(set(rank.values()))} layers, {len(public)} public items at its root; "
+    f"layers: {len(src.files)} files of src in {len(set(rank.values()))} layers; "
     f"no circle among {files} files of {1 + len(others)} crates"
 )
