@@ -3,7 +3,12 @@
 documentation (`cargo doc` first), as one reads it on docs.rs. Also looks up the functions that docs/design.md names
 (`src/purgatory/park.rs`: `park`, or `Shard::free` in its table of shared lines), and the items that its glossary
 explains. Fails on a link that leads nowhere, and on a function, an item or a script of .ci that is named and not there.
-`.ci/lints/links.py --write` writes src/guide/picture.md and src/guide/scale.md, which are pictures of docs/guide for the rendered documentation."""
+
+`.ci/lints/links.py --write` writes what the rendered documentation needs in the place of files of the repository:
+src/guide/links.md, where the links of its pages lead instead, and src/guide/picture.md and src/guide/scale.md, which are
+pictures of docs/guide. A page defines its links at its end, for readers of the repository. From there the table has them: a
+label that leads to a page of src/guide.rs, or to an example, leads to its module; a label that names an item leads to the
+item, as long as src/guide.rs has it in scope; and the rest to the list of what is only in the repository."""
 
 import base64
 import html.parser
@@ -118,17 +123,48 @@ def functions():
     return len(named) + len(methods)
 
 
+def write(file, text, of):
+    """Writes a file of src/guide, or sees whether it is as it would be written."""
+    path = ROOT / "src" / "guide" / file
+    if "--write" in sys.argv:
+        path.write_text(text)
+    elif not path.exists() or path.read_text() != text:
+        wrong.append(f"src/guide/{file} is not what {of}: run `.ci/lints/links.py --write`")
+
+
 def picture(picture, definition):
     """A picture of the guide, as a definition that a page of the rendered documentation can have in itself."""
     drawn = base64.b64encode((ROOT / "docs" / "guide" / picture).read_bytes()).decode()
-    text = f"[{picture}]: data:image/svg+xml;base64,{drawn}\n"
-    path = ROOT / "src" / "guide" / definition
-    if "--write" in sys.argv:
-        path.write_text(text)
-    elif path.read_text() != text:
-        wrong.append(f"src/guide/{definition} is not docs/guide/{picture}: run `.ci/lints/links.py --write`")
+    write(definition, f"[{picture}]: data:image/svg+xml;base64,{drawn}\n", f"docs/guide/{picture} shows")
 
 
+def table():
+    """Where the labels of the pages lead in the rendered documentation."""
+    guide = (ROOT / "src" / "guide.rs").read_text()
+    modules = {ROOT / "docs" / file: f"crate::guide::{name}" for name, file in re.findall(r'page!\((\w+), "([^"]+)"', guide)}
+    modules |= {ROOT / "docs/guide/README.md": "crate::guide", ROOT / "examples/README.md": "crate::guide::examples"}
+    pages = [*modules, ROOT / "README.md"]
+    for name in re.findall(r'^ +(\w+): "', guide, re.M):
+        modules[ROOT / f"examples/{name}.rs"] = f"crate::guide::examples::{name}"
+    leads = {}
+    for page in pages:
+        for label, target in re.findall(r"^\[([^\]]+)\]: (\S+)$", page.read_text(), re.M):
+            if re.match(r"[a-z]+:", target) or target.endswith(".svg"):
+                continue
+            file = (page.parent / target.split("#")[0]).resolve()
+            item = label.strip("`")
+            if re.search("[A-Z]|::", item) or label != item:
+                # (Beside modules of the crate, the guide has pages of the same name.)
+                lead = f"crate::{item}" if item[0].islower() else f"crate::guide::{item}"
+            else:
+                lead = modules.get(file, "crate::guide#in-the-repository")
+            if leads.setdefault(label, lead) != lead:
+                wrong.append(f"{page.relative_to(ROOT)}: [{label}] leads to {lead} here, and to {leads[label]} on another page")
+    lines = "".join(f"[{label}]: {lead}\n" for label, lead in sorted(leads.items()))
+    write("links.md", f"<!-- Written by .ci/lints/links.py from the ends of the pages. -->\n\n{lines}", "the ends of the pages say")
+
+
+table()
 picture("operation.svg", "picture.md")
 picture("cluster-scale.svg", "scale.md")
 markdown()
