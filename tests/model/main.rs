@@ -2,7 +2,7 @@
 //! operations' own calls among them, and on plain maps and lists must give the same answers, the same endings and the
 //! same counts, in the same order.
 //!
-//! `PROPTEST_CASES` says how many sequences are tried. What `.ci/fuzz` has found lies in `tests/seeds/calls`, and is
+//! `PROPTEST_CASES` says how many sequences are tried. What the fuzzer has found lies in `tests/seeds/calls`, and is
 //! tried each time.
 
 #[path = "../support/mod.rs"]

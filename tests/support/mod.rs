@@ -229,7 +229,7 @@ pub(crate) fn on_a_stack_of<T: Send + 'static>(
 }
 
 /// Runs `test` on a thread of its own, and fails if that has not returned in time: `limit`, or `PATIENCE_TIMES` as long
-/// where something slows the tests down (`.ci/sanitize`).
+/// where something slows the tests down (`.ci/nightly`).
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     test: impl FnOnce() -> T + Send + 'static,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pastes each Rust snippet of the guide and of the READMEs into a crate of its own, and builds it there.
 
-    .ci/snippets [PAGE]...      only those of these pages
+    .ci/lints/snippets.py [PAGE]...      only those of these pages
 
 A snippet is pasted as it stands in the file, hidden lines too, so it may have none. One with `main` becomes a program, one
 without becomes a module. In scope is what a reader has: the library, and what the page tells him to add by `cargo add`; a
@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PASTED = ROOT / "target" / "snippets"
 MISTAKES = ROOT / "tests" / "mistakes"
 PITFALLS = ROOT / "docs" / "guide" / "pitfalls.md"
