@@ -9,7 +9,7 @@ bytes, on every path to the end of the function, and behind it where the bytes a
 overwritten. A locked instruction empties the queue, and a call is taken to be long enough to do so. What lies in a slot, and
 is read back by another function, is not seen.
 
-    .ci/lints/forwarding.py            tries this on the fixtures in .ci/lints/forwarding-*.txt (a second)
+    .ci/lints/forwarding.py            tries this on the fixtures beside this file (a second)
     .ci/lints/forwarding.py PROGRAM    all functions of a program, whether or not they matter
 
 `.ci/instructions` asks this for the hot calls: the instructions that each of them executes.
