@@ -44,6 +44,7 @@ examples/gateway/src
 examples/long_poll/src
 examples/programs/demonstration
 schemes/src
+testing/src
 tools/abuse/src
 tools/soak/src
 """

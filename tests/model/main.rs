@@ -5,9 +5,6 @@
 //! `PROPTEST_CASES` says how many sequences are tried. What the fuzzer has found lies in `tests/seeds/calls`, and is
 //! tried each time.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod interpreter;
 mod seeds;
 mod strategies;
@@ -19,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strategies::{call, end, setup, uptime};
 use support::spans::{Choices, Span};
+use testing as support;
 
 proptest! {
     // (What stands beside what is rarer than each of the two.)

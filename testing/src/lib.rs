@@ -1,20 +1,25 @@
-//! What the tests of the public API share: an operation made of closures, one that watches itself, a watchdog.
-#![allow(dead_code, reason = "each test target uses its own part")]
+//! What tests, benchmarks and tools share: an operation made of closures, one that watches itself, a watchdog, what the
+//! system says of a process, an allocator that counts. Not published.
 
-pub(crate) mod bell;
-pub(crate) mod expiries;
-pub(crate) mod hashing;
-pub(crate) mod keys;
-pub(crate) mod noise;
-pub(crate) mod spans;
-pub(crate) mod stall;
+pub mod allocated;
+pub mod bell;
+#[cfg(feature = "strategies")]
+pub mod expiries;
+#[cfg(feature = "strategies")]
+pub mod hashing;
+pub mod keys;
+pub mod noise;
+pub mod patient;
+pub mod process;
+#[cfg(feature = "strategies")]
+pub mod spans;
+pub mod stall;
 
-use procfs_core::{FromRead, process::Stat, process::Status};
+use process::Process;
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::RejectReason,
     purgatory::Rejected, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
-use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -25,16 +30,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longer than any test here waits for anything.
-pub(crate) const NEVER_IN_A_TEST: Duration = Duration::from_secs(3_600);
+pub const NEVER_IN_A_TEST: Duration = Duration::from_secs(3_600);
 /// What a watchdog allows unless a test says otherwise: generous, for loaded machines.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A clock that stands, and panics while it is broken.
 #[derive(Clone, Default)]
-pub(crate) struct FragileClock(Arc<AtomicBool>);
+pub struct FragileClock(Arc<AtomicBool>);
 
 impl FragileClock {
-    pub(crate) fn set_broken(&self, broken: bool) {
+    pub fn set_broken(&self, broken: bool) {
         self.0.store(broken, Ordering::SeqCst);
     }
 }
@@ -49,11 +54,10 @@ impl Clock for FragileClock {
 }
 
 /// What an executor is given.
-#[allow(dead_code, reason = "not every test crate has an executor")]
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+pub type Job = Box<dyn FnOnce() + Send>;
 
 /// A parked operation made of closures.
-pub(crate) struct Op<K = u64> {
+pub struct Op<K = u64> {
     timeout: Duration,
     arrival: Option<Timestamp>,
     try_complete: Box<dyn FnMut() -> bool + Send>,
@@ -63,7 +67,7 @@ pub(crate) struct Op<K = u64> {
 
 impl<K> Op<K> {
     /// Never completes by itself, and does nothing at its end.
-    pub(crate) fn new(timeout: Duration) -> Self {
+    pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
             arrival: None,
@@ -74,19 +78,19 @@ impl<K> Op<K> {
     }
 
     /// It arrived then.
-    pub(crate) fn arrived(mut self, at: Timestamp) -> Self {
+    pub fn arrived(mut self, at: Timestamp) -> Self {
         self.arrival = Some(at);
         self
     }
 
     /// Its `try_complete`.
-    pub(crate) fn when(mut self, try_complete: impl FnMut() -> bool + Send + 'static) -> Self {
+    pub fn when(mut self, try_complete: impl FnMut() -> bool + Send + 'static) -> Self {
         self.try_complete = Box::new(try_complete);
         self
     }
 
     /// Its `on_complete`.
-    pub(crate) fn then(mut self, end: impl FnOnce(Completion) + Send + 'static) -> Self {
+    pub fn then(mut self, end: impl FnOnce(Completion) + Send + 'static) -> Self {
         self.end = Some(Box::new(end));
         self
     }
@@ -123,7 +127,7 @@ impl<K> fmt::Debug for Op<K> {
 /// What one operation goes through, seen from outside. Violations are counted, not asserted: the library catches
 /// panics of callbacks.
 #[derive(Debug, Default)]
-pub(crate) struct Probe {
+pub struct Probe {
     ready: AtomicBool,
     inside: AtomicBool,
     examinations: AtomicUsize,
@@ -133,12 +137,12 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(crate) fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// The operation that this probe watches.
-    pub(crate) fn op<K>(self: &Arc<Self>, timeout: Duration) -> Op<K> {
+    pub fn op<K>(self: &Arc<Self>, timeout: Duration) -> Op<K> {
         let (examining, ending) = (self.clone(), self.clone());
         Op::new(timeout)
             .when(move || examining.examine(|| examining.is_ready()))
@@ -146,7 +150,7 @@ impl Probe {
     }
 
     /// For operations with a hook of their own: counts one `try_complete`.
-    pub(crate) fn examine(&self, decide: impl FnOnce() -> bool) -> bool {
+    pub fn examine(&self, decide: impl FnOnce() -> bool) -> bool {
         self.enter();
         self.examinations.fetch_add(1, Ordering::SeqCst);
         let answer = decide();
@@ -155,7 +159,7 @@ impl Probe {
     }
 
     /// For operations with a hook of their own: counts one `on_complete`.
-    pub(crate) fn end(&self, completion: Completion) {
+    pub fn end(&self, completion: Completion) {
         self.enter();
         self.ends.fetch_add(1, Ordering::SeqCst);
         *lock(&self.ending) = Some(completion);
@@ -175,20 +179,20 @@ impl Probe {
     }
 
     /// From now on it can complete.
-    pub(crate) fn satisfy(&self) {
+    pub fn satisfy(&self) {
         self.ready.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn examinations(&self) -> usize {
+    pub fn examinations(&self) -> usize {
         self.examinations.load(Ordering::SeqCst)
     }
 
     /// How it ended, if it did. Fails if its hooks overlapped or if any ran after the end.
-    pub(crate) fn ending(&self) -> Option<Completion> {
+    pub fn ending(&self) -> Option<Completion> {
         let violations = self.violations.load(Ordering::SeqCst);
         assert_eq!(violations, 0, "hooks overlapped or ran after the end");
         assert!(self.ends.load(Ordering::SeqCst) <= 1, "ended twice");
@@ -197,12 +201,12 @@ impl Probe {
 }
 
 /// Locks, whatever a panicking test left behind.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A purgatory without threads on a clock moved by hand.
-pub(crate) fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
+pub fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
     configure: impl FnOnce(Builder<Purgatory<Op<K>>>) -> Builder<Purgatory<Op<K>>>,
 ) -> (Purgatory<Op<K>>, ManualClock) {
     let clock = ManualClock::new();
@@ -214,12 +218,12 @@ pub(crate) fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
 }
 
 /// Why it was refused, if it was.
-pub(crate) fn refusal<T, Op>(result: &Result<T, Rejected<Op>>) -> Option<RejectReason> {
+pub fn refusal<T, Op>(result: &Result<T, Rejected<Op>>) -> Option<RejectReason> {
     result.as_ref().err().map(Rejected::reason)
 }
 
 /// Runs `test` on a thread with a stack of `kib` KiB.
-pub(crate) fn on_a_stack_of<T: Send + 'static>(
+pub fn on_a_stack_of<T: Send + 'static>(
     kib: usize,
     test: impl FnOnce() -> T + Send + 'static,
 ) -> T {
@@ -230,10 +234,7 @@ pub(crate) fn on_a_stack_of<T: Send + 'static>(
 
 /// Runs `test` on a thread of its own, and fails if that has not returned in time: `limit`, or `PATIENCE_TIMES` as long
 /// where something slows the tests down (`.ci/nightly`).
-pub(crate) fn within<T: Send + 'static>(
-    limit: Duration,
-    test: impl FnOnce() -> T + Send + 'static,
-) -> T {
+pub fn within<T: Send + 'static>(limit: Duration, test: impl FnOnce() -> T + Send + 'static) -> T {
     let limit = limit * patience_times();
     let (done, finished) = channel();
     let running = thread::spawn(move || {
@@ -253,13 +254,13 @@ pub(crate) fn within<T: Send + 'static>(
 }
 
 /// By how much slower than usual everything may be (`PATIENCE_TIMES`): under a sanitizer, say.
-pub(crate) fn patience_times() -> u32 {
+pub fn patience_times() -> u32 {
     let times = std::env::var("PATIENCE_TIMES").map(|times| times.parse().expect("a number"));
     times.unwrap_or(1)
 }
 
 /// Waits until `condition` holds. Fails if that takes too long.
-pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
         let limit = PATIENCE / 2 * patience_times();
@@ -270,55 +271,48 @@ pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
 
 /// Counts `n` arrivals.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(AtomicU64);
+pub struct Tally(AtomicU64);
 
 impl Tally {
-    pub(crate) fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub(crate) fn add(&self) {
+    pub fn add(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 }
 
 /// The threads of this process whose name starts with `prefix` (at most 15 bytes are kept by the system).
-pub(crate) fn threads_named(prefix: &str) -> Vec<u64> {
-    // While threads end, the kernel may leave others out of a listing: so there are two.
-    let listings = (0..2).flat_map(|_| std::fs::read_dir("/proc/self/task"));
-    let tasks = listings.flatten().filter_map(|task| {
-        let path = task.ok()?.path();
-        let name = std::fs::read_to_string(path.join("comm")).ok()?;
-        let id = path.file_name()?.to_str()?.parse().ok()?;
-        name.starts_with(prefix).then_some(id)
-    });
-    tasks.collect::<BTreeSet<_>>().into_iter().collect()
+pub fn threads_named(prefix: &str) -> Vec<u64> {
+    let threads = Process::this().threads();
+    let named = threads.filter(|thread| thread.name().is_some_and(|name| name.starts_with(prefix)));
+    named.filter_map(|thread| thread.id()).collect()
 }
 
 /// How often the thread went to sleep of its own accord.
-pub(crate) fn sleeps(thread: u64) -> u64 {
-    let status = Status::from_file(format!("/proc/self/task/{thread}/status"));
-    let count = status.expect("the thread is alive").voluntary_ctxt_switches;
-    count.expect("Linux counts context switches")
+pub fn sleeps(thread: u64) -> u64 {
+    let sleeps = Process::thread(thread).sleeps();
+    sleeps.expect("the thread is alive, and Linux counts context switches")
 }
 
 /// What the system says of the thread.
-pub(crate) fn stat(thread: u64) -> Stat {
-    Stat::from_file(format!("/proc/self/task/{thread}/stat")).expect("the thread is alive")
+pub fn stat(thread: u64) -> procfs_core::process::Stat {
+    Process::thread(thread).stat().expect("the thread is alive")
 }
 
 /// How long the thread has been running, in ticks of the system (10 ms mostly). A thread that spins need not sleep.
-pub(crate) fn busy(thread: u64) -> u64 {
+pub fn busy(thread: u64) -> u64 {
     let stat = stat(thread);
     stat.utime + stat.stime
 }
 
 /// Keeps the panics with the payload `"intended"` out of the output.
-pub(crate) fn quietly() {
+pub fn quietly() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let hook = std::panic::take_hook();
@@ -331,7 +325,7 @@ pub(crate) fn quietly() {
 }
 
 /// The payload of a panic, which panics in turn when it is dropped, also while the thread unwinds.
-pub(crate) struct BadPayload;
+pub struct BadPayload;
 
 impl Drop for BadPayload {
     fn drop(&mut self) {
@@ -341,8 +335,8 @@ impl Drop for BadPayload {
 
 /// A payload that is counted while it lives.
 #[derive(Debug)]
-pub(crate) struct Token {
-    pub(crate) number: u64,
+pub struct Token {
+    pub number: u64,
     living: Arc<AtomicU64>,
 }
 
@@ -354,10 +348,10 @@ impl Drop for Token {
 
 /// Makes tokens, and knows how many of them live.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Mint(Arc<AtomicU64>);
+pub struct Mint(Arc<AtomicU64>);
 
 impl Mint {
-    pub(crate) fn token(&self, number: u64) -> Token {
+    pub fn token(&self, number: u64) -> Token {
         self.0.fetch_add(1, Ordering::SeqCst);
         Token {
             number,
@@ -365,7 +359,7 @@ impl Mint {
         }
     }
 
-    pub(crate) fn living(&self) -> u64 {
+    pub fn living(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 }

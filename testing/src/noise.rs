@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Fails if the median of what `measure` returns exceeds `limit` by more than a few of the longest delays of a thread
 /// beside it, each time it is measured: a fault is there every time, and the load of other tests is not.
-pub(crate) fn assert_median_within(limit: Duration, mut measure: impl FnMut() -> Vec<Duration>) {
+pub fn assert_median_within(limit: Duration, mut measure: impl FnMut() -> Vec<Duration>) {
     const ATTEMPTS: usize = 5;
     let mut exceeded = Vec::new();
     while exceeded.len() < ATTEMPTS {
@@ -55,7 +55,7 @@ impl Noise {
 }
 
 /// Waits until all these threads sleep, and none of them is about to wake another.
-pub(crate) fn eventually_asleep(threads: &[u64]) {
+pub fn eventually_asleep(threads: &[u64]) {
     let asleep = |thread: &u64| stat(*thread).state == 'S';
     let slept = || threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
     eventually("all threads sleep", || {

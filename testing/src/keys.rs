@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 /// Keys that are equal if their first fields are, whatever else they have.
+#[macro_export]
 macro_rules! by_number {
     ($key:ty) => {
         impl PartialEq for $key {
@@ -23,27 +24,26 @@ macro_rules! by_number {
         }
     };
 }
-#[allow(unused_imports, reason = "each test target uses its own part")]
-pub(crate) use by_number;
+pub use crate::by_number;
 
 /// Counts the keys that it has made, and their clones, while they exist.
 #[derive(Debug, Default)]
-pub(crate) struct Census(Arc<()>);
+pub struct Census(Arc<()>);
 
 /// A counted key.
 #[derive(Debug, Clone)]
-pub(crate) struct Counted(
-    pub(crate) u64,
+pub struct Counted(
+    pub u64,
     #[expect(dead_code, reason = "it is there to be counted")] Arc<()>,
 );
 
 impl Census {
-    pub(crate) fn key(&self, number: u64) -> Counted {
+    pub fn key(&self, number: u64) -> Counted {
         Counted(number, self.0.clone())
     }
 
     /// How many exist.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 }
@@ -51,10 +51,10 @@ impl Census {
 by_number!(Counted);
 
 /// What a key does when it is dropped.
-pub(crate) type Act = Arc<dyn Fn() + Send + Sync>;
+pub type Act = Arc<dyn Fn() + Send + Sync>;
 
 /// Keys that do something when they are dropped; those that are made by cloning do nothing.
-pub(crate) struct Acting(pub(crate) u64, pub(crate) Option<Act>);
+pub struct Acting(pub u64, pub Option<Act>);
 
 impl Clone for Acting {
     fn clone(&self) -> Self {
@@ -89,7 +89,7 @@ struct Fuse {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hook {
+pub enum Hook {
     Clone,
     Hash,
     Eq,
@@ -98,7 +98,7 @@ pub(crate) enum Hook {
 
 /// A key whose hooks panic when told to.
 #[derive(Debug)]
-pub(crate) struct Fragile(pub(crate) u32);
+pub struct Fragile(pub u32);
 
 impl Fragile {
     fn hook(&self, hook: Hook) {
@@ -119,13 +119,13 @@ impl Fragile {
 }
 
 /// A fragile key that counts among those that exist.
-pub(crate) fn fragile(number: u32) -> Fragile {
+pub fn fragile(number: u32) -> Fragile {
     FRAGILE.set(FRAGILE.get().wrapping_add(1));
     Fragile(number)
 }
 
 /// How many exist, if all were made by [`fragile`] on this thread, and dropped here.
-pub(crate) fn fragile_keys() -> usize {
+pub fn fragile_keys() -> usize {
     FRAGILE.get()
 }
 
@@ -160,16 +160,12 @@ impl Drop for Fragile {
 }
 
 /// Runs `action` while the `hook` of key `number` panics on this thread.
-pub(crate) fn with_fuse<R>(
-    number: u32,
-    hook: Hook,
-    action: impl FnOnce() -> R,
-) -> thread::Result<R> {
+pub fn with_fuse<R>(number: u32, hook: Hook, action: impl FnOnce() -> R) -> thread::Result<R> {
     with_fuse_after(0, number, hook, action)
 }
 
 /// The same, but the first `calls` calls of the hook do not panic.
-pub(crate) fn with_fuse_after<R>(
+pub fn with_fuse_after<R>(
     calls: u32,
     number: u32,
     hook: Hook,
@@ -185,7 +181,7 @@ pub(crate) fn with_fuse_after<R>(
 }
 
 /// As [`with_fuse_after`], but only one call of the hook panics. Returns `None` if it was not called so often.
-pub(crate) fn with_one_panic_after<R>(
+pub fn with_one_panic_after<R>(
     calls: u32,
     number: u32,
     hook: Hook,

@@ -4,7 +4,7 @@ use request_purgatory::{Completion, DelayedOperation};
 use std::time::Duration;
 
 /// It waits for its timeout.
-pub(crate) struct Op(pub(crate) Duration);
+pub struct Op(pub Duration);
 
 impl DelayedOperation for Op {
     type Key = u64;

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// The check that examines the operation.
-pub(crate) struct Stall {
+pub struct Stall {
     entered: Receiver<()>,
     go_on: Sender<()>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Stall {
 impl Probe {
     /// An operation that never completes by itself, and whose end this probe sees. Its third examination, which is that
     /// of the first check, lasts until the [`Stall`] ends.
-    pub(crate) fn stalled_op<K>(self: &Arc<Self>, timeout: Duration) -> (Op<K>, Stall) {
+    pub fn stalled_op<K>(self: &Arc<Self>, timeout: Duration) -> (Op<K>, Stall) {
         let ((entered, has_entered), (go_on, told)) = (channel(), channel());
         let (ending, mut examinations) = (self.clone(), 0);
         let op = Op::new(timeout)
@@ -42,7 +42,7 @@ impl Probe {
 /// An operation on key 1 of a check that examines it as often as a holder does, since others ask for it each time.
 /// During the last of these examinations `at_last` runs on another thread; what it leaves, the check finds beside the
 /// wish for one more, which says what `further` says.
-pub(crate) fn overasked_op(
+pub fn overasked_op(
     purgatory: &Purgatory<Op>,
     at_last: impl Fn(&Purgatory<Op>) + Send + Sync + 'static,
     mut further: impl FnMut() -> bool + Send + 'static,
@@ -66,7 +66,7 @@ pub(crate) fn overasked_op(
 
 impl Stall {
     /// Checks `key` on another thread, and returns when that thread examines the operation.
-    pub(crate) fn check<K: Eq + Hash + Clone + Send + Sync + 'static>(
+    pub fn check<K: Eq + Hash + Clone + Send + Sync + 'static>(
         &self,
         purgatory: &Purgatory<Op<K>>,
         key: K,
@@ -76,10 +76,7 @@ impl Stall {
     }
 
     /// The same by any kind of check.
-    pub(crate) fn examine(
-        &self,
-        check: impl FnOnce() -> usize + Send + 'static,
-    ) -> JoinHandle<usize> {
+    pub fn examine(&self, check: impl FnOnce() -> usize + Send + 'static) -> JoinHandle<usize> {
         let check = thread::spawn(check);
         self.entered.recv().expect("the check examines it");
         check
@@ -87,7 +84,7 @@ impl Stall {
 
     /// Its deadline passes meanwhile: this thread drives the timer, finds it held, and leaves a mark. Then the examination
     /// goes on.
-    pub(crate) fn end_after_the_deadline<K>(self, purgatory: &Purgatory<Op<K>>, clock: &ManualClock)
+    pub fn end_after_the_deadline<K>(self, purgatory: &Purgatory<Op<K>>, clock: &ManualClock)
     where
         K: Eq + Hash + Clone + Send + Sync + 'static,
     {
@@ -97,7 +94,7 @@ impl Stall {
     }
 
     /// The examination goes on, and says no.
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         self.go_on.send(()).expect("the check waits");
     }
 }

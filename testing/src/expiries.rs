@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Where user code hears of an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Runs {
+pub enum Runs {
     /// In the pass itself.
     Inline,
     /// An executor runs each job as it gets it.
@@ -28,7 +28,7 @@ pub(crate) enum Runs {
 
 /// What user code does when the library calls it: nothing, or some of `action`; seldom it drives the timer, panics or
 /// shuts down. Within that, the library calls user code again, of one depth less; at depth 0 it does nothing.
-pub(crate) fn planned<A: Clone + std::fmt::Debug + 'static>(
+pub fn planned<A: Clone + std::fmt::Debug + 'static>(
     depth: u32,
     action: impl FnOnce(u32) -> BoxedStrategy<A>,
     [advance, panic, shutdown]: [A; 3],
@@ -51,7 +51,7 @@ pub(crate) fn planned<A: Clone + std::fmt::Debug + 'static>(
 
 /// What is done to a timer, a tracker or requests, from outside.
 #[derive(Debug, Clone)]
-pub(crate) enum Call<A> {
+pub enum Call<A> {
     Do(A),
     /// The clock moves, and no thread drives the timer.
     Pass(Span),
@@ -62,7 +62,7 @@ pub(crate) enum Call<A> {
 }
 
 /// A call, each kind as often beside the others as `weights` say, in their order.
-pub(crate) fn call<A: Clone + std::fmt::Debug + 'static>(
+pub fn call<A: Clone + std::fmt::Debug + 'static>(
     action: BoxedStrategy<A>,
     weights: [u32; 4],
 ) -> impl Strategy<Value = Call<A>> {
@@ -74,7 +74,7 @@ pub(crate) fn call<A: Clone + std::fmt::Debug + 'static>(
     ]
 }
 
-pub(crate) fn runs() -> impl Strategy<Value = Runs> {
+pub fn runs() -> impl Strategy<Value = Runs> {
     prop_oneof![
         4 => Just(Runs::Inline),
         1 => Just(Runs::AtOnce),
@@ -85,13 +85,13 @@ pub(crate) fn runs() -> impl Strategy<Value = Runs> {
 }
 
 /// An executor, and the jobs that it keeps.
-pub(crate) struct Jobs {
-    pub(crate) runs: Runs,
+pub struct Jobs {
+    pub runs: Runs,
     kept: Mutex<VecDeque<Job>>,
 }
 
 impl Jobs {
-    pub(crate) fn new(runs: Runs) -> Arc<Self> {
+    pub fn new(runs: Runs) -> Arc<Self> {
         super::quietly();
         Arc::new(Self {
             runs,
@@ -99,7 +99,7 @@ impl Jobs {
         })
     }
 
-    pub(crate) fn dispatch(self: &Arc<Self>) -> Dispatch {
+    pub fn dispatch(self: &Arc<Self>) -> Dispatch {
         if self.runs == Runs::Inline {
             return Dispatch::Inline;
         }
@@ -117,7 +117,7 @@ impl Jobs {
     }
 
     /// Runs one of the jobs that it keeps, if there are any, counted round and round; perhaps by dropping it.
-    pub(crate) fn run(&self, which: usize, by_drop: bool) {
+    pub fn run(&self, which: usize, by_drop: bool) {
         let job = {
             let mut kept = lock(&self.kept);
             let at = which.checked_rem(kept.len());
@@ -131,20 +131,20 @@ impl Jobs {
     }
 
     /// Runs all jobs that it keeps, the oldest first.
-    pub(crate) fn run_all(&self) {
+    pub fn run_all(&self) {
         while self.kept() > 0 {
             self.run(0, false);
         }
     }
 
     /// How many jobs it keeps.
-    pub(crate) fn kept(&self) -> usize {
+    pub fn kept(&self) -> usize {
         lock(&self.kept).len()
     }
 }
 
 /// Tries `test` with any values of `all`. What draws calls within calls needs a larger stack than a test has.
-pub(crate) fn for_any<S: Strategy>(
+pub fn for_any<S: Strategy>(
     all: impl FnOnce() -> S + Send + 'static,
     test: impl Fn(S::Value) + Send + 'static,
 ) {
@@ -170,31 +170,31 @@ pub(crate) fn for_any<S: Strategy>(
 }
 
 /// Numbered values that wait for their deadline, as a model knows them.
-pub(crate) struct Waiting {
-    pub(crate) choices: Choices,
-    pub(crate) clock: ManualClock,
-    pub(crate) jobs: Arc<Jobs>,
+pub struct Waiting {
+    pub choices: Choices,
+    pub clock: ManualClock,
+    pub jobs: Arc<Jobs>,
     /// The deadline of each that waits; `None` never expires.
-    pub(crate) running: BTreeMap<usize, Option<u64>>,
+    pub running: BTreeMap<usize, Option<u64>>,
     /// Those that wait and that the pass in progress must expire. (How many at a time is its business.)
     due: BTreeSet<usize>,
     /// Those that have expired and of which user code has not heard; and whether that was handed over.
-    pub(crate) ended: BTreeMap<usize, bool>,
+    pub ended: BTreeMap<usize, bool>,
     /// The user code in progress: whether it was handed over.
     telling: Option<bool>,
     /// Those of `ended` of which no user code hears: they may be told already.
-    pub(crate) silent: BTreeSet<usize>,
+    pub silent: BTreeSet<usize>,
     /// Those that have expired since the model took this list last.
-    pub(crate) fresh: Vec<usize>,
+    pub fresh: Vec<usize>,
     /// Expiries in passes that user code has made, in the present call.
     nested: u64,
-    pub(crate) closed: bool,
+    pub closed: bool,
     /// But for what is counted now.
-    pub(crate) stats: Stats,
+    pub stats: Stats,
 }
 
 impl Waiting {
-    pub(crate) fn new(choices: Choices, clock: ManualClock, jobs: Arc<Jobs>) -> Self {
+    pub fn new(choices: Choices, clock: ManualClock, jobs: Arc<Jobs>) -> Self {
         Self {
             choices,
             clock,
@@ -215,12 +215,12 @@ impl Waiting {
         self.clock.now().since_origin()
     }
 
-    pub(crate) fn pass_time(&self, span: Span) {
+    pub fn pass_time(&self, span: Span) {
         self.clock.advance(span.of(self.choices.tick));
     }
 
     /// Whether there is no room for one more. It may not be known.
-    pub(crate) fn is_full(&self) -> Option<bool> {
+    pub fn is_full(&self) -> Option<bool> {
         // Those whose callback has not returned have their place still.
         let callbacks = self.ended.len() + usize::from(self.telling.is_some());
         let most = self.running.len() + callbacks;
@@ -229,25 +229,25 @@ impl Waiting {
         (full(least) == full(most)).then(|| full(most))
     }
 
-    pub(crate) fn start(&mut self, number: usize, timeout: Duration) {
+    pub fn start(&mut self, number: usize, timeout: Duration) {
         let deadline = self.choices.deadline(self.now(), timeout);
         self.running.insert(number, deadline);
     }
 
-    pub(crate) fn reschedule(&mut self, number: usize, timeout: Duration) {
+    pub fn reschedule(&mut self, number: usize, timeout: Duration) {
         self.end(number);
         // However close, it is for the next pass.
         self.start(number, timeout);
     }
 
     /// It has ended, and not by its deadline.
-    pub(crate) fn end(&mut self, number: usize) {
+    pub fn end(&mut self, number: usize) {
         assert!(self.running.remove(&number).is_some(), "{number} was gone");
         self.due.remove(&number);
     }
 
     /// It is not there: it had ended, or the pass in progress has expired it meanwhile.
-    pub(crate) fn is_gone(&mut self, number: usize) {
+    pub fn is_gone(&mut self, number: usize) {
         if self.due.contains(&number) {
             self.expire(number, false);
         }
@@ -255,7 +255,7 @@ impl Waiting {
     }
 
     /// Everything was ended, but for what the pass in progress has expired before.
-    pub(crate) fn are_gone(&mut self) {
+    pub fn are_gone(&mut self) {
         for number in self.due.clone() {
             self.expire(number, false);
         }
@@ -272,7 +272,7 @@ impl Waiting {
     }
 
     /// A pass begins, from outside.
-    pub(crate) fn begin_pass(&mut self) {
+    pub fn begin_pass(&mut self) {
         self.due = self.overdue();
         if self.jobs.runs != Runs::Inline {
             // Each is handed over before user code runs.
@@ -283,7 +283,7 @@ impl Waiting {
 
     /// A pass that user code has made is over: what was due by then has expired, also what user code has started in the
     /// pass around it.
-    pub(crate) fn nested_pass(&mut self, expired: usize) {
+    pub fn nested_pass(&mut self, expired: usize) {
         let overdue = self.overdue();
         assert_eq!(expired, overdue.len());
         self.nested += expired as u64;
@@ -291,7 +291,7 @@ impl Waiting {
     }
 
     /// A call from outside is over, before which `before` had expired; if it was a pass, it said that `expired` did.
-    pub(crate) fn end_call(&mut self, before: u64, expired: Option<usize>) {
+    pub fn end_call(&mut self, before: u64, expired: Option<usize>) {
         assert!(self.due.is_empty(), "{:?} did not expire", self.due);
         let nested = std::mem::take(&mut self.nested);
         if let Some(expired) = expired {
@@ -319,7 +319,7 @@ impl Waiting {
     }
 
     /// User code hears of it now.
-    pub(crate) fn told(&mut self, number: usize) {
+    pub fn told(&mut self, number: usize) {
         if self.due.contains(&number) {
             self.expire(number, false);
         }
@@ -329,17 +329,17 @@ impl Waiting {
     }
 
     /// The user code in progress has returned.
-    pub(crate) fn returned(&mut self) {
+    pub fn returned(&mut self) {
         self.telling = None;
     }
 
     /// Compares the counts, and the rest of what every kind can be asked.
-    pub(crate) fn compare(&self, seen: &Common) {
+    pub fn compare(&self, seen: &Common) {
         self.compare_with(seen, 0, 0);
     }
 
     /// The same where user code may yet hear of others because of a shutdown: of `least` to `most` of them.
-    pub(crate) fn compare_with(&self, seen: &Common, least: usize, most: usize) {
+    pub fn compare_with(&self, seen: &Common, least: usize, most: usize) {
         let handed_over = self.ended.values().chain(&self.telling);
         let handed_over = handed_over.filter(|handed_over| **handed_over).count();
         let (least, most) = (
@@ -362,7 +362,7 @@ impl Waiting {
     }
 
     /// The deadline, and the time until then.
-    pub(crate) fn times(&self, number: usize) -> (Option<Timestamp>, Option<Duration>) {
+    pub fn times(&self, number: usize) -> (Option<Timestamp>, Option<Duration>) {
         let deadline = self.running.get(&number).copied().flatten();
         let deadline = deadline.map(|tick| self.choices.timestamp(tick));
         let now = Timestamp::from_origin(self.now());
@@ -370,25 +370,25 @@ impl Waiting {
     }
 
     /// Whether the pass in progress is to expire it, or has done so: that is for it to say.
-    pub(crate) fn is_due(&self, number: usize) -> bool {
+    pub fn is_due(&self, number: usize) -> bool {
         self.due.contains(&number)
     }
 }
 
 /// What timers, trackers and requests can be asked alike.
 #[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) stats: Stats,
-    pub(crate) empty: bool,
-    pub(crate) closed: bool,
-    pub(crate) next: Option<Timestamp>,
+pub struct Common {
+    pub stats: Stats,
+    pub empty: bool,
+    pub closed: bool,
+    pub next: Option<Timestamp>,
 }
 
 /// Asks for it.
-#[allow(unused_macros, reason = "for the property tests only")]
+#[macro_export]
 macro_rules! common {
     ($real:expr) => {
-        $crate::support::expiries::Common {
+        $crate::expiries::Common {
             stats: $real.stats(),
             empty: $real.is_empty(),
             closed: $real.is_shut_down(),
@@ -397,5 +397,4 @@ macro_rules! common {
     };
 }
 
-#[allow(unused_imports, reason = "for the property tests only")]
-pub(crate) use common;
+pub use crate::common;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 /// Counts its wake-ups.
 #[derive(Debug, Default)]
-pub(crate) struct Bell(AtomicUsize);
+pub struct Bell(AtomicUsize);
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
@@ -17,16 +17,16 @@ impl Wake for Bell {
 }
 
 impl Bell {
-    pub(crate) fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub(crate) fn rung(&self) -> usize {
+    pub fn rung(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 
     /// Polls `future` for this bell.
-    pub(crate) fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
+    pub fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
         let waker = Waker::from(self.clone());
         Pin::new(future).poll(&mut Context::from_waker(&waker))
     }

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 /// What a property test chooses for the builder.
 #[derive(Debug, Clone)]
-pub(crate) struct Choices {
-    pub(crate) tick: Duration,
-    pub(crate) wheel_size: usize,
-    pub(crate) max_parked: Option<usize>,
-    pub(crate) max_timeout: Duration,
+pub struct Choices {
+    pub tick: Duration,
+    pub wheel_size: usize,
+    pub max_parked: Option<usize>,
+    pub max_timeout: Duration,
     /// The clock's first reading: tick zero.
-    pub(crate) start: Duration,
+    pub start: Duration,
 }
 
 /// A builder of whatever kind as the [`Choices`] want it, without threads; and the clock by which it goes.
-#[allow(unused_macros, reason = "for the property tests only")]
+#[macro_export]
 macro_rules! chosen {
     ($builder:expr, $choices:expr) => {{
-        let choices: &$crate::support::spans::Choices = &$choices;
+        let choices: &$crate::spans::Choices = &$choices;
         let clock = request_purgatory::time::ManualClock::starting_at(choices.start);
         let builder = $builder
             .tick(choices.tick)
@@ -35,18 +35,17 @@ macro_rules! chosen {
     }};
 }
 
-#[allow(unused_imports, reason = "for the property tests only")]
-pub(crate) use chosen;
+pub use crate::chosen;
 
 impl Choices {
     /// The last tick at or before `reading`, which may lie before tick zero.
-    pub(crate) fn tick_at(&self, reading: Duration) -> u64 {
+    pub fn tick_at(&self, reading: Duration) -> u64 {
         let since = reading.saturating_sub(self.start).as_nanos();
         u64::try_from(since / self.tick.as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// The tick at which what is to wait for `timeout` from `reading` is due. `None` is never.
-    pub(crate) fn deadline(&self, reading: Duration, timeout: Duration) -> Option<u64> {
+    pub fn deadline(&self, reading: Duration, timeout: Duration) -> Option<u64> {
         let timeout = timeout.min(self.max_timeout);
         let at = reading.as_nanos() + timeout.as_nanos();
         let at = at.saturating_sub(self.start.as_nanos());
@@ -58,24 +57,24 @@ impl Choices {
             .filter(|at| *at < u64::MAX)
     }
 
-    pub(crate) fn ticks(&self, ticks: u64) -> Duration {
+    pub fn ticks(&self, ticks: u64) -> Duration {
         duration(u128::from(ticks) * self.tick.as_nanos())
     }
 
-    pub(crate) fn timestamp(&self, tick: u64) -> Timestamp {
+    pub fn timestamp(&self, tick: u64) -> Timestamp {
         Timestamp::from_origin(self.start).saturating_add(self.ticks(tick))
     }
 }
 
 /// A stretch of time: a number of ticks and nanoseconds, or a duration.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Span {
+pub enum Span {
     Ticks(u64, u64),
     Exactly(Duration),
 }
 
 impl Span {
-    pub(crate) fn of(self, tick: Duration) -> Duration {
+    pub fn of(self, tick: Duration) -> Duration {
         match self {
             Self::Exactly(duration) => duration,
             Self::Ticks(ticks, nanos) => {
@@ -95,7 +94,7 @@ fn duration(nanos: u128) -> Duration {
 }
 
 /// Timeouts: short ones, borders of levels, absurd ones, never.
-pub(crate) fn span() -> impl Strategy<Value = Span> {
+pub fn span() -> impl Strategy<Value = Span> {
     let nanos = prop_oneof![Just(0), Just(1), 0..2_000_000_u64];
     let borders = (1..64_u32, 0..3_u64).prop_map(|(bits, by)| (1_u64 << bits) - 1 + by);
     let exact = (any::<u64>(), 0..1_000_000_000_u32);
@@ -114,7 +113,7 @@ pub(crate) fn span() -> impl Strategy<Value = Span> {
 const CENTURY: u64 = 100 * 365 * 24 * 3_600;
 
 /// Mostly modest: a jump to the end of time leaves little to test.
-pub(crate) fn jump() -> impl Strategy<Value = Span> {
+pub fn jump() -> impl Strategy<Value = Span> {
     prop_oneof![
         20 => (0..200_u64, 0..2_000_000_u64).prop_map(|(t, nanos)| Span::Ticks(t, nanos)),
         6 => (0..100_000_u64).prop_map(|ticks| Span::Ticks(ticks, 0)),
@@ -124,7 +123,7 @@ pub(crate) fn jump() -> impl Strategy<Value = Span> {
     ]
 }
 
-pub(crate) fn choices() -> impl Strategy<Value = Choices> {
+pub fn choices() -> impl Strategy<Value = Choices> {
     let nanos = prop_oneof![
         4 => Just(1_000_000_u64),
         1 => Just(1),

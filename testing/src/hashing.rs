@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 
 /// Which keys have the same hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hashing {
+pub enum Hashing {
     None,
     /// Those with the same parity.
     ByParity,
@@ -20,7 +20,7 @@ impl BuildHasher for Hashing {
     }
 }
 
-pub(crate) struct Hashed(Hashing, u64);
+pub struct Hashed(Hashing, u64);
 
 impl Hasher for Hashed {
     fn write(&mut self, bytes: &[u8]) {
@@ -38,7 +38,7 @@ impl Hasher for Hashed {
     }
 }
 
-pub(crate) fn hashing() -> impl Strategy<Value = Hashing> {
+pub fn hashing() -> impl Strategy<Value = Hashing> {
     prop_oneof![
         Just(Hashing::None),
         Just(Hashing::ByParity),

@@ -1,5 +1,4 @@
-//! An allocator that counts, for test targets that measure memory. It is no part of `support`, because it is that of the
-//! whole process.
+//! An allocator that counts, for programs that measure their memory: they make it their `#[global_allocator]`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 /// What is allocated now, in bytes.
-pub(crate) fn allocated() -> usize {
+pub fn allocated() -> usize {
     ALLOCATED.load(Ordering::Relaxed)
 }
 
-struct Counting;
+/// The system's allocator, counted.
+#[derive(Debug)]
+pub struct Counting;
 
 // SAFETY: the system's allocator does it all; beside it, a number is counted.
 unsafe impl GlobalAlloc for Counting {
@@ -27,6 +28,3 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(place, layout) }
     }
 }
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
