@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -23,7 +24,9 @@ def edges(target, folders):
         merged.mkdir()
         command = ["cargo", "+nightly", "fuzz", "run", target, merged, *folders, "--"]
         command += ["-set_cover_merge=1", "-use_counters=0", "-max_len=1024", f"-merge_control_file={control}"]
-        subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+        merging = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace")
+        if merging.returncode:
+            sys.exit(merging.stderr[-5000:])
         lines = control.read_text().splitlines()
     count = int(lines[0])
     files = lines[2 : 2 + count]
