@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/seeds anew: of all inputs that the fuzzers have kept (fuzz/corpus and the present seeds), the twenty of each
-target that together reach most. `.ci/nightly seeds` runs this.
+"""Makes tests/seeds anew: of all inputs that the fuzzers have kept (fuzz/corpus and the present seeds), the forty that
+together reach most. `.ci/nightly seeds` runs this.
 
-libFuzzer says which edges of the program each input reaches (its control file of a merge). The input that adds most is taken
-first, then the one that adds most to that, and so on. Inputs that once failed, `failed-...`, stay in any case."""
+libFuzzer says which edges of its program each input reaches (the control file of a merge). The input that adds the largest
+share of its target's edges is taken first, then the one that adds most to that, and so on. Inputs that once failed,
+`failed-...`, stay in any case."""
 
 import pathlib
 import re
@@ -13,7 +14,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COUNT = 20
+SEEDS = ROOT / "tests/seeds"
+COUNT = 40
 
 
 def edges(target, folders):
@@ -37,23 +39,34 @@ def edges(target, folders):
     return reached
 
 
-for target in ("calls", "decoder"):
-    seeds = ROOT / "tests/seeds" / target
-    folders = [folder for folder in (seeds, ROOT / "fuzz/corpus" / target) if folder.is_dir()]
-    reached = edges(target, folders)
-    everything = set().union(*reached.values())
-    chosen = [file for file in reached if file.name.startswith("failed-")]
-    covered = set().union(*(reached[file] for file in chosen))
-    for _ in range(COUNT):
-        best = max(sorted(reached), key=lambda file: len(reached[file] - covered))
-        if not reached[best] - covered:
-            break
+def choose(reached):
+    """The inputs of all targets, by target and name, in the order in which they are taken; and what they reach."""
+    chosen = [it for it in reached if it[1].name.startswith("failed-")]
+    covered = {target: set() for target, _ in reached}
+    for target, file in chosen:
+        covered[target] |= reached[target, file]
+    # Of what all inputs of its target reach, which is a thousand edges of the one and six thousand of the other.
+    everything = {target: set().union(*(reached[it] for it in reached if it[0] == target)) for target in covered}
+    adds = lambda it: len(reached[it] - covered[it[0]]) / len(everything[it[0]])
+    while len(chosen) < COUNT and adds(best := max(sorted(reached), key=adds)):
         chosen.append(best)
-        covered |= reached[best]
-    contents = {file.name: file.read_bytes() for file in chosen}
-    shutil.rmtree(seeds)
-    seeds.mkdir()
-    for name, bytes in contents.items():
-        (seeds / name).write_bytes(bytes)
-    share = 100 * len(covered) / len(everything)
-    print(f"{target}: {len(chosen)} of {len(reached)} inputs reach {len(covered)} of {len(everything)} edges, {share:.1f} %")
+        covered[best[0]] |= reached[best]
+    return chosen, covered
+
+
+reached = {}
+for target in ("calls", "decoder"):
+    folders = [folder for folder in (SEEDS / target, ROOT / "fuzz/corpus" / target) if folder.is_dir()]
+    reached |= {(target, file): found for file, found in edges(target, folders).items()}
+chosen, covered = choose(reached)
+contents = [(target, file.name, file.read_bytes()) for target, file in chosen]
+for target in covered:
+    shutil.rmtree(SEEDS / target)
+    (SEEDS / target).mkdir()
+for target, name, bytes in contents:
+    (SEEDS / target / name).write_bytes(bytes)
+for target, edges_of_chosen in covered.items():
+    inputs = [found for (of, _), found in reached.items() if of == target]
+    taken, everything = sum(it[0] == target for it in chosen), len(set().union(*inputs))
+    share = 100 * len(edges_of_chosen) / everything
+    print(f"{target}: {taken} of {len(inputs)} inputs reach {len(edges_of_chosen)} of {everything} edges, {share:.1f} %")
