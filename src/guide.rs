@@ -2,8 +2,14 @@
 #![doc = ""]
 #![doc = include_str!("../docs/guide/README.md")]
 
+// The items that the pages link to: `links.md` names them as the pages do.
+#[allow(unused_imports, reason = "only links name them")]
+pub(crate) use crate::{
+    Completion, DelayedOperation, Timer, future::*, purgatory::*, threads::*, time::*, tracker::*,
+};
+
 /// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page
-/// take precedence, and lead to pages and items of this documentation.
+/// take precedence, and lead to pages and items of this documentation. `.ci/lints/links.py --write` writes them.
 macro_rules! page {
     ($name:ident, $file:literal $(, $picture:literal)?) => {
         $(#[doc = include_str!($picture)])?
@@ -30,7 +36,6 @@ page!(operations, "guide/operations.md");
 page!(observability, "observability.md");
 page!(design, "design.md");
 page!(guarantees, "guarantees.md");
-page!(orderings, "generated/orderings.md");
 page!(latency, "latency.md");
 page!(dependencies, "dependencies.md");
 page!(comparison, "comparison.md");

@@ -1,13 +1,5 @@
 //! G28: what is kept after much. A target of its own, because it counts the memory of the whole process.
 
-#[path = "support/allocated.rs"]
-mod allocated;
-#[path = "support/patient.rs"]
-mod patient;
-mod support;
-
-use allocated::allocated;
-use patient::Op;
 use request_purgatory::purgatory::Equivalent;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
@@ -19,6 +11,12 @@ use std::sync::{Barrier, Mutex};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 use support::{NEVER_IN_A_TEST, eventually, lock, manual};
+use testing as support;
+use testing::allocated::{Counting, allocated};
+use testing::patient::Op;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 /// One test at a time counts it.
 static MEMORY: Mutex<()> = Mutex::new(());

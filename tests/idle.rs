@@ -1,17 +1,15 @@
 //! G28, counted: a target of its own with one test, because it counts the memory and the threads of the whole process.
 
-#[path = "support/allocated.rs"]
-mod allocated;
-#[path = "support/patient.rs"]
-mod patient;
-
-use allocated::allocated;
-use patient::Op;
 use request_purgatory::future::Waits;
 use request_purgatory::tracker::{Requests, Responded};
 use request_purgatory::{Purgatory, Timer, Tracker};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use testing::allocated::{Counting, allocated};
+use testing::patient::Op;
+use testing::process::Process;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 const LONG: Duration = Duration::from_secs(3_600);
 const COUNT: usize = 1_000;
@@ -19,13 +17,7 @@ const COUNT: usize = 1_000;
 const BYTES: usize = 4 * 1_024;
 
 fn threads() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("this is Linux");
-    // A debug build has one that looks for calls that are stuck.
-    let counts = |path: PathBuf| {
-        let name = std::fs::read_to_string(path.join("comm"));
-        name.is_ok_and(|name| name.trim() != "stuck-calls")
-    };
-    tasks.flatten().filter(|task| counts(task.path())).count()
+    Process::this().count_threads().expect("this is Linux")
 }
 
 /// A joined thread is listed for a moment longer.

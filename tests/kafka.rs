@@ -1,8 +1,6 @@
 //! What Kafka's own tests of its purgatory and timer assert, written anew from the behaviour that each describes:
 //! `DelayedOperationTest`, `SystemTimerTest`, `TimerTaskListTest`.
 
-mod support;
-
 use request_purgatory::{
     Completion, Purgatory, purgatory::Admission, threads::Dispatch, time::Clock,
 };
@@ -12,6 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, within};
+use testing as support;
 
 fn park(purgatory: &Purgatory<Op>, probe: &Arc<Probe>, timeout: Duration, keys: &[u64]) {
     let watch = purgatory.try_complete_else_watch(probe.op(timeout), keys.iter().copied());

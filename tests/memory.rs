@@ -1,14 +1,12 @@
 //! G6, measured: a target of its own, because it reads the memory of the whole process.
 
-mod support;
-
-use procfs_core::{FromRead, process::Status};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, threads::Reaper};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
+use testing as support;
 
 struct Loaded {
     payload: Arc<(AtomicBool, [u8; 256])>,
@@ -38,8 +36,10 @@ static MEMORY: Mutex<()> = Mutex::new(());
 
 /// Resident memory of this process, in KiB.
 fn resident() -> u64 {
-    let status = Status::from_file("/proc/self/status").expect("this is Linux");
-    status.vmrss.expect("it has memory")
+    testing::process::Process::this()
+        .resident()
+        .expect("this is Linux")
+        / 1_024
 }
 
 /// A million requests come and go with a handful parked at a time. Kafka's purgatory kept each of them in the list of

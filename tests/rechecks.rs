@@ -1,10 +1,10 @@
 //! What rechecks cost: a target of its own with one test, because it counts the processor time of the whole process.
 //! `.ci/release rechecks` prints it.
 
-use procfs_core::{FromRead, process::Stat, process::Status};
 use request_purgatory::Waits;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use testing::process::Process;
 
 static RECHECKS: AtomicU64 = AtomicU64::new(0);
 
@@ -16,17 +16,11 @@ const SHARE: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.05 };
 
 /// The processor time of this process so far, and how often its threads were woken from sleep.
 fn spent() -> (Duration, u64) {
-    let stat = Stat::from_file("/proc/self/stat").expect("this is Linux");
-    let time = Duration::from_millis((stat.utime + stat.stime) * 10);
-    let tasks = std::fs::read_dir("/proc/self/task").expect("this is Linux");
-    // (One that ends meanwhile cannot be read.)
-    let statuses = tasks
-        .flatten()
-        .map(|task| Status::from_file(task.path().join("status")));
-    let switches = statuses
-        .flatten()
-        .filter_map(|status| status.voluntary_ctxt_switches);
-    (time, switches.sum())
+    let this = Process::this();
+    let time = this.processor_time().expect("this is Linux");
+    // One that ends meanwhile cannot be read.
+    let sleeps = this.threads().filter_map(|thread| thread.sleeps());
+    (time, sleeps.sum())
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Faults that were found by trying to break the library, each by the test that found it.
 
-mod support;
-
 use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Reaper, threads::ReaperThread, time::Clock,
     time::ManualClock, time::Timestamp, time::WakeFn,
@@ -12,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::keys::{Fragile, Hook, with_fuse};
 use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within};
+use testing as support;
 
 /// The panicking park never got as far as the second key, but took itself off its list all the same, which made that
 /// list believe that it was empty one watcher too early.

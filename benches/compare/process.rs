@@ -1,10 +1,8 @@
 //! What the system says about this process and its threads.
 
-use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use procfs_core::{FromRead, process::Schedstat, process::Status};
+use testing::process::Process;
 
 /// Processor time of all threads so far, of those that have ended too.
 #[cfg(unix)]
@@ -31,18 +29,12 @@ pub(crate) fn clock_reading() -> f64 {
 
 /// Bytes of anonymous memory that are resident; `None` where the system does not say.
 pub(crate) fn resident() -> Option<usize> {
-    let kibibytes = status("/proc/self")?.rssanon?;
-    Some(kibibytes as usize * 1024)
+    Some(Process::this().anonymous()? as usize)
 }
 
 /// Threads of this process; `None` where the system does not say.
 pub(crate) fn threads() -> Option<usize> {
-    Some(status("/proc/self")?.threads as usize)
-}
-
-/// Of a process or a thread.
-fn status(of: impl AsRef<Path>) -> Option<Status> {
-    Status::from_file(of.as_ref().join("status")).ok()
+    Process::this().count_threads()
 }
 
 /// What a thread has used so far.
@@ -56,16 +48,14 @@ pub(crate) struct Used {
 impl Used {
     /// By the calling thread; `None` where the system does not say.
     pub(crate) fn here() -> Option<Self> {
-        Self::by(Path::new("/proc/thread-self"))
+        Self::by(&Process::calling_thread())
     }
 
     /// By the threads of this process whose names contain one of `names`, all that there have been since they were
     /// made: together, `None` if there is none.
     pub(crate) fn by_threads(names: &[&str]) -> Option<Self> {
-        let threads = fs::read_dir("/proc/self/task").ok()?;
-        let used = threads.filter_map(|thread| {
-            let thread = thread.ok()?.path();
-            let name = status(&thread)?.name;
+        let used = Process::this().threads().filter_map(|thread| {
+            let name = thread.name()?;
             let is_meant = names.iter().any(|part| name.contains(part));
             is_meant.then(|| Self::by(&thread)).flatten()
         });
@@ -79,11 +69,10 @@ impl Used {
         }
     }
 
-    fn by(thread: &Path) -> Option<Self> {
-        let times = Schedstat::from_file(thread.join("schedstat")).ok()?;
+    fn by(thread: &Process) -> Option<Self> {
         Some(Self {
-            cpu: Duration::from_nanos(times.sum_exec_runtime),
-            sleeps: status(thread)?.voluntary_ctxt_switches?,
+            cpu: thread.thread_time()?,
+            sleeps: thread.sleeps()?,
         })
     }
 

@@ -3,7 +3,7 @@
 
 #[path = "../../tests/model/interpreter/mod.rs"]
 mod interpreter;
-#[path = "../../tests/support/mod.rs"]
-mod support;
+
+use testing as support;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| interpreter::run_bytes(bytes));

@@ -1,4 +1,4 @@
-//! What the models share. Each file in `tests` models one part of the library; see `.ci/test` for how they run.
+//! What the models share. Each file in `tests` models one part of the library; see `.ci/run` for how they run.
 #![cfg(loom)]
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

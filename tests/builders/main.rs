@@ -1,9 +1,6 @@
 //! G9, G17, G18, G28: whatever settings a builder is given, in whatever order, some of them twice, each does what it
 //! says: the last value counts, and no other setting takes it away, not even one that changes the type.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod kinds;
 mod settings;
 
@@ -20,6 +17,7 @@ use std::time::Duration;
 use support::expiries::for_any;
 use support::spans::{Span, span};
 use support::{PATIENCE, eventually, lock, threads_named};
+use testing as support;
 
 #[derive(Debug)]
 struct Case {

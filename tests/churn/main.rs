@@ -8,14 +8,9 @@
 //!
 //! A shape that fails prints its seed. `CHURN_SEED` repeats it, and `CHURN_SHAPES` says how many to draw.
 
-#[path = "../support/allocated.rs"]
-mod allocated;
 mod place;
 mod shape;
-#[path = "../support/mod.rs"]
-mod support;
 
-use allocated::allocated;
 use futures::FutureExt;
 use place::{HOT, Operations, Place};
 use request_purgatory::purgatory::Stats;
@@ -31,6 +26,11 @@ use std::time::SystemTime;
 use support::bell::Bell;
 use support::keys::Counted;
 use support::{Op, Tally, eventually, lock};
+use testing as support;
+use testing::allocated::{Counting, allocated};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 type Boxed = Pin<Box<dyn Future<Output = ()>>>;
 

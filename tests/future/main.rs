@@ -1,8 +1,5 @@
 //! Futures: on three executors, through every ending, and when they are dropped.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod chains;
 mod completing;
 mod drops;
@@ -25,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use support::bell::Bell;
 use support::lock;
+use testing as support;
 
 /// A place where at most one value lies.
 type Slot<T> = Arc<Mutex<Option<T>>>;

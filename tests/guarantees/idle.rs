@@ -4,7 +4,6 @@
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually};
 use crate::support::{sleeps, threads_named, within};
-use procfs_core::{FromRead, process::Status};
 use request_purgatory::tracker::{FencingToken, Requests};
 use request_purgatory::{
     Completion, Purgatory, Timer, Tracker, Waits, purgatory::RejectReason, purgatory::Rejected,
@@ -16,6 +15,7 @@ use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
+use testing::process::Process;
 
 const SOON: Duration = Duration::from_millis(2);
 
@@ -472,17 +472,14 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
         .expect("it is parked");
     let tracker = Tracker::<u32, u32>::new("g28-kept", |_, _, _| ());
     let (token, _) = tracker.track(1, 1, Duration::MAX).expect("there is room");
-    let size = || {
-        let status = Status::from_file("/proc/self/status").expect("this is Linux");
-        status.vmsize.expect("it has memory")
-    };
+    let size = || Process::this().size().expect("this is Linux");
     // A debug build has started a thread, which takes its heap.
     eventually("a size that stays", || {
         let before = size();
         thread::sleep(Duration::from_millis(50));
         size() == before
     });
-    let room = (size() + 1_024) * 1_024;
+    let room = size() + (1_024 << 10);
     let probe = Probe::new();
     let op = probe.op(SOON);
     // A thread that is alive when the limit comes keeps its stack; so this one goes on.

@@ -1,9 +1,6 @@
 //! The promises of the library, each by tests that bear its number. (G1, G2, G4, G5 and G7 are model-checked in
 //! `loom-tests` besides; here they are put under load on real threads.)
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod arrival;
 mod bounds;
 mod calls;
@@ -38,3 +35,5 @@ mod stalls;
 mod storms;
 mod threads;
 mod time;
+
+use testing as support;

@@ -2,11 +2,8 @@
 //! operations' own calls among them, and on plain maps and lists must give the same answers, the same endings and the
 //! same counts, in the same order.
 //!
-//! `PROPTEST_CASES` says how many sequences are tried. What `.ci/fuzz` has found lies in `tests/seeds/calls`, and is
+//! `PROPTEST_CASES` says how many sequences are tried. What the fuzzer has found lies in `tests/seeds/calls`, and is
 //! tried each time.
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod interpreter;
 mod seeds;
@@ -19,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strategies::{call, end, setup, uptime};
 use support::spans::{Choices, Span};
+use testing as support;
 
 proptest! {
     // (What stands beside what is rarer than each of the two.)

@@ -2,11 +2,10 @@
 //! `Purgatory::stats`, and nothing that they do harms an operation.
 #![cfg(any(feature = "metrics", feature = "tracing"))]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 #[cfg(feature = "metrics")]
 mod metrics;
 mod scenario;
 #[cfg(feature = "tracing")]
 mod tracing;
+
+use testing as support;

@@ -3,9 +3,6 @@
 //! A scheme is added to these tests by one line in `schemes!` below. `PROPTEST_CASES` says how many sequences the
 //! property tests try.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod callbacks;
 mod idle;
 mod limits;
@@ -17,6 +14,7 @@ mod time;
 
 use request_purgatory::scheme;
 use tested::Tested;
+use testing as support;
 
 macro_rules! schemes {
     ($($name:ident: $scheme:path, sleeps: $sleeps:literal, endless: $endless:literal;)*) => {$(

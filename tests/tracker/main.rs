@@ -1,9 +1,6 @@
 //! `Tracker` and `Requests`: the guarantees where each key has one value. `PROPTEST_CASES` says how many sequences the
 //! property tests try.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod chains;
 mod endings;
 mod futures;
@@ -16,6 +13,7 @@ mod shutdown;
 mod stress;
 
 use request_purgatory::tracker::Responded;
+use testing as support;
 
 fn delivered<R>(responded: Responded<R>) -> bool {
     matches!(responded, Responded::Delivered)

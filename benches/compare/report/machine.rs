@@ -5,8 +5,6 @@ use std::fs;
 use std::process::Command;
 use std::thread::available_parallelism;
 
-use procfs_core::{CpuInfo, FromRead};
-
 pub(crate) struct Machine {
     pub(super) processor: String,
     pub(super) cores: usize,
@@ -37,9 +35,7 @@ impl fmt::Display for Machine {
 
 /// The processor's name where the system tells it.
 fn processor() -> String {
-    let cores = CpuInfo::from_file("/proc/cpuinfo").ok();
-    let name = cores.and_then(|cores| cores.model_name(0).map(str::to_owned));
-    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+    testing::process::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 fn system() -> String {

@@ -7,7 +7,6 @@ use crate::cli::Options;
 use crate::ledger::Ledger;
 use crate::panics::{self, lock};
 use crate::plan::Plan;
-use crate::process;
 use crate::report::{self, Memory, Monitor};
 use crate::rest;
 use crate::stage::{Helpers, Stage};
@@ -16,6 +15,7 @@ use request_purgatory::threads::ReaperThread;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::process::Process;
 
 /// Returns whether everything added up.
 pub(crate) fn run(options: &Options) -> bool {
@@ -23,7 +23,7 @@ pub(crate) fn run(options: &Options) -> bool {
     let ledger = Arc::new(Ledger::new());
     report::begin(options);
     let start = Instant::now();
-    let threads_before = process::threads();
+    let threads_before = Process::this().count_threads();
     let monitor = Monitor::start(&ledger);
     let shared = match ReaperThread::spawn("shared") {
         Ok(shared) => shared,
@@ -32,7 +32,7 @@ pub(crate) fn run(options: &Options) -> bool {
             return false;
         }
     };
-    let threads_between = process::threads();
+    let threads_between = Process::this().count_threads();
     let mut random = Rng::with_seed(options.seed);
     let mut memory = Memory::new(options.duration());
     while ledger.discrepancies() == 0 {
@@ -110,9 +110,9 @@ fn epoch(
 /// No purgatory has left a thread behind.
 fn threads_are_back(ledger: &Ledger, before: Option<usize>) {
     let start = Instant::now();
-    while process::threads() > before {
+    while Process::this().count_threads() > before {
         if ledger.is_out_of_patience(start) {
-            let now = process::threads();
+            let now = Process::this().count_threads();
             return ledger.discrepancy(format!("{now:?} threads, and {before:?} before"));
         }
         ledger.heartbeat.add(1);

@@ -11,14 +11,12 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the run | `cli`, `epoch`, `rest`, `audit`, `report`, `process` |
+//! | the run | `cli`, `epoch`, `rest`, `audit`, `report` |
 //! | what is done | `actor`, `caller`, `misbehaviour`, `panics`, `key` |
 //! | what is worked on | `stage` with its operations and helpers, `plan` |
 //! | the accounts | `ledger`, `record` |
 
 mod actor;
-#[path = "../../../tests/support/allocated.rs"]
-mod allocated;
 mod audit;
 mod caller;
 mod cli;
@@ -28,7 +26,6 @@ mod ledger;
 mod misbehaviour;
 mod panics;
 mod plan;
-mod process;
 mod record;
 mod report;
 mod rest;
@@ -37,6 +34,9 @@ mod stage;
 use clap::Parser;
 use cli::Options;
 use std::process::ExitCode;
+
+#[global_allocator]
+static COUNTING: testing::allocated::Counting = testing::allocated::Counting;
 
 fn main() -> ExitCode {
     match epoch::run(&Options::parse()) {

@@ -1,14 +1,14 @@
 //! What is printed; and the judgement of the memory, which needs the whole run.
 
-use crate::allocated::allocated;
 use crate::cli::Options;
 use crate::ledger::{Accounts, Ending, Ledger};
 use crate::panics::lock;
-use crate::process;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use testing::allocated::allocated;
+use testing::process::{self, Process};
 
 /// A line of progress so often.
 const LINE: Duration = Duration::from_secs(5);
@@ -24,8 +24,22 @@ pub(crate) fn begin(options: &Options) {
         options.duration(),
         options.seed,
         options.threads,
-        process::machine()
+        machine()
     );
+}
+
+/// What ran this: no names.
+fn machine() -> String {
+    format!(
+        "{}, {} cores, {} GiB, {} {}",
+        process::processor()
+            .as_deref()
+            .unwrap_or("unknown processor"),
+        thread::available_parallelism().map_or(1, usize::from),
+        process::memory().unwrap_or(0) >> 30,
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    )
 }
 
 /// Prints how it goes, and ends a run that hangs.
@@ -74,7 +88,7 @@ fn progress(ledger: &Ledger, elapsed: Duration, before: u64) -> u64 {
         made,
         made.saturating_sub(before) / LINE.as_secs(),
         sum(Accounts::open),
-        process::resident_kib().unwrap_or(0) >> 10
+        Process::this().resident().unwrap_or(0) >> 20
     );
     made
 }

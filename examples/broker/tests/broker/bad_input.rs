@@ -1,7 +1,7 @@
 //! Input that no client library would send. Whatever comes, the broker answers with an error of the protocol or closes
 //! that connection with one line on stderr; it does not panic, its memory stays bounded, and it serves all others.
 //!
-//! `ATTACK_TIMES` makes the attacks that many times as long, for `.ci/attack`. Figures go to stdout (`--nocapture`).
+//! `ATTACK_TIMES` makes the attacks that many times as long. Figures go to stdout (`--nocapture`).
 
 use super::*;
 use std::io::{ErrorKind, Write};

@@ -1,4 +1,4 @@
-//! The decoder on whatever may come: what `.ci/fuzz` has found lies in `tests/seeds/decoder`, and is tried each time.
+//! The decoder on whatever may come: what the fuzzer has found lies in `tests/seeds/decoder`, and is tried each time.
 
 mod drive;
 

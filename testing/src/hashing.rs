@@ -1,0 +1,47 @@
+//! Hashers of small keys that let them collide.
+
+use proptest::prelude::*;
+use std::hash::{BuildHasher, Hasher};
+
+/// Which keys have the same hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hashing {
+    None,
+    /// Those with the same parity.
+    ByParity,
+    All,
+}
+
+impl BuildHasher for Hashing {
+    type Hasher = Hashed;
+
+    fn build_hasher(&self) -> Hashed {
+        Hashed(*self, 0)
+    }
+}
+
+pub struct Hashed(Hashing, u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.1 = self.1 << 8 | u64::from(*byte);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        match self.0 {
+            Hashing::None => self.1.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            Hashing::ByParity => self.1 % 2,
+            Hashing::All => 0,
+        }
+    }
+}
+
+pub fn hashing() -> impl Strategy<Value = Hashing> {
+    prop_oneof![
+        Just(Hashing::None),
+        Just(Hashing::ByParity),
+        Just(Hashing::All)
+    ]
+}
