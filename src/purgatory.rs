@@ -127,13 +127,12 @@ use std::time::Duration;
 ///
 /// # Panics
 /// No method panics by itself. Panics of your code:
-/// * `on_complete`, and `try_complete` in a check: caught and [counted](crate::purgatory::Stats::panicked).
-/// * In a park, a hook, the clock, the iterator of keys or a key: the park returns the operation with
-///   [`RejectReason::Panicked`].
-/// * `Hash` or `Eq` of a key in another call: goes to the caller, after the completions of the operations that the call
-///   had ended. (Operations that `cancel_for_key` had cancelled end with [`Cancelled`](crate::Completion::Cancelled).)
-/// * A destructor, or a key in a nested check, that runs at the end of the outermost call: goes to the caller of that
-///   call. If that call is a park or a cancel, it is counted instead, and the call returns its result.
+/// * In your own park, a panic of a hook, a key, the iterator of keys or the clock unwinds to you. The park is taken
+///   back: no watch, timer or permit stays, and the operation is dropped.
+/// * A panic of an operation that a call examines or completes for somebody else is caught, ends that operation only, and
+///   is [counted](crate::purgatory::Stats::panicked).
+/// * `Hash`, `Eq`, `Clone` and `Drop` of a key in another call: as with the standard library's `HashMap`, results for that
+///   key are unspecified. Memory stays safe, no lock stays held, and what has ended gets its completion.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
@@ -177,11 +176,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
-    /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused
-    /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock). Whether the purgatory
-    /// or a key is full, and whether there is a thread, is decided after the first examination only: an operation that can
-    /// complete at once still does. The others come before it (those of a drain or a shutdown if that began before the
-    /// call), except that a panic may come at any step.
+    /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, or the system refused
+    /// the reaper a thread. Whether the purgatory or a key is full, and whether there is a thread, is decided after the
+    /// first examination only: an operation that can complete at once still does. The others come before it (those of a
+    /// drain or a shutdown if that began before the call).
+    ///
+    /// # Panics
+    /// If a hook of `op`, a key, the iterator of keys or the clock does. Nothing stays parked then, and `op` is dropped.
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -303,6 +304,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// completes the operation, unless it finds it satisfied or is expiring it. So `change` may run on several threads,
     /// also after this call has returned. Of two such calls that meet at one operation, it is given one change. No lock
     /// is held while `change` runs. If it panics, the panic is counted, and the operation ends all the same.
+    ///
+    /// What `change` owns is dropped when this call returns, with one exception: a change that was left for an operation
+    /// which another thread then finds satisfied is dropped by the next such call, or when the purgatory has nothing to
+    /// do next, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,

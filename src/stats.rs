@@ -15,7 +15,7 @@ pub(crate) enum Ending {
     Expired,
     Cancelled,
     ShutDown,
-    /// Its `try_complete` panicked, or one of its keys while they were being watched.
+    /// Its `try_complete` panicked, or its park when it had a slot already.
     Aborted,
 }
 
@@ -155,11 +155,11 @@ pub struct Stats {
     pub cancelled: u64,
     /// Parked operations that the shutdown ended.
     pub shut_down: u64,
-    /// Operations that ended because their `try_complete` panicked, or one of their keys while they were being parked.
-    /// (While they are being parked, they are returned; later, they are dropped.)
+    /// Operations that ended because their `try_complete` panicked, and operations whose park panicked when they had a
+    /// slot already. All of them are dropped.
     pub aborted: u64,
-    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys and
-    /// the clock while an operation is parked or ends, in a reactor's wake function, in metrics recorders and tracing
+    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys
+    /// while an operation is examined or ends, in a reactor's wake function, in metrics recorders and tracing
     /// subscribers (but not when a span is closed). Not counted are panics that go through to the caller of a method,
     /// those of a clock that the reaper asks whether anything is due, and those of the waker of a future whose operation
     /// or request is dropped. Several destructors that panic one after the other, at the end of one call, count as one.
