@@ -208,6 +208,55 @@ fn g18_a_stale_reference_never_meets_a_later_occupant() {
     });
 }
 
+/// An operation that has ended is read in its slot when the generation in the state word is already that of the next
+/// occupant. Meanwhile another thread parks, and has the slot as soon as that is freed, in whatever way. (loom sees two
+/// threads that use the payload at once.)
+///
+/// Catches: a slot that is handed on without its ordering.
+fn reads_what_has_ended(freed_by: FreedBy) {
+    bounded(move || {
+        let shard = Arc::new(Shard::<u32>::new());
+        let (at, held) = shard.insert(7);
+        assert!(held.release(true).is_ok());
+        let ender = {
+            let shard = shard.clone();
+            thread::spawn(move || {
+                let held = shard.claim_or_mark(at, Mark::Cancel);
+                let held = held.expect("no other thread does");
+                let stays = |payload: &u32| {
+                    assert_eq!(*payload, 7);
+                    assert!(!shard.is_parked(at), "its address is stale");
+                };
+                assert_eq!(shard.end_and_read(held, freed_by, stays), 7);
+            })
+        };
+        for newcomer in [8, 9] {
+            let (at, held) = shard.insert(newcomer);
+            assert!(held.release(true).is_ok());
+            let held = shard.claim_or_mark(at, Mark::Cancel);
+            let mut held = held.expect("no other thread knows it");
+            assert_eq!(held.with(|occupant| *occupant), newcomer);
+            shard.end(held, FreedBy::SameShard);
+        }
+        ender.join().unwrap();
+    });
+}
+
+#[test]
+fn g18_what_has_ended_is_read_in_its_slot_until_its_own_thread_frees_that() {
+    reads_what_has_ended(FreedBy::SameShard);
+}
+
+#[test]
+fn g18_what_has_ended_is_read_in_its_slot_until_another_shards_thread_frees_that() {
+    reads_what_has_ended(FreedBy::OtherShard);
+}
+
+#[test]
+fn g18_what_has_ended_is_read_in_its_slot_until_a_batch_frees_that() {
+    reads_what_has_ended(FreedBy::Batch);
+}
+
 /// Catches: a slot that is freed remotely and lost, or handed on without its ordering.
 #[test]
 fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
