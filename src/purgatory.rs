@@ -24,6 +24,8 @@ mod end;
 mod handle;
 mod inner;
 mod keys;
+#[cfg(debug_assertions)]
+mod missed_check;
 mod park;
 mod recycled_weak;
 mod resolved_key;
