@@ -4,7 +4,7 @@
 //! A thread that calls notes it in a place of its own. Another thread, one for the process, looks at these places once a
 //! second; while no operation is called, it sleeps. A call that it finds in progress at several looks is reported.
 //!
-//! ORDERING: everything here is Relaxed, and a calling thread takes no lock, so that a debug build orders no two calls
+//! Every atomic operation here is Relaxed, and a calling thread takes no lock, so that a debug build orders no two calls
 //! that a release build does not order. Otherwise a test of a race would find nothing in a debug build. The thread that
 //! looks needs no order either: it reports what it has read at looks that are a second apart, and stores become visible
 //! long before that. If one did not, a report would be missed, or its names would be those of a call before it. (A
@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::io::Write;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
@@ -61,8 +61,8 @@ impl<const WORDS: usize> Text<WORDS> {
             let chunk = chunks.next().unwrap_or_default();
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
-            // ORDERING: see the head of this file.
-            word.store(u64::from_le_bytes(bytes), Relaxed);
+            // ORDERING: Relaxed, see the head of this file.
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
             if chunk.len() < 8 {
                 return;
             }
@@ -70,11 +70,11 @@ impl<const WORDS: usize> Text<WORDS> {
     }
 
     fn read(&self) -> String {
-        // ORDERING: see the head of this file.
+        // ORDERING: Relaxed, see the head of this file.
         let bytes = self
             .0
             .iter()
-            .flat_map(|word| word.load(Relaxed).to_le_bytes());
+            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
         let bytes = bytes.take_while(|&byte| byte != 0).collect::<Vec<_>>();
         let cut = if bytes.len() == 8 * WORDS { ".." } else { "" };
         String::from_utf8_lossy(&bytes).into_owned() + cut
@@ -93,15 +93,15 @@ impl Call {
 
     /// By the thread that has the place. The number is odd when it was even, and the other way round.
     fn turn(&self) {
-        // ORDERING: see the head of this file. No other thread stores it.
-        let number = self.number.load(Relaxed);
-        self.number.store(number.wrapping_add(1), Relaxed);
+        // ORDERING: Relaxed, see the head of this file. No other thread stores it.
+        let number = self.number.load(Ordering::Relaxed);
+        self.number.store(number.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The number of the call that is in progress, if one is.
     fn in_progress(&self) -> Option<u64> {
-        // ORDERING: see the head of this file.
-        let number = self.number.load(Relaxed);
+        // ORDERING: Relaxed, see the head of this file.
+        let number = self.number.load(Ordering::Relaxed);
         (number % 2 == 1).then_some(number)
     }
 }
@@ -114,13 +114,13 @@ impl Place {
         }
     }
 
-    /// ORDERING: see the head of this file. A thread that takes the place of one that has ended is not ordered after it
-    /// either.
     fn take(&self) -> bool {
-        !self.taken.load(Relaxed)
+        // ORDERING: Relaxed, see the head of this file. A thread that takes the place of one that has ended is not ordered
+        // after it either.
+        !self.taken.load(Ordering::Relaxed)
             && self
                 .taken
-                .compare_exchange(false, true, Relaxed, Relaxed)
+                .compare_exchange(false, true, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }
 }
@@ -147,8 +147,8 @@ std::thread_local! {
 impl Drop for Mine {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // ORDERING: see the head of this file.
-            place.taken.store(false, Relaxed);
+            // ORDERING: Relaxed, see the head of this file.
+            place.taken.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -210,18 +210,18 @@ static WATCHER: OnceLock<Thread> = OnceLock::new();
 /// Starts the thread that looks, unless it was started before. If the system refuses the thread, there are no reports.
 fn start_watcher() {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    // ORDERING: see the head of this file. One thread finds `false`.
-    if !STARTED.load(Relaxed) && !STARTED.swap(true, Relaxed) {
+    // ORDERING: Relaxed, see the head of this file. One thread finds that it was not.
+    if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::Relaxed) {
         let thread = std::thread::Builder::new().name("stuck-calls".into());
         let _ = thread.spawn(watch);
     }
 }
 
 fn wake_watcher() {
-    // ORDERING: see the head of this file. The watcher looks once more, a second after it has said that it will sleep:
-    // it finds the call of a thread that reads an old `false` here.
-    if ASLEEP.load(Relaxed) {
-        ASLEEP.store(false, Relaxed);
+    // ORDERING: Relaxed, see the head of this file. The watcher looks once more, a second after it has said that it will
+    // sleep. So it finds the call of a thread that has read here that it is awake.
+    if ASLEEP.load(Ordering::Relaxed) {
+        ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {
             watcher.unpark();
         }
@@ -242,13 +242,13 @@ fn watch() {
     loop {
         let is_idle = look(&mut seen, report);
         if is_idle && was_idle {
-            // ORDERING: see `wake_watcher`.
-            while ASLEEP.load(Relaxed) {
+            // ORDERING: Relaxed, see `wake_watcher`.
+            while ASLEEP.load(Ordering::Relaxed) {
                 std::thread::park();
             }
         }
         was_idle = is_idle;
-        ASLEEP.store(is_idle, Relaxed);
+        ASLEEP.store(is_idle, Ordering::Relaxed);
         std::thread::sleep(LOOK);
     }
 }
