@@ -52,6 +52,7 @@ pub mod examples {
     }
 
     example! {
+        connection_pool: "A pool of connections: fair, and none is lost.";
         delayed_fetch: "A fetch that is answered when there is enough, or with what there is in time.";
         delayed_produce: "A produce that is acknowledged when all replicas have it.";
         job_queue: "Competing workers that lose no job.";
