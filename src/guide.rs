@@ -23,6 +23,13 @@ page!(from_polling, "guide/from-polling.md");
 page!(threads, "guide/threads.md");
 page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");
+
+#[doc = include_str!("guide/links.md")]
+#[doc = ""]
+// (The package in `examples/recipes` tests it: it needs crates that the library's tests do not.)
+#[cfg_attr(not(doctest), doc = include_str!("../docs/guide/recipes.md"))]
+pub mod recipes {}
+
 page!(cluster, "guide/cluster.md", "guide/scale.md");
 page!(leases, "guide/leases.md");
 page!(pitfalls, "guide/pitfalls.md");
