@@ -4,9 +4,9 @@
 //! cargo run --release -p examples --bin connection_pool
 //! ```
 //!
-//! A task takes a connection by [`Waits`]' `take`. The guard that it gets puts the connection back when it is dropped: at
-//! the end of the work, or when the task is aborted, at work or before it has seen the connection. The next in the queue
-//! gets it then. Each task is aborted once. At the end the program looks how often each was served, and before whom.
+//! A task takes a connection by [`Waits`]' `take`. The guard that it gets puts the connection back when it is dropped:
+//! at the end of the work, or when the task is aborted, at work or before it has seen the connection. The next in the
+//! queue gets it then. Each task is aborted once. At the end the program looks how often each was served, before whom.
 
 use request_purgatory::Waits;
 use request_purgatory::future::{Taken, WaitError};

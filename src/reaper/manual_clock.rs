@@ -17,9 +17,9 @@ use std::time::Duration;
 /// A clock that stands still until it is moved, for tests. Clones share one time.
 ///
 /// A test with deadlines needs neither sleeps nor threads if what it tests has this clock's own
-/// [`reaper`](Self::reaper): then [`block_on`](Self::block_on) runs a future and jumps to the next deadline whenever the
-/// future can only wait, [`advance`](Self::advance) returns when all that was due by then has expired and been completed,
-/// and [`advance_until_idle`](Self::advance_until_idle) goes on until no deadline is left.
+/// [`reaper`](Self::reaper): then [`block_on`](Self::block_on) runs a future and jumps to the next deadline whenever
+/// the future can only wait, [`advance`](Self::advance) returns when all that was due by then has expired and been
+/// completed, and [`advance_until_idle`](Self::advance_until_idle) goes on until no deadline is left.
 ///
 /// ```
 /// use request_purgatory::Waits;
@@ -44,8 +44,8 @@ use std::time::Duration;
 /// deadline, rounded up to the tick.
 ///
 /// **What it cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a purgatory
-/// can have [tokio's clock](crate::guide::tokio) instead). `block_on` jumps while another thread is still at work. A test
-/// whose threads work at the same time moves the clock by `advance`, when it knows that they are done.
+/// can have [tokio's clock](crate::guide::tokio) instead). `block_on` jumps while another thread is still at work. A
+/// test whose threads work at the same time moves the clock by `advance`, when it knows that they are done.
 ///
 /// Without the clock's reaper nothing is driven by it: moving the clock wakes the reaper thread of a purgatory that has
 /// one, which expires operations a moment later. A purgatory with [`Reaper::Manual`] expires no operation before its

@@ -64,8 +64,8 @@ impl Clock for TokioClock {
     }
 }
 
-/// Builds a purgatory (a timer, a tracker, requests) by `build`, which gives its builder the clock and the reaper that it
-/// is called with, and spawns the task that drives it on the current runtime.
+/// Builds a purgatory (a timer, a tracker, requests) by `build`, which gives its builder the clock and the reaper that
+/// it is called with, and spawns the task that drives it on the current runtime.
 ///
 /// The task keeps nothing alive. It ends when the last clone is dropped or after a shutdown. While it exists, it sleeps
 /// until the next deadline. If the runtime ends before the purgatory, nothing expires any more.
