@@ -40,8 +40,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// A connection, as soon as those that asked before have had one. Dropping the guard gives it back. (One that is broken
-    /// must not come back: its user says `done()`, pushes a new one into `idle`, and checks the key.)
+    /// A connection, as soon as those that asked before have had one. Dropping the guard gives it back. Of a connection
+    /// that is broken the user says `done()`; then the user pushes a new one into `idle`, and checks the key.
     fn get(&self) -> impl Future<Output = Result<Taken<Connection>, WaitError>> + use<> {
         let (takes, returns, events) = (self.idle.clone(), self.idle.clone(), self.events.clone());
         self.waits.take(

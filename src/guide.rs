@@ -26,7 +26,7 @@ page!(tokio, "guide/tokio.md");
 
 #[doc = include_str!("guide/links.md")]
 #[doc = ""]
-// (The package in `examples/recipes` tests it: it needs crates that the library's tests do not.)
+// The package in `examples/recipes` tests it, because it needs crates that the library's tests do not.
 #[cfg_attr(not(doctest), doc = include_str!("../docs/guide/recipes.md"))]
 pub mod recipes {}
 

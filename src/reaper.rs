@@ -98,8 +98,8 @@ pub(crate) struct ReaperHandle {
 pub(crate) struct ReaperLoop {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
-    /// The thread sleeps in it, and is the only one that takes this lock, for all its life. (Without a thread: whoever
-    /// makes the rounds, for as long.)
+    /// The thread sleeps in it, and is the only one that takes this lock, for all its life. Without a thread,
+    /// whoever makes the rounds takes it for as long.
     pub(crate) parker: Mutex<Parker>,
 }
 

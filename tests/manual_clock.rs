@@ -102,7 +102,7 @@ fn g10_all_on_one_clock_expire_in_the_order_of_their_deadlines() {
     assert_eq!(fires(&first), [at(1), at(5)]);
     assert_eq!(fires(&second), [at(2), at(4)]);
     let seen = seen.lock().unwrap();
-    // (A recheck may come earlier by a tenth.)
+    // A recheck may come earlier by a tenth.
     assert!(
         matches!(seen[..], [("session", 3), ("recheck", 5 | 6)]),
         "{seen:?}"

@@ -1,5 +1,5 @@
-//! In debug builds, a check that was missed is reported, once for each purgatory. (Another process misses it, so that
-//! its stderr can be read.)
+//! In debug builds, a check that was missed is reported, once for each purgatory. Another process misses it, so that
+//! its stderr can be read.
 #![cfg(debug_assertions)]
 
 use request_purgatory::Waits;

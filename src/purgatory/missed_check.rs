@@ -1,5 +1,5 @@
 //! Debug builds say on stderr that a check was missed, the mistake that makes requests late and fails nowhere: once for
-//! each name of a purgatory. (Release builds have none of this: they count it.)
+//! each name of a purgatory. Release builds only count it.
 
 use parking_lot::Mutex;
 use std::any::type_name;
@@ -19,8 +19,8 @@ pub(super) fn report<K>(purgatory: &str) {
         std::io::stderr(),
         "request-purgatory: in the purgatory `{purgatory}` (keys `{}`), an operation waited until its deadline, where its \
          condition was true: no check of its keys had said so. Is there a change that no `check_and_complete` follows? \
-         (Only debug builds report this, once for each purgatory. `Stats::missed_checks` counts all. A check that was in \
-         progress at the deadline counts as well.)",
+         A check that was in progress at the deadline counts as well. Only debug builds report this, once for each purgatory; \
+         `Stats::missed_checks` counts all.",
         type_name::<K>()
     );
 }

@@ -7,8 +7,8 @@
 //! Every atomic operation here is Relaxed, and a calling thread takes no lock, so that a debug build orders no two calls
 //! that a release build does not order. Otherwise a test of a race would find nothing in a debug build. The thread that
 //! looks needs no order either: it reports what it has read at looks that are a second apart, and stores become visible
-//! long before that. If one did not, a report would be missed, or its names would be those of a call before it. (A
-//! calling thread makes a read-modify-write when it takes its place, and when it wakes the thread that looks.)
+//! long before that. If one did not, a report would be missed, or its names would be those of a call before it. A
+//! calling thread makes a read-modify-write only when it takes its place, and when it wakes the thread that looks.
 
 use crate::worker::Worker;
 use std::any::type_name;

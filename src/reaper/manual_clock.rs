@@ -92,8 +92,8 @@ impl ManualClock {
     /// Moves the clock forward, at most to the last possible reading.
     ///
     /// With [`reaper`](Self::reaper), what is due by then expires within this call, in the order of the deadlines: also
-    /// what is parked meanwhile by callbacks. (If another thread is in such a call, or in [`block_on`](Self::block_on),
-    /// or if this is called from a callback, that call does it: this one only moves the clock.)
+    /// what is parked meanwhile by callbacks. If another thread is in such a call, or in [`block_on`](Self::block_on), or
+    /// if this is called from a callback, that other call does it, and this one only moves the clock.
     ///
     /// Then wakes the threads that sleep by this clock, which expire operations on their own. The wake functions run on
     /// this thread, also those of [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call, when all
@@ -114,8 +114,8 @@ impl ManualClock {
     }
 
     /// Moves the clock from deadline to deadline, by at most `limit`, until what it [drives](Self::reaper) has none any
-    /// more. Returns whether it has come to that; if not, the clock has moved by `limit`. (A session that is renewed for
-    /// ever, for instance, always has a next deadline.)
+    /// more. Returns whether it has come to that; if not, the clock has moved by `limit`. A timer that its own callback
+    /// starts again, for instance, always has a next deadline.
     ///
     /// Calls wake functions as [`advance`](Self::advance) does, once, and panics as that does. Waits while another
     /// thread drives by this clock.
