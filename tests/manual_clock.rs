@@ -298,3 +298,35 @@ fn g10_what_another_reaper_asks_the_clock_is_no_deadline_of_this_one() {
     assert!(clock.advance_until_idle(2 * HOUR));
     assert_eq!(now(&clock), SECOND);
 }
+
+/// The thread in `block_on` sleeps, and can only be woken by this one.
+#[test]
+fn g10_a_thread_that_moves_the_clock_drives_in_place_of_one_that_sleeps() {
+    let clock = ManualClock::new();
+    let (waits, (timer, fires)) = (waits(&clock), timer(&clock));
+    for until_idle in [false, true] {
+        let found = Arc::new(AtomicUsize::new(0));
+        let read = found.clone();
+        let wait = waits.wait([7], None, move || {
+            Some(read.load(Ordering::Acquire)).filter(|&it| it > 0)
+        });
+        let blocking = clock.clone();
+        let other = thread::spawn(move || blocking.block_on(wait));
+        for round in 1..=100 {
+            timer.start(SECOND, round).unwrap();
+            let begun = now(&clock);
+            if until_idle {
+                assert!(clock.advance_until_idle(HOUR));
+            } else {
+                clock.advance(SECOND);
+            }
+            // It is over when the call returns, whichever thread has made it.
+            let (fired, at, _) = fires.try_recv().unwrap();
+            assert_eq!(fired, round);
+            assert!(at <= begun + SECOND && now(&clock) >= begun);
+        }
+        found.store(7, Ordering::Release);
+        waits.check_and_complete(&7);
+        assert_eq!(other.join().unwrap(), Ok(7));
+    }
+}

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
@@ -61,8 +61,10 @@ struct ManualTime {
     reaper: OnceLock<ReaperThread>,
     /// The thread that makes a round, and the next deadline that it has been asked about.
     round: Mutex<Option<(ThreadId, Option<Duration>)>>,
-    /// Threads in `block_on` while another makes the rounds.
+    /// Threads that sleep until another does not drive any more.
     waiting: Mutex<Vec<Thread>>,
+    /// How many threads want to drive now, while others in `block_on` only wait for something to do.
+    urgent: AtomicUsize,
 }
 
 impl ManualClock {
@@ -84,7 +86,7 @@ impl ManualClock {
     /// the thread that makes the call; so are their completions, unless the builder has an
     /// [executor](crate::threads::Dispatch::Executor). Any other thread of the program only parks and checks.
     ///
-    /// `drain` and `shutdown_timeout` of what is driven so still take their limits as real time.
+    /// `drain` and `shutdown_timeout` of what is driven so take their limits as real time, and drive nothing meanwhile.
     pub fn reaper(&self) -> Reaper {
         Reaper::Shared(self.0.reaper().clone())
     }
@@ -92,15 +94,15 @@ impl ManualClock {
     /// Moves the clock forward, at most to the last possible reading.
     ///
     /// With [`reaper`](Self::reaper), what is due by then expires within this call, in the order of the deadlines: also
-    /// what is parked meanwhile by callbacks. If another thread is in such a call, or in [`block_on`](Self::block_on), or
-    /// if this is called from a callback, that other call does it, and this one only moves the clock.
+    /// what is parked meanwhile by callbacks. A thread that drives at the moment finishes what is due first. A call from a
+    /// callback only moves the clock, and what is due then is left to the next call that drives, or to the one around it.
     ///
     /// Then wakes the threads that sleep by this clock, which expire operations on their own. The wake functions run on
     /// this thread, also those of [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call, when all
     /// were called.
     pub fn advance(&self, by: Duration) {
         let mut left = by;
-        if let Some(driving) = self.0.try_drive() {
+        if let Some(driving) = self.0.drive_unless_in_a_callback() {
             while let Some(next) = driving.settle().0 {
                 if !self.0.step(next, &mut left) {
                     break;
@@ -117,8 +119,8 @@ impl ManualClock {
     /// more. Returns whether it has come to that; if not, the clock has moved by `limit`. A timer that its own callback
     /// starts again, for instance, always has a next deadline.
     ///
-    /// Calls wake functions as [`advance`](Self::advance) does, once, and panics as that does. Waits while another
-    /// thread drives by this clock.
+    /// Calls wake functions as [`advance`](Self::advance) does, once, and panics as that does. A thread that drives at the
+    /// moment finishes what is due first.
     ///
     /// # Panics
     /// If it is called from a callback of the library.
@@ -143,7 +145,8 @@ impl ManualClock {
     /// that this clock [drives](Self::reaper). If that does not wake the future either, moves the clock to their next
     /// deadline. If there is none, the thread sleeps: only another thread can wake the future then.
     ///
-    /// Several futures at once: join them into one. While several threads are in this call, one of them drives.
+    /// Several futures at once: join them into one. While several threads are in this call, one of them drives; it hands
+    /// over to a thread that moves the clock.
     ///
     /// # Panics
     /// If it is called from a callback of the library, as [`future::block_on`](crate::future::block_on). Panics of
@@ -163,7 +166,7 @@ impl ManualClock {
                 return output;
             }
             while !waking.take() {
-                match self.0.try_drive_or_wait() {
+                match self.0.try_drive_or_wait(true) {
                     Some(driving) => self.drive_until(&driving, &waking),
                     None => thread::park(),
                 }
@@ -263,23 +266,51 @@ impl ManualTime {
         }
     }
 
-    /// `None` if a thread drives, this one included, or there is nothing to drive.
+    /// `None` if a thread drives already.
     fn try_drive(&self) -> Option<Driving<'_>> {
-        let parker = &self.reaper.get()?.handle.shared.parker;
+        let parker = &self.reaper().handle.shared.parker;
         parker.try_lock().map(|parker| self.driving(parker))
     }
 
-    /// As [`try_drive`](Self::try_drive). If a thread drives, it will unpark this one when it stops.
-    fn try_drive_or_wait(&self) -> Option<Driving<'_>> {
-        self.try_drive().or_else(|| {
+    /// Tries, and leaves this thread to be unparked by the one that drives, when that stops. If `is_patient`, others that
+    /// are not come first.
+    fn try_drive_or_wait(&self, is_patient: bool) -> Option<Driving<'_>> {
+        let attempt = || {
+            // ORDERING: Relaxed. Who reads 0 meets the urgent thread at the lock, as without this number. Who reads an old
+            // number in the second attempt stands in `waiting` by then, whose lock has ordered that before the look of
+            // `drop`: the urgent thread is still to drive, and unparks this one afterwards.
+            let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
+            may.then(|| self.try_drive()).flatten()
+        };
+        attempt().or_else(|| {
             self.waiting.lock().push(thread::current());
-            // It may have stopped before it could know of this one.
-            self.try_drive()
+            // The other may have stopped before it could know of this one.
+            attempt()
         })
     }
 
+    /// Waits until no other thread drives. One that drives and has nothing to do sleeps: it is woken, and hands over.
     fn drive(&self) -> Driving<'_> {
-        self.driving(self.reaper().handle.shared.parker.lock())
+        // ORDERING: Relaxed, see `try_drive_or_wait`.
+        self.urgent.fetch_add(1, Ordering::Relaxed);
+        let driving = loop {
+            if let Some(driving) = self.try_drive_or_wait(false) {
+                break driving;
+            }
+            self.reaper().handle.waker().wake();
+            thread::park();
+        };
+        // ORDERING: Relaxed, see `try_drive_or_wait`.
+        self.urgent.fetch_sub(1, Ordering::Relaxed);
+        driving
+    }
+
+    /// `None` also if there is nothing to drive.
+    fn drive_unless_in_a_callback(&self) -> Option<Driving<'_>> {
+        let round = *self.round.lock();
+        let is_inside = round.is_some_and(|(thread, _)| thread == thread::current().id());
+        let may = self.reaper.get().is_some() && !is_inside && !Trampoline::in_progress();
+        may.then(|| self.drive())
     }
 }
 
