@@ -29,6 +29,13 @@ page!(from_polling, "guide/from-polling.md");
 page!(threads, "guide/threads.md");
 page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");
+
+#[doc = include_str!("guide/links.md")]
+#[doc = ""]
+// The package in `examples/recipes` tests it, because it needs crates that the library's tests do not.
+#[cfg_attr(not(doctest), doc = include_str!("../docs/guide/recipes.md"))]
+pub mod recipes {}
+
 page!(cluster, "guide/cluster.md", "guide/scale.md");
 page!(leases, "guide/leases.md");
 page!(pitfalls, "guide/pitfalls.md");
@@ -57,6 +64,7 @@ pub mod examples {
     }
 
     example! {
+        connection_pool: "A pool of connections: fair, and none is lost.";
         delayed_fetch: "A fetch that is answered when there is enough, or with what there is in time.";
         delayed_produce: "A produce that is acknowledged when all replicas have it.";
         job_queue: "Competing workers that lose no job.";

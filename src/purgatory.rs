@@ -25,6 +25,8 @@ mod examine;
 mod handle;
 mod inner;
 mod keys;
+#[cfg(debug_assertions)]
+mod missed_check;
 mod nested;
 mod park;
 mod recycled_weak;

@@ -2,6 +2,11 @@
 //!
 //! This is only the loop. A purgatory says how long the reaper may sleep. There is no polling interval: if no deadline
 //! exists, the reaper sleeps until it is woken.
+//!
+//! Where tests want no thread and no time to pass, a clock runs the rounds of the loop on the thread that moves it
+//! (`manual_clock`).
+
+pub(crate) mod manual_clock;
 
 use crate::dispatch::CompletionThread;
 use crate::panics::Panics;
@@ -73,6 +78,13 @@ impl ReaperThread {
             completions: Arc::default(),
         }
     }
+
+    /// One that never has threads: who has it makes the [rounds](ReaperLoop::round), where completions run at once.
+    pub(crate) fn by_hand() -> Self {
+        let threads = Self::without_threads();
+        threads.completions.close();
+        threads
+    }
 }
 
 /// The owner's end of the thread, whose life is [`ReaperLoop::run`].
@@ -86,7 +98,8 @@ pub(crate) struct ReaperHandle {
 pub(crate) struct ReaperLoop {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
-    /// The thread sleeps in it, and is the only one that takes this lock, for all its life.
+    /// The thread sleeps in it, and is the only one that takes this lock, for all its life. Without a thread,
+    /// whoever makes the rounds takes it for as long.
     pub(crate) parker: Mutex<Parker>,
 }
 

@@ -2,7 +2,8 @@
 
 pub(crate) mod ticks;
 
-use crate::panics::Panics;
+pub use crate::reaper::manual_clock::ManualClock;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,11 @@ impl WakeFn {
     pub fn wake(&self) -> bool {
         (self.0)()
     }
+
+    /// Whether the two are clones of each other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 debug_fields!([] WakeFn, "WakeFn", |it|);
@@ -93,81 +99,5 @@ impl Clock for Instant {
     #[inline]
     fn now(&self) -> Timestamp {
         Timestamp(self.elapsed())
-    }
-}
-
-/// A clock that stands still until it is moved, for tests. Clones share one time.
-///
-/// Moving it wakes the reaper of a purgatory that has one. A purgatory with
-/// [`Reaper::Manual`](crate::threads::Reaper::Manual) expires no operation before its `advance` is called.
-#[derive(Debug, Clone, Default)]
-pub struct ManualClock(Arc<ManualTime>);
-
-#[derive(Debug, Default)]
-struct ManualTime {
-    now: parking_lot::Mutex<Duration>,
-    wakers: parking_lot::Mutex<Vec<WakeFn>>,
-}
-
-impl ManualClock {
-    /// A clock that reads zero.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// A clock that reads `since_origin`.
-    pub fn starting_at(since_origin: Duration) -> Self {
-        let clock = Self::new();
-        *clock.0.now.lock() = since_origin;
-        clock
-    }
-
-    /// Moves the clock forward, at most to the last possible reading. Wakes the threads that sleep by this clock, which
-    /// expire operations on their own. The wake functions run on this thread, also those of
-    /// [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call, when all were called.
-    pub fn advance(&self, by: Duration) {
-        let mut now = self.0.now.lock();
-        *now = now.saturating_add(by);
-        drop(now);
-        self.wake();
-    }
-
-    /// Calls all wake functions, and forgets those whose purgatory is gone.
-    fn wake(&self) {
-        // Without the lock: a wake function may move this clock, or subscribe.
-        let wakers = self.0.wakers.lock().clone();
-        // One that panics keeps no other from being called, and is called again the next time.
-        let mut panics = Panics::default();
-        let is_stale = |waker: &WakeFn| panics.catch(|| waker.wake()) == Some(false);
-        let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
-        let mut wakers = self.0.wakers.lock();
-        wakers.retain(|waker| !stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0)));
-        // Room for as many again: a subscription calls all of them when the room is full.
-        let left = wakers.len();
-        wakers.reserve(left);
-        drop(wakers);
-        panics.resume();
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Timestamp {
-        Timestamp(*self.0.now.lock())
-    }
-
-    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
-        (deadline <= self.now()).then_some(Duration::ZERO)
-    }
-
-    fn subscribe(&self, waker: WakeFn) {
-        let mut wakers = self.0.wakers.lock();
-        wakers.push(waker);
-        let full = wakers.len() == wakers.capacity();
-        drop(wakers);
-        // Each keeps some memory of a purgatory, which may be gone. Only a call tells, and a wake-up without cause does
-        // no harm.
-        if full {
-            self.wake();
-        }
     }
 }

@@ -20,7 +20,7 @@ import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RENDERED = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "doc"
-FOLDERS = ("benches", "docs", "examples", "fuzz", "loom-tests", "schemes", "src", "testing", "tests", "tools")
+FOLDERS = ("benches", "docs", "examples", "fuzz", "loom-tests", "schemes", "src", "testing", "tests", "tokio-clock", "tools")
 wrong = []
 
 

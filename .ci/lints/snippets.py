@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PASTED = ROOT / "target" / "snippets"
 MISTAKES = ROOT / "tests" / "mistakes"
 PITFALLS = ROOT / "docs" / "guide" / "pitfalls.md"
-FOLDERS = ("cluster", "docs", "examples", "schemes")
+FOLDERS = ("cluster", "docs", "examples", "schemes", "tokio-clock")
 FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1$", re.M | re.S)
 
 CLUSTER = ("cluster", "docs/guide/cluster.md", "examples/gateway")
@@ -57,6 +57,8 @@ def dependencies(page):
              for name, features in ADDED.findall((ROOT / page).read_text()) or GUIDE]
     if page.startswith(CLUSTER):
         added.append(f'request-purgatory-cluster = {{ path = "{ROOT}/cluster", features = ["nats", "redis"] }}')
+    if "request_purgatory_tokio" in (ROOT / page).read_text():
+        added.append(f'request-purgatory-tokio = {{ path = "{ROOT}/tokio-clock" }}')
     return "\n".join(sorted(added))
 
 

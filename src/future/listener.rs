@@ -249,7 +249,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         loop {
             if let Some(found) = condition().await {
                 if expired {
-                    self.handle().inspect(|handle| handle.count_missed_check());
+                    if let Some(handle) = self.handle() {
+                        handle.count_missed_check();
+                        handle.report_missed_check();
+                    }
                 }
                 self.satisfied();
                 return Ok(found);

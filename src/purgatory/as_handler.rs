@@ -37,6 +37,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
             self.engine.count(Statistic::MissedCheck, 1);
+            #[cfg(debug_assertions)]
+            super::missed_check::report::<Op::Key>(&self.engine.name);
         }
         let ending = match answer {
             Ok(_) => Ending::Expired,

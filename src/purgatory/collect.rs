@@ -61,6 +61,10 @@ impl<K> Watch<'_, K> {
     /// Watches the key at `rank`: the offset, version or epoch that the operation waits for the key to reach. A check
     /// [up to a rank](crate::Bound::up_to) examines the operation only if that rank is at least this one. All other
     /// checks of the key examine it as well.
+    ///
+    /// A rank is a priority, too: every check examines the lowest rank first, those of one rank in the order of parking, and
+    /// those without a rank last. So checks for [one completion](crate::Bound::at_most) of operations at the ranks 9, 1 and
+    /// 5 complete 1, 5 and 9, in this order.
     pub fn at_rank(self, rank: u64) -> Self {
         Self {
             rank: Some(rank),

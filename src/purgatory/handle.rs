@@ -65,6 +65,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| inner.engine.guarded(user_code).is_err()) == Some(true)
     }
 
+    /// In a debug build, says on stderr that the operation's key was not checked in time. Holds no lock of a purgatory.
+    pub(crate) fn report_missed_check(&self) {
+        #[cfg(debug_assertions)]
+        self.with(|inner| super::missed_check::report::<Op::Key>(&inner.engine.name));
+    }
+
     /// Counts the operation among those whose key was not checked in time, though it has ended.
     pub(crate) fn count_missed_check(&self) {
         self.with(|inner| {

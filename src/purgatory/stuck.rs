@@ -1,98 +1,374 @@
 //! Debug builds report a call of an operation that does not return: mostly it waits for a lock that its own caller
 //! holds, and the program would hang without a word. (Release builds have none of this.)
 //!
-//! The thread that calls notes when it began. A thread of its own, one for the process, looks at these notes once a
-//! second; while no operation is called, it sleeps.
+//! A thread that calls notes it in a place of its own. Another thread, one for the process, looks at these places once a
+//! second; while no operation is called, it sleeps. A call that it finds in progress at several looks is reported.
+//!
+//! Every atomic operation here is Relaxed, and a calling thread takes no lock, so that a debug build orders no two calls
+//! that a release build does not order. Otherwise a test of a race would find nothing in a debug build. The thread that
+//! looks needs no order either: it reports what it has read at looks that are a second apart, and stores become visible
+//! long before that. If one did not, a report would be missed, or its names would be those of a call before it. A
+//! calling thread makes a read-modify-write only when it takes its place, and when it wakes the thread that looks.
 
 use crate::worker::Worker;
-use parking_lot::{Condvar, Mutex};
 use std::any::type_name;
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::io::Write;
-use std::sync::{Arc, Once};
-use std::time::{Duration, Instant};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::Duration;
 
 /// A call that lasts longer is reported.
 const LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Those in progress on threads of the user, by a number of their own: two may begin at the same instant.
-static CALLS: Mutex<BTreeMap<u64, Call>> = Mutex::new(BTreeMap::new());
-static BEGUN: Condvar = Condvar::new();
+/// Threads that are inside of a call at once. A further one is not noted.
+const PLACES: usize = 1_024;
+/// Calls inside of calls on one thread (an operation that parks another). A deeper one is not noted.
+const DEPTH: usize = 2;
 
+static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
+
+/// The calls of one thread.
+struct Place {
+    taken: AtomicBool,
+    calls: [Call; DEPTH],
+}
+
+/// A call, in progress or not.
 struct Call {
-    began: Instant,
-    purgatory: Arc<str>,
-    operation: &'static str,
-    key: &'static str,
-    reported: bool,
+    /// Odd while the call is in progress. It is one more at each begin and each end.
+    number: AtomicU64,
+    purgatory: Text<16>,
+    operation: Text<64>,
+    key: Text<32>,
+}
+
+/// The beginning of a text, eight bytes in a word; zeros after its end.
+struct Text<const WORDS: usize>([AtomicU64; WORDS]);
+
+impl<const WORDS: usize> Text<WORDS> {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    fn write(&self, text: &str) {
+        let mut chunks = text.as_bytes().chunks(8);
+        for word in &self.0 {
+            let chunk = chunks.next().unwrap_or_default();
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            // ORDERING: Relaxed, see the head of this file.
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            if chunk.len() < 8 {
+                return;
+            }
+        }
+    }
+
+    fn read(&self) -> String {
+        // ORDERING: Relaxed, see the head of this file.
+        let bytes = self
+            .0
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let bytes = bytes.take_while(|&byte| byte != 0).collect::<Vec<_>>();
+        let cut = if bytes.len() == 8 * WORDS { ".." } else { "" };
+        String::from_utf8_lossy(&bytes).into_owned() + cut
+    }
+}
+
+impl Call {
+    const fn new() -> Self {
+        Self {
+            number: AtomicU64::new(0),
+            purgatory: Text::new(),
+            operation: Text::new(),
+            key: Text::new(),
+        }
+    }
+
+    /// By the thread that has the place. The number is odd when it was even, and the other way round.
+    fn turn(&self) {
+        // ORDERING: Relaxed, see the head of this file. No other thread stores it.
+        let number = self.number.load(Ordering::Relaxed);
+        self.number.store(number.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The number of the call that is in progress, if one is.
+    fn in_progress(&self) -> Option<u64> {
+        // ORDERING: Relaxed, see the head of this file.
+        let number = self.number.load(Ordering::Relaxed);
+        (number % 2 == 1).then_some(number)
+    }
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            calls: [const { Call::new() }; DEPTH],
+        }
+    }
+
+    fn take(&self) -> bool {
+        // ORDERING: Relaxed, see the head of this file. A thread that takes the place of one that has ended is not ordered
+        // after it either.
+        !self.taken.load(Ordering::Relaxed)
+            && self
+                .taken
+                .compare_exchange(false, true, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+}
+
+/// What a thread knows of its own calls.
+struct Mine {
+    place: Option<&'static Place>,
+    depth: Cell<usize>,
+    /// Where the names of types begin in memory that stand in the place. Mostly the next call has the same ones.
+    types: [Cell<[*const u8; 2]>; DEPTH],
+}
+
+std::thread_local! {
+    static MINE: Mine = {
+        start_watcher();
+        Mine {
+            place: ALL.iter().find(|place| place.take()),
+            depth: Cell::new(0),
+            types: [const { Cell::new([ptr::null(); 2]) }; DEPTH],
+        }
+    };
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            // ORDERING: Relaxed, see the head of this file.
+            place.taken.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 /// While it exists, the calling thread is inside an operation's code.
-pub(super) struct NotedCall(Option<u64>);
+pub(super) struct NotedCall {
+    call: Option<&'static Call>,
+    /// It ends on the thread on which it has begun.
+    _of_its_thread: PhantomData<*const ()>,
+}
 
 impl NotedCall {
     /// Notes a call of an operation `Op` with keys `K`. Threads of the library are left out: completions are theirs to
     /// run, however long they take.
     pub(super) fn begin<Op, K>(purgatory: &Arc<str>) -> Self {
-        static STARTED: Once = Once::new();
-        if Worker::is_current() {
-            return Self(None);
+        let types = [type_name::<Op>(), type_name::<K>()];
+        let call = (!Worker::is_current()).then(|| Self::note(purgatory, types));
+        Self {
+            call: call.flatten(),
+            _of_its_thread: PhantomData,
         }
-        // If the system refuses the thread, there are no reports.
-        STARTED.call_once(|| {
-            let thread = std::thread::Builder::new().name("stuck-calls".into());
-            _ = thread.spawn(look);
+    }
+
+    /// `None` if the thread has no place, is too deep in calls, or is ending and has lost its locals.
+    fn note(purgatory: &str, types: [&'static str; 2]) -> Option<&'static Call> {
+        let noted = MINE.try_with(|mine| {
+            let depth = mine.depth.get();
+            let call = mine.place?.calls.get(depth)?;
+            mine.depth.set(depth + 1);
+            call.purgatory.write(purgatory);
+            let addresses = types.map(str::as_ptr);
+            if mine.types[depth].replace(addresses) != addresses {
+                call.operation.write(types[0]);
+                call.key.write(types[1]);
+            }
+            call.turn();
+            Some(call)
         });
-        let call = Call {
-            began: Instant::now(),
-            purgatory: purgatory.clone(),
-            operation: type_name::<Op>(),
-            key: type_name::<K>(),
-            reported: false,
-        };
-        let mut calls = CALLS.lock();
-        let number = calls.last_key_value().map_or(0, |(last, _)| last + 1);
-        calls.insert(number, call);
-        BEGUN.notify_one();
-        Self(Some(number))
+        let noted = noted.ok().flatten()?;
+        wake_watcher();
+        Some(noted)
     }
 }
 
 impl Drop for NotedCall {
     fn drop(&mut self) {
-        if let Some(number) = self.0 {
-            CALLS.lock().remove(&number);
+        if let Some(call) = self.call {
+            call.turn();
+            // A thread that is ending has lost it.
+            let _ = MINE.try_with(|mine| mine.depth.set(mine.depth.get() - 1));
         }
     }
 }
 
-/// The thread's whole life.
-fn look() {
-    loop {
-        let mut calls = CALLS.lock();
-        if calls.is_empty() {
-            // For one that begins: the next look, a second later, shows whether it is over.
-            BEGUN.wait(&mut calls);
+/// Whether the thread that looks sleeps until it is woken, or is about to.
+static ASLEEP: AtomicBool = AtomicBool::new(false);
+static WATCHER: OnceLock<Thread> = OnceLock::new();
+
+/// Starts the thread that looks, unless it was started before. If the system refuses the thread, there are no reports.
+fn start_watcher() {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    // ORDERING: Relaxed, see the head of this file. One thread finds that it was not.
+    if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::Relaxed) {
+        let thread = std::thread::Builder::new().name("stuck-calls".into());
+        let _ = thread.spawn(watch);
+    }
+}
+
+fn wake_watcher() {
+    // ORDERING: Relaxed, see the head of this file. The watcher looks once more, a second after it has said that it will
+    // sleep. So it finds the call of a thread that has read here that it is awake.
+    if ASLEEP.load(Ordering::Relaxed) {
+        ASLEEP.store(false, Ordering::Relaxed);
+        if let Some(watcher) = WATCHER.get() {
+            watcher.unpark();
         }
-        let mut reports = Vec::new();
-        for call in calls.values_mut() {
-            if !call.reported && call.began.elapsed() >= LIMIT {
-                call.reported = true;
-                reports.push((call.purgatory.clone(), call.operation, call.key));
+    }
+}
+
+/// How many looks after the first one that finds a call are [`LIMIT`] later.
+const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
+
+/// The calls of one place that the last look has found, and how many looks in a row before it have found the same.
+type Seen = [(Option<u64>, u64); DEPTH];
+
+/// The whole life of the thread that looks.
+fn watch() {
+    WATCHER.get_or_init(std::thread::current);
+    let mut seen = [Seen::default(); PLACES];
+    let mut was_idle = false;
+    loop {
+        let is_idle = look(&mut seen, report);
+        if is_idle && was_idle {
+            // ORDERING: Relaxed, see `wake_watcher`.
+            while ASLEEP.load(Ordering::Relaxed) {
+                std::thread::park();
             }
         }
-        drop(calls);
-        for (purgatory, operation, key) in reports {
-            // A stderr that is closed can be told nothing.
-            let _ = writeln!(
-                std::io::stderr(),
-                "request-purgatory: in the purgatory `{purgatory}`, a call of `{operation}` (keys `{key}`) has run for \
-                 {} s. Does its `try_complete` (of a wait: its predicate) or `on_complete` wait for a lock that the \
-                 caller of the check holds? (Only debug builds report this.)",
-                LIMIT.as_secs()
-            );
-        }
+        was_idle = is_idle;
+        ASLEEP.store(is_idle, Ordering::Relaxed);
         std::thread::sleep(LOOK);
+    }
+}
+
+/// Looks at all places, and reports the calls that are in progress for as long as [`LOOKS`], each of them once. Returns
+/// whether no call is in progress.
+fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
+    let mut is_idle = true;
+    let seen = seen.iter_mut().flatten();
+    for (call, (last, looks)) in ALL.iter().flat_map(|place| &place.calls).zip(seen) {
+        let now = call.in_progress();
+        *looks = if now == *last {
+            looks.saturating_add(1)
+        } else {
+            0
+        };
+        *last = now;
+        if now.is_some() {
+            is_idle = false;
+            if *looks == LOOKS {
+                report(call);
+            }
+        }
+    }
+    is_idle
+}
+
+fn report(call: &Call) {
+    // A stderr that is closed can be told nothing.
+    let _ = writeln!(
+        std::io::stderr(),
+        "request-purgatory: in the purgatory `{}`, a call of `{}` (keys `{}`) has run for {} s. Does its `try_complete` \
+         (of a wait: its predicate) or `on_complete` wait for a lock that the caller of the check holds? (Only debug \
+         builds report this.)",
+        call.purgatory.read(),
+        call.operation.read(),
+        call.key.read(),
+        LIMIT.as_secs()
+    );
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::array;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    /// What [`look`] reports of the purgatory `name`, at each of five looks.
+    fn reports(name: &str, mut meanwhile: impl FnMut()) -> [Vec<String>; 5] {
+        let mut seen = [Seen::default(); PLACES];
+        array::from_fn(|_| {
+            let mut reports = Vec::new();
+            let is_idle = look(&mut seen, |call| {
+                if call.purgatory.read() == name {
+                    reports.push(call.operation.read());
+                    meanwhile();
+                }
+            });
+            assert!(!is_idle);
+            reports
+        })
+    }
+
+    /// No thread waits for one that looks, and so for no other thread: their calls are not ordered by being noted.
+    #[test]
+    fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
+        let name = Arc::from("stuck");
+        let _call = NotedCall::begin::<u8, u16>(&name);
+        let reports = reports(&name, || {
+            let (ended, end) = channel();
+            let other = thread::spawn(move || {
+                let name = Arc::from("other");
+                drop(NotedCall::begin::<u32, u64>(&name));
+                ended.send(())
+            });
+            end.recv_timeout(Duration::from_secs(30))
+                .expect("a call waits for the look");
+            other.join().expect("no panic").expect("received");
+        });
+        let none = Vec::<String>::new;
+        assert_eq!(reports, [none(), none(), vec!["u8".into()], none(), none()]);
+    }
+
+    /// A call inside of a call is one of its own, and ends alone.
+    #[test]
+    fn g03_a_call_inside_of_another_is_noted_to_a_depth() {
+        let name = Arc::from("deep");
+        let outer = NotedCall::begin::<u8, u16>(&name);
+        drop(NotedCall::begin::<u32, u16>(&name));
+        let _inner = NotedCall::begin::<u64, u16>(&name);
+        let deeper = NotedCall::begin::<u128, u16>(&name);
+        let reports = reports(&name, || ());
+        assert_eq!(reports[LOOKS as usize], ["u8", "u64"]);
+        assert!(outer.call.is_some() && deeper.call.is_none());
+    }
+
+    /// Threads that come and go need no more places than there are threads at once.
+    #[test]
+    fn the_place_of_a_thread_that_has_ended_is_taken_again() {
+        let name = Arc::<str>::from("many");
+        for thread in 0..2 * PLACES {
+            let name = name.clone();
+            let is_noted = thread::spawn(move || NotedCall::begin::<u8, u16>(&name).call.is_some());
+            assert!(is_noted.join().expect("no panic"), "{thread}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_as_it_was_written_or_cut() {
+        let text = Text::<2>::new();
+        for (written, read) in [
+            ("", ""),
+            ("a longer text than that", "a longer text th.."),
+            ("short", "short"),
+            ("eight by", "eight by"),
+            ("ten years", "ten years"),
+        ] {
+            text.write(written);
+            assert_eq!(text.read(), read);
+        }
     }
 }

@@ -172,6 +172,37 @@ fn g05_completions_come_in_the_order_of_ranks() {
     );
 }
 
+/// Ranks as priorities: equal ones in the order of parking, and those without a rank last.
+#[test]
+fn g22_checks_for_one_complete_the_lowest_rank_first() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let parked = [
+        (0, None),
+        (1, Some(9)),
+        (2, Some(1)),
+        (3, Some(5)),
+        (4, Some(1)),
+    ];
+    let ready = Arc::new(Mutex::new(false));
+    for (number, rank) in parked {
+        let (is_ready, ended) = (ready.clone(), order.clone());
+        let op = Op::new(NEVER_IN_A_TEST)
+            .when(move || *lock(&is_ready))
+            .then(move |_| lock(&ended).push(number));
+        let watch = Watch::from(KEY);
+        let watch = rank.map_or_else(|| Watch::from(KEY), |rank| watch.at_rank(rank));
+        let admission = purgatory.try_complete_else_watch(op, [watch]);
+        assert!(admission.is_ok_and(|admission| admission.is_parked()));
+    }
+    *lock(&ready) = true;
+    for _ in parked {
+        let completed = purgatory.check_and_complete_with(&KEY, Bound::at_most(1));
+        assert_eq!(completed, 1);
+    }
+    assert_eq!(*lock(&order), [2, 4, 3, 1, 0]);
+}
+
 /// Cost in what is examined, not in what waits above.
 #[test]
 fn g01_those_above_are_not_examined() {

@@ -64,6 +64,7 @@ macro_rules! example {
 }
 
 example!(demonstration, "--seconds", "0.3", "--requests", "2000"; "parked", "cancelled", "operations per second", "wake-up, from");
+example!(connection_pool; "64 tasks on 8 connections", "0 overtaken by a newcomer", "64 aborted, 8 connections idle");
 example!(delayed_fetch; "two partitions: 11, Ok(())", "50 ms: 11, Err(Expired), read 1 time", "0 parked, 0 watches, 1 cancelled");
 example!(delayed_produce; "100 of 100 produces acknowledged", "REQUEST_TIMED_OUT", "NOT_LEADER");
 example!(job_queue; "1000 jobs by 8 workers", "100 workers aborted", "each job done once: true");
@@ -128,5 +129,5 @@ fn all_of_them_are_indexed_and_short() {
             .any(|end| tests.contains(&format!("example!({name}{end}")));
         assert!(run, "{name}.rs is not run");
     }
-    assert_eq!(programs, 9);
+    assert_eq!(programs, 10);
 }

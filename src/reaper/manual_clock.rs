@@ -1,0 +1,382 @@
+//! A clock that is moved by hand, and that makes the rounds of the reaper on the thread that moves it.
+
+use super::{Reaper, ReaperThread};
+use crate::panics::Panics;
+use crate::sync::{Arc, Parker};
+use crate::time::{Clock, Timestamp, WakeFn};
+use crate::trampoline::Trampoline;
+use parking_lot::{Mutex, MutexGuard};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread, ThreadId};
+use std::time::Duration;
+
+/// A clock that stands still until it is moved, for tests. Clones share one time.
+///
+/// A test with deadlines needs neither sleeps nor threads if what it tests has this clock's own
+/// [`reaper`](Self::reaper): then [`block_on`](Self::block_on) runs a future and jumps to the next deadline whenever
+/// the future can only wait, [`advance`](Self::advance) returns when all that was due by then has expired and been
+/// completed, and [`advance_until_idle`](Self::advance_until_idle) goes on until no deadline is left.
+///
+/// ```
+/// use request_purgatory::Waits;
+/// use request_purgatory::future::WaitError;
+/// use request_purgatory::time::{Clock, ManualClock};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let builder = Waits::<u32>::builder("rooms").clock(clock.clone());
+/// let rooms = builder.reaper(clock.reaper()).build()?;
+///
+/// // An hour passes on the clock, and no time for the test.
+/// let hour = Duration::from_secs(3_600);
+/// let answer = clock.block_on(rooms.wait([7], hour, || None::<()>));
+/// assert_eq!(answer, Err(WaitError::Expired));
+/// assert_eq!(clock.now().since_origin(), hour);
+/// # Ok::<(), request_purgatory::purgatory::BuildError>(())
+/// ```
+///
+/// **What the clock knows:** the deadlines and the deferred checks of all purgatories, timers, trackers and requests
+/// with its reaper, any number of them. They expire in the order of their deadlines, and at each the clock reads that
+/// deadline, rounded up to the tick.
+///
+/// **What it cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a purgatory
+/// can have [tokio's clock](crate::guide::tokio) instead). `block_on` jumps while another thread is still at work. A
+/// test whose threads work at the same time moves the clock by `advance`, when it knows that they are done.
+///
+/// Without the clock's reaper nothing is driven by it: moving the clock wakes the reaper thread of a purgatory that has
+/// one, which expires operations a moment later. A purgatory with [`Reaper::Manual`] expires no operation before its
+/// `advance` is called.
+#[derive(Debug, Clone, Default)]
+pub struct ManualClock(Arc<ManualTime>);
+
+#[derive(Debug, Default)]
+struct ManualTime {
+    now: Mutex<Duration>,
+    wakers: Mutex<Vec<WakeFn>>,
+    /// Those that the clock drives. The thread that makes the rounds has the lock of the parker.
+    reaper: OnceLock<ReaperThread>,
+    /// The thread that makes a round, and the next deadline that it has been asked about.
+    round: Mutex<Option<(ThreadId, Option<Duration>)>>,
+    /// Threads that sleep until another does not drive any more.
+    waiting: Mutex<Vec<Thread>>,
+    /// How many threads want to drive now, while others in `block_on` only wait for something to do.
+    urgent: AtomicUsize,
+}
+
+impl ManualClock {
+    /// A clock that reads zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A clock that reads `since_origin`.
+    pub fn starting_at(since_origin: Duration) -> Self {
+        let clock = Self::new();
+        *clock.0.now.lock() = since_origin;
+        clock
+    }
+
+    /// A reaper without a thread, which this clock drives: for builders that have this clock, or a clone, as their
+    /// [`clock`](crate::purgatory::Builder::clock). Operations expire and deferred checks are made within calls of
+    /// [`advance`](Self::advance), [`advance_until_idle`](Self::advance_until_idle) and [`block_on`](Self::block_on), on
+    /// the thread that makes the call; so are their completions, unless the builder has an
+    /// [executor](crate::threads::Dispatch::Executor). Any other thread of the program only parks and checks.
+    ///
+    /// `drain` and `shutdown_timeout` of what is driven so take their limits as real time, and drive nothing meanwhile.
+    pub fn reaper(&self) -> Reaper {
+        Reaper::Shared(self.0.reaper().clone())
+    }
+
+    /// Moves the clock forward, at most to the last possible reading.
+    ///
+    /// With [`reaper`](Self::reaper), what is due by then expires within this call, in the order of the deadlines: also
+    /// what is parked meanwhile by callbacks. A thread that drives at the moment finishes what is due first. A call from a
+    /// callback only moves the clock, and what is due then is left to the next call that drives, or to the one around it.
+    ///
+    /// Then wakes the threads that sleep by this clock, which expire operations on their own. The wake functions run on
+    /// this thread, also those of [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call, when all
+    /// were called.
+    pub fn advance(&self, by: Duration) {
+        let mut left = by;
+        if let Some(driving) = self.0.drive_unless_in_a_callback() {
+            while let Some(next) = driving.settle().0 {
+                if !self.0.step(next, &mut left) {
+                    break;
+                }
+            }
+            self.0.step(Duration::MAX, &mut left);
+            driving.settle();
+        }
+        self.0.step(Duration::MAX, &mut left);
+        self.wake();
+    }
+
+    /// Moves the clock from deadline to deadline, by at most `limit`, until what it [drives](Self::reaper) has none any
+    /// more. Returns whether it has come to that; if not, the clock has moved by `limit`. A timer that its own callback
+    /// starts again, for instance, always has a next deadline.
+    ///
+    /// Calls wake functions as [`advance`](Self::advance) does, once, and panics as that does. A thread that drives at the
+    /// moment finishes what is due first.
+    ///
+    /// # Panics
+    /// If it is called from a callback of the library.
+    pub fn advance_until_idle(&self, limit: Duration) -> bool {
+        not_in_a_callback();
+        let mut left = limit;
+        let driving = self.0.drive();
+        let is_idle = loop {
+            let Some(next) = driving.settle().0 else {
+                break true;
+            };
+            if !self.0.step(next, &mut left) {
+                break driving.settle().0.is_none();
+            }
+        };
+        drop(driving);
+        self.wake();
+        is_idle
+    }
+
+    /// Runs `future` to its end on this thread. Whenever it is pending and has not been woken, makes what is due of all
+    /// that this clock [drives](Self::reaper). If that does not wake the future either, moves the clock to their next
+    /// deadline. If there is none, the thread sleeps: only another thread can wake the future then.
+    ///
+    /// Several futures at once: join them into one. While several threads are in this call, one of them drives; it hands
+    /// over to a thread that moves the clock.
+    ///
+    /// # Panics
+    /// If it is called from a callback of the library, as [`future::block_on`](crate::future::block_on). Panics of
+    /// `future` and of [wake functions](Self::advance) go on.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        not_in_a_callback();
+        let waking = Arc::new(Waking {
+            woken: AtomicBool::new(false),
+            thread: thread::current(),
+            reaper: self.0.reaper().handle.waker(),
+        });
+        let waker = waking.clone().into();
+        let mut cx = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return output;
+            }
+            while !waking.take() {
+                match self.0.try_drive_or_wait(true) {
+                    Some(driving) => self.drive_until(&driving, &waking),
+                    None => thread::park(),
+                }
+            }
+        }
+    }
+
+    /// Drives until the future of `waking` is woken, and perhaps for a while only.
+    fn drive_until(&self, driving: &Driving<'_>, waking: &Waking) {
+        let (next, rest) = driving.settle();
+        if waking.is_woken() {
+            return;
+        }
+        match next {
+            Some(next) => {
+                let mut left = Duration::MAX;
+                self.0.step(next, &mut left);
+                self.wake();
+            }
+            // By another thread: it wakes the future, or parks or defers something.
+            None => driving.parker.park_timeout(rest),
+        }
+    }
+
+    /// Calls all wake functions, and forgets those whose purgatory is gone.
+    fn wake(&self) {
+        // Without the lock: a wake function may move this clock, or subscribe.
+        let wakers = self.0.wakers.lock().clone();
+        // One that panics keeps no other from being called, and is called again the next time.
+        let mut panics = Panics::default();
+        let is_stale = |waker: &WakeFn| panics.catch(|| waker.wake()) == Some(false);
+        let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
+        let mut wakers = self.0.wakers.lock();
+        wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
+        // Room for as many again: a subscription calls all of them when the room is full.
+        let left = wakers.len();
+        wakers.reserve(left);
+        drop(wakers);
+        panics.resume();
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_origin(*self.0.now.lock())
+    }
+
+    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
+        if deadline <= self.now() {
+            return Some(Duration::ZERO);
+        }
+        // A reaper with a thread asks too, of what it drives itself.
+        match &mut *self.0.round.lock() {
+            Some((thread, next)) if *thread == thread::current().id() => {
+                let deadline = deadline.since_origin();
+                *next = Some(next.map_or(deadline, |next| next.min(deadline)));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn subscribe(&self, waker: WakeFn) {
+        let mut wakers = self.0.wakers.lock();
+        wakers.push(waker);
+        let full = wakers.len() == wakers.capacity();
+        drop(wakers);
+        // Each keeps some memory of a purgatory, which may be gone. Only a call tells, and a wake-up without cause does
+        // no harm.
+        if full {
+            self.wake();
+        }
+    }
+}
+
+impl ManualTime {
+    fn reaper(&self) -> &ReaperThread {
+        self.reaper.get_or_init(ReaperThread::by_hand)
+    }
+
+    /// Moves the clock to `next`, or by what is `left` if that is less. Returns whether the clock has come to `next`.
+    fn step(&self, next: Duration, left: &mut Duration) -> bool {
+        let mut now = self.now.lock();
+        // Another thread may have moved the clock beyond it.
+        let wanted = next.saturating_sub(*now);
+        let step = wanted.min(*left);
+        *now = now.saturating_add(step);
+        *left -= step;
+        step == wanted
+    }
+
+    fn driving<'a>(&'a self, parker: MutexGuard<'a, Parker>) -> Driving<'a> {
+        Driving {
+            time: self,
+            parker,
+            _handover: Handover(self),
+        }
+    }
+
+    /// `None` if a thread drives already.
+    fn try_drive(&self) -> Option<Driving<'_>> {
+        let parker = &self.reaper().handle.shared.parker;
+        parker.try_lock().map(|parker| self.driving(parker))
+    }
+
+    /// Tries, and leaves this thread to be unparked by the one that drives, when that stops. If `is_patient`, others that
+    /// are not come first.
+    fn try_drive_or_wait(&self, is_patient: bool) -> Option<Driving<'_>> {
+        let attempt = || {
+            // ORDERING: Relaxed. Who reads 0 meets the urgent thread at the lock, as without this number. Who reads an old
+            // number in the second attempt stands in `waiting` by then, whose lock has ordered that before the look of
+            // `drop`: the urgent thread is still to drive, and unparks this one afterwards.
+            let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
+            may.then(|| self.try_drive()).flatten()
+        };
+        attempt().or_else(|| {
+            self.waiting.lock().push(thread::current());
+            // The other may have stopped before it could know of this one.
+            attempt()
+        })
+    }
+
+    /// Waits until no other thread drives. One that drives and has nothing to do sleeps: it is woken, and hands over.
+    fn drive(&self) -> Driving<'_> {
+        // ORDERING: Relaxed, see `try_drive_or_wait`.
+        self.urgent.fetch_add(1, Ordering::Relaxed);
+        let driving = loop {
+            if let Some(driving) = self.try_drive_or_wait(false) {
+                break driving;
+            }
+            self.reaper().handle.waker().wake();
+            thread::park();
+        };
+        // ORDERING: Relaxed, see `try_drive_or_wait`.
+        self.urgent.fetch_sub(1, Ordering::Relaxed);
+        driving
+    }
+
+    /// `None` also if there is nothing to drive.
+    fn drive_unless_in_a_callback(&self) -> Option<Driving<'_>> {
+        let round = *self.round.lock();
+        let is_inside = round.is_some_and(|(thread, _)| thread == thread::current().id());
+        let may = self.reaper.get().is_some() && !is_inside && !Trampoline::in_progress();
+        may.then(|| self.drive())
+    }
+}
+
+/// While it exists, this thread is the one that drives.
+struct Driving<'a> {
+    time: &'a ManualTime,
+    // Before `_handover`, so that the lock is free when the others try it.
+    parker: MutexGuard<'a, Parker>,
+    _handover: Handover<'a>,
+}
+
+impl Driving<'_> {
+    /// Makes what is due now. Returns the next deadline, and for how long the thread may sleep if there is none.
+    fn settle(&self) -> (Option<Duration>, Duration) {
+        loop {
+            *self.time.round.lock() = Some((thread::current().id(), None));
+            let rest = self.time.reaper().handle.shared.round();
+            let round = self.time.round.lock().take();
+            if !rest.is_zero() {
+                return (round.and_then(|(_, next)| next), rest);
+            }
+        }
+    }
+}
+
+/// Lets another thread drive.
+struct Handover<'a>(&'a ManualTime);
+
+impl Drop for Handover<'_> {
+    fn drop(&mut self) {
+        let waiting = std::mem::take(&mut *self.0.waiting.lock());
+        waiting.iter().for_each(Thread::unpark);
+    }
+}
+
+/// Wakes a thread in `block_on`, whether it drives or waits for its turn.
+struct Waking {
+    woken: AtomicBool,
+    thread: Thread,
+    reaper: WakeFn,
+}
+
+impl Waking {
+    fn take(&self) -> bool {
+        // ORDERING: Acquire pairs with the Release in `wake`, so that the poll finds what the waking thread has done.
+        self.woken.swap(false, Ordering::Acquire)
+    }
+
+    fn is_woken(&self) -> bool {
+        // ORDERING: Relaxed, because `take` follows.
+        self.woken.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Waking {
+    fn wake(self: Arc<Self>) {
+        // ORDERING: Release, see `take`.
+        self.woken.store(true, Ordering::Release);
+        self.reaper.wake();
+        self.thread.unpark();
+    }
+}
+
+fn not_in_a_callback() {
+    assert!(
+        !Trampoline::in_progress(),
+        "a callback of the library must not drive a clock"
+    );
+}

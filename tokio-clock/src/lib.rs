@@ -1,0 +1,141 @@
+//! Purgatories, timers, trackers and requests of [`request_purgatory`] on tokio's clock, also where a test pauses it.
+//!
+//! [`spawn`] builds one, and spawns the task that drives it. No thread of the library exists then.
+//!
+//! ```
+//! use request_purgatory::Waits;
+//! use request_purgatory::future::WaitError;
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), request_purgatory::purgatory::BuildError> {
+//! let rooms = request_purgatory_tokio::spawn(|clock, reaper| {
+//!     let builder = Waits::<u32>::builder("rooms").clock(clock);
+//!     builder.reaper(reaper).build()
+//! })?;
+//! // With tokio's clock paused, this hour takes no time.
+//! let hour = Duration::from_secs(3_600);
+//! assert_eq!(rooms.wait([7], hour, || None::<()>).await, Err(WaitError::Expired));
+//! # Ok(())
+//! # }
+//! ```
+
+use request_purgatory::purgatory::{BuildError, Key, KeyHasher};
+use request_purgatory::scheme::Scheme;
+use request_purgatory::threads::Reaper;
+use request_purgatory::time::{Clock, Timestamp, WakeFn};
+use request_purgatory::{DelayedOperation, Purgatory, Requests, Timer, Tracker};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+/// Tokio's time, counted from the creation of this value.
+///
+/// It is that of the runtime in which it is read, which a test may have paused. Outside of a runtime it is never paused,
+/// so a reaper thread does not see the pause: [`spawn`] drives by a task.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioClock {
+    origin: Instant,
+}
+
+impl TokioClock {
+    /// A clock that reads zero.
+    pub fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+        }
+    }
+
+    /// The instant at which this clock reads `at`. `None` if it is too far in the future for tokio.
+    pub fn instant(&self, at: Timestamp) -> Option<Instant> {
+        self.origin.checked_add(at.since_origin())
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_origin(self.origin.elapsed())
+    }
+}
+
+/// Builds a purgatory (a timer, a tracker, requests) by `build`, which gives its builder the clock and the reaper that
+/// it is called with, and spawns the task that drives it on the current runtime.
+///
+/// The task keeps nothing alive. It ends when the last clone is dropped or after a shutdown. While it exists, it sleeps
+/// until the next deadline. If the runtime ends before the purgatory, nothing expires any more.
+///
+/// Expiries, deferred checks and, unless the builder has another
+/// [dispatch](request_purgatory::threads::Dispatch), their completions run in that task: a callback that takes long
+/// delays every other deadline of this purgatory, and blocks a worker of the runtime.
+///
+/// # Errors
+/// Those of `build`.
+///
+/// # Panics
+/// If it is not called in a runtime of tokio, or in one without the time driver.
+pub fn spawn<T: Drive>(
+    build: impl FnOnce(TokioClock, Reaper) -> Result<T, BuildError>,
+) -> Result<T, BuildError> {
+    let clock = TokioClock::new();
+    let changed = Arc::new(Notify::new());
+    let notified = changed.clone();
+    let reaper = Reaper::Reactor(WakeFn::new(move || {
+        // It is kept if the task is not waiting yet.
+        notified.notify_one();
+        true
+    }));
+    let driven = build(clock, reaper)?;
+    drop(tokio::spawn(drive(driven.driver(), clock, changed)));
+    Ok(driven)
+}
+
+async fn drive(
+    make_due: impl Fn() -> Option<Option<Timestamp>>,
+    clock: TokioClock,
+    changed: Arc<Notify>,
+) {
+    while let Some(next) = make_due() {
+        let changed = changed.notified();
+        match next.and_then(|next| clock.instant(next)) {
+            // Which of the two it was does not matter: what is due is made then.
+            Some(deadline) => drop(timeout_at(deadline, changed).await),
+            None => changed.await,
+        }
+    }
+}
+
+/// What [`spawn`] drives: every type of the library that has deadlines. A type of yours that wraps one of them hands on
+/// the driver of that.
+pub trait Drive {
+    /// A function that makes what is due (expiries, deferred checks), and returns when there is something to do next, if
+    /// that is known. It keeps nothing running: it returns `None` after a shutdown, or when the last clone was dropped.
+    fn driver(&self) -> impl Fn() -> Option<Option<Timestamp>> + Send + 'static;
+}
+
+macro_rules! drive {
+    ($([$($generics:tt)*] $type:ty;)*) => {$(
+        impl<$($generics)*> Drive for $type {
+            fn driver(&self) -> impl Fn() -> Option<Option<Timestamp>> + Send + 'static {
+                let weak = self.downgrade();
+                move || {
+                    let driven = weak.upgrade().filter(|open| !open.is_shut_down())?;
+                    driven.advance();
+                    Some(driven.next_deadline())
+                }
+            }
+        }
+    )*};
+}
+
+drive! {
+    [Op: DelayedOperation, S: KeyHasher] Purgatory<Op, S>;
+    [T: Send + 'static, W: Scheme] Timer<T, W>;
+    [K: Key, V: Send + 'static, S: KeyHasher] Tracker<K, V, S>;
+    [K: Key, R: Send + 'static, S: KeyHasher] Requests<K, R, S>;
+}
