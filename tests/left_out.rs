@@ -1,5 +1,5 @@
-//! Tests nothing: `cargo test` says by this what it leaves out. (Whoever asks for a list of tests, as nextest does, gets an
-//! empty one.)
+//! Tests nothing: `cargo test` says by this what it leaves out. Whoever asks for a list of tests, as nextest does, gets
+//! an empty one.
 
 fn main() {
     if std::env::args().len() == 1 {

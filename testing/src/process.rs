@@ -1,5 +1,5 @@
-//! What the system says of a process, of a thread and of the machine: the one place that reads `/proc`. `None` where there is none, and where the
-//! process has ended.
+//! What the system says of a process, of a thread and of the machine: the one place that reads `/proc`. `None` where
+//! there is none, and where the process has ended.
 
 use procfs_core::{CpuInfo, FromRead, Meminfo, process::Schedstat, process::Stat, process::Status};
 use std::collections::BTreeSet;
