@@ -325,7 +325,7 @@ pub(crate) struct ResolvedLists<K> {
     /// Chunk `c` has `1 << c` lists; the first few chunks stay empty. They are never moved, and freed with the whole.
     chunks: [OnceLock<Chunk<K>>; u32::BITS as usize],
     /// Of lists without a key.
-    free: Numbers,
+    pub(super) free: Numbers,
 }
 
 /// The smallest chunk has this many lists.

@@ -4,6 +4,7 @@ use super::bound::Ticket;
 use super::*;
 use std::cell::Cell;
 use std::hash::RandomState;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const KEY: u32 = 7;
@@ -136,4 +137,41 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
         assert_eq!(map.lists.shard_of(number << 32 | lowest | highest), shard);
         assert_eq!(shard as u64, number, "all bits count");
     }
+}
+
+/// Room for as many lists again is made at once. Meanwhile another thread adds and removes watches in the same shard of the
+/// map.
+#[test]
+fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {
+    let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
+    let shard_of = |key: u32| map.0.lists.shard_of(map.0.lists.hash_of(&key));
+    let key = (1 << 30..)
+        .find(|key| shard_of(*key) == shard_of(KEY))
+        .expect("one of two shards");
+    // Until a chunk is full. The next key needs a new one, of a million lists.
+    let lists = (1..1 << 20).map(|_| map.0.resolved.free.take()).count();
+    assert!(lists > 0);
+    let turns = std::sync::atomic::AtomicU32::new(0);
+    let resolved = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (map, turns, resolved) = (&map, &turns, &resolved);
+        let other = scope.spawn(move || {
+            let ticket = Cell::<Ticket>::default();
+            while !resolved.load(Ordering::SeqCst) {
+                let order = Order::Arrived(&ticket);
+                assert!(map.0.add(Target::Key(&key), order, watcher(1)));
+                map.0.remove(Target::Key(&key), order, watcher(1));
+                turns.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        while turns.load(Ordering::SeqCst) < 10 {
+            std::thread::yield_now();
+        }
+        let before = turns.load(Ordering::SeqCst);
+        drop(map.0.resolve(&Arc::new(KEY)));
+        let meanwhile = turns.load(Ordering::SeqCst) - before;
+        resolved.store(true, Ordering::SeqCst);
+        other.join().expect("it only adds and removes");
+        assert!(meanwhile > 500, "{meanwhile} turns while a chunk was made");
+    });
 }

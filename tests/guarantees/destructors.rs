@@ -1,15 +1,15 @@
 //! G14: chains through destructors. What an operation or a key that is dropped at an end causes does not nest in that
 //! end, however long the chain is.
 
-use crate::support::keys::{Act, Acting, Census};
+use crate::support::keys::{Act, Census};
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, manual, on_a_stack_of, within,
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, manual, on_a_stack_of, within,
 };
 use request_purgatory::Purgatory;
 use request_purgatory::purgatory::WeakRef;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 const LINKS: u64 = 100_000;
@@ -81,30 +81,6 @@ fn g14_a_chain_of_aborted_operations_whose_destructors_park_the_next_needs_no_st
         // A park takes most of it, in a build without optimisation.
         on_a_stack_of(128, move || _ = same.check_and_complete(&0));
         assert_eq!((dropped.count(), purgatory.stats().parked), (LINKS, 0));
-    });
-}
-
-/// Each key is merged with a check that waits already, and its destructor defers a check of the next one.
-#[test]
-fn g14_a_chain_of_merged_checks_needs_no_stack() {
-    type Slot = Arc<Mutex<Option<Act>>>;
-
-    on_a_stack_of(256, || {
-        let (purgatory, _clock) = manual::<Acting>(|builder| builder);
-        (0..LINKS).for_each(|number| purgatory.check_later(Acting(number, None)));
-        let (slot, defers, made) = (Slot::default(), purgatory.clone(), Tally::new());
-        let (next, number) = (slot.clone(), made.clone());
-        let act: Act = Arc::new(move || {
-            if number.count() < LINKS {
-                let key = Acting(number.count(), lock(&next).clone());
-                number.add();
-                defers.check_later(key);
-            }
-        });
-        *lock(&slot) = Some(act.clone());
-        purgatory.check_later(Acting(0, Some(act)));
-        *lock(&slot) = None;
-        assert_eq!(made.count(), LINKS);
     });
 }
 
