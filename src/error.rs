@@ -1,6 +1,6 @@
 //! Rejections, and their reasons; errors of builders and shutdowns.
 
-use parking_lot::Mutex;
+use crate::sync::Exclusive;
 use std::error::Error;
 use std::fmt;
 
@@ -33,8 +33,7 @@ pub(crate) use reasons;
 /// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every operation that is `Send`.
 pub struct Rejected<Op> {
     reason: RejectReason,
-    /// Never locked: a mutex is `Sync` for every operation that is `Send`, and its owner can take the operation out.
-    operation: Mutex<Op>,
+    operation: Exclusive<Op>,
 }
 
 reasons! {
@@ -78,7 +77,7 @@ impl<Op> Rejected<Op> {
     pub(crate) fn new(reason: RejectReason, operation: Op) -> Self {
         Self {
             reason,
-            operation: Mutex::new(operation),
+            operation: Exclusive::new(operation),
         }
     }
 

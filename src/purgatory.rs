@@ -131,10 +131,10 @@ use std::time::Duration;
 /// No method panics by itself. Panics of your code:
 /// * In your own park, a panic of a hook, a key, the iterator of keys or the clock unwinds to you. The park is taken
 ///   back: no watch, timer or permit stays, and the operation is dropped.
-/// * A panic of an operation that a call examines or completes for somebody else is caught, ends that operation only, and
-///   is [counted](crate::purgatory::Stats::panicked).
-/// * `Hash`, `Eq`, `Clone` and `Drop` of a key in another call: as with the standard library's `HashMap`, results for that
-///   key are unspecified. Memory stays safe, no lock stays held, and what has ended gets its completion.
+/// * A panic of an operation that a call examines or completes for somebody else is caught, ends that operation only,
+///   and is [counted](crate::purgatory::Stats::panicked).
+/// * `Hash`, `Eq`, `Clone` and `Drop` of a key in another call: as with the standard library's `HashMap`, results for
+///   that key are unspecified. Memory stays safe, no lock stays held, and what has ended gets its completion.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
@@ -178,13 +178,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
-    /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, or the system refused
-    /// the reaper a thread. Whether the purgatory or a key is full, and whether there is a thread, is decided after the
-    /// first examination only: an operation that can complete at once still does. The others come before it (those of a
-    /// drain or a shutdown if that began before the call).
+    /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, or the system
+    /// refused the reaper a thread. Whether the purgatory or a key is full, and whether there is a thread, is decided
+    /// after the first examination only: an operation that can complete at once still does. The others come before it
+    /// (those of a drain or a shutdown if that began before the call).
     ///
     /// # Panics
-    /// If a hook of `op`, a key, the iterator of keys or the clock does. Nothing stays parked then, and `op` is dropped.
+    /// If a hook of `op`, a key, the iterator of keys or the clock does. Nothing stays parked then, and `op` is
+    /// dropped.
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -223,13 +224,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.check_key(key, const { &Bound::all() })
     }
 
-    /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of completions,
-    /// [up to a rank](Bound::up_to), [until one refuses](Bound::until_refused), or several of these. Returns how many
-    /// operations this call completed.
+    /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of
+    /// completions, [up to a rank](Bound::up_to), [until one refuses](Bound::until_refused), or several of these.
+    /// Returns how many operations this call completed.
     ///
     /// They are examined in the order in which they were parked; those with a rank come first, in its order, and it is
-    /// still `try_complete` that decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does; a check
-    /// for `n` completions takes the lock for `n` operations at first, and then for twice as many each time, at most 64.
+    /// still `try_complete` that decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does; a
+    /// check for `n` completions takes the lock for `n` operations at first, and then for twice as many each time, at
+    /// most 64.
     pub fn check_and_complete_with<Q>(&self, key: &Q, bound: Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -241,7 +243,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
-    /// operations this call completed. (Inside a `try_complete`, each key is checked by itself, later, and this returns 0.)
+    /// operations this call completed. (Inside a `try_complete`, each key is checked by itself, later, and this returns
+    /// 0.)
     ///
     /// Runs and locks as [`check_and_complete`](Self::check_and_complete) does for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
@@ -270,8 +273,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
     /// it is safe under any lock of yours that these do not take. After the shutdown it drops the key.
     ///
-    /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later call
-    /// starts it, or until the next [`advance`](Self::advance).
+    /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
+    /// call starts it, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
         self.shared.inner.defer(CheckTarget::key(key), Bound::all());
     }
@@ -307,9 +310,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// also after this call has returned. Of two such calls that meet at one operation, it is given one change. No lock
     /// is held while `change` runs. If it panics, the panic is counted, and the operation ends all the same.
     ///
-    /// What `change` owns is dropped when this call returns, with one exception: a change that was left for an operation
-    /// which another thread then finds satisfied is dropped by the next such call, or when the purgatory has nothing to
-    /// do next, or at the shutdown.
+    /// What `change` owns is dropped when this call returns, with one exception: a change that was left for an
+    /// operation which another thread then finds satisfied is dropped by the next such call, or when the purgatory has
+    /// nothing to do next, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
@@ -355,10 +358,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is examining it. Then this
     /// call joins the purgatory's own threads, after the completions in their queues have run.
     ///
-    /// Only the first call does this; a later one returns at once, even while the first is still running. No call waits for
-    /// completions on an executor or on a shared reaper's thread: [`shutdown_timeout`](Self::shutdown_timeout) does. May
-    /// be called from any callback, and does not wait for the threads there: they end as soon as the callbacks that they
-    /// run have returned.
+    /// Only the first call does this; a later one returns at once, even while the first is still running. No call waits
+    /// for completions on an executor or on a shared reaper's thread: [`shutdown_timeout`](Self::shutdown_timeout)
+    /// does. May be called from any callback, and does not wait for the threads there: they end as soon as the
+    /// callbacks that they run have returned.
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);
     }
@@ -372,15 +375,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// After that the number of parked operations only falls.
     ///
     /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
-    /// may still be running: this call does not wait for it. Looks again after pauses of at most 5 ms. Where no thread of
-    /// the library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The
-    /// time is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
+    /// may still be running: this call does not wait for it. Looks again after pauses of at most 5 ms. Where no thread
+    /// of the library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait.
+    /// The time is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         drain(&self.shared.inner, limit)
     }
 
-    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, and waits at most `limit` for the end of that and
-    /// for the completions that were handed to an executor or to a shared reaper's thread. In a callback it does not wait.
+    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, and waits at most `limit` for the end of that
+    /// and for the completions that were handed to an executor or to a shared reaper's thread. In a callback it does
+    /// not wait.
     ///
     /// The callbacks of the shutdown run on that thread, so no callback, however slow, makes this call take longer.
     ///
@@ -390,10 +394,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         shut_down_within(&self.shared.inner, limit)
     }
 
-    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, so that no thread of an async runtime is blocked,
-    /// and returns a [`Future`] of the end. The shutdown begins with this call, and goes on whether the future is polled,
-    /// dropped or neither. The future is ready when every parked operation has ended and the purgatory's own threads have
-    /// been joined. It needs no runtime.
+    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, so that no thread of an async runtime is
+    /// blocked, and returns a [`Future`] of the end. The shutdown begins with this call, and goes on whether the future
+    /// is polled, dropped or neither. The future is ready when every parked operation has ended and the purgatory's own
+    /// threads have been joined. It needs no runtime.
     ///
     /// # Errors
     /// If the system refuses the thread. Nothing has happened then.
@@ -413,9 +417,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
     shared_methods!("operations"
-        /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred check
-        /// examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call; inside one
-        /// that runs because a deadline has passed, everything is left, and this returns 0.
+        /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred
+        /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call;
+        /// inside one that runs because a deadline has passed, everything is left, and this returns 0.
     );
 }
 
@@ -423,8 +427,8 @@ shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, I
 
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
-    /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and
-    /// at most 4,096. Choose fewer if a process has hundreds of purgatories.
+    /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024
+    /// and at most 4,096. Choose fewer if a process has hundreds of purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.own.1.map_shards = shards;
         self
@@ -432,8 +436,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
 
     /// The most operations that may watch one key at a time: beyond, a park on it is rejected
     /// ([`KeyFull`](RejectReason::KeyFull)). So no client can make the checks of one key long. The bound is exact; a
-    /// rejected operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until the
-    /// watches of what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
+    /// rejected operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until
+    /// the watches of what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.1.max_watchers = count;
         self.settings.reclaim_first = true;

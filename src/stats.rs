@@ -86,6 +86,11 @@ impl Statistic {
 #[derive(Debug, Default)]
 pub(crate) struct Counts([Count; Statistic::COUNT]);
 
+const _: () = assert!(
+    size_of::<Counts>() == size_of::<CachePadded<Counts>>(),
+    "the counts fill their cache lines, and leave no room unused"
+);
+
 impl Counts {
     #[inline]
     pub(crate) fn of(&self, event: Statistic) -> &Count {

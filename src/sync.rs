@@ -37,3 +37,21 @@ impl<T> UnsafeCell<T> {
         access(self.0.get())
     }
 }
+
+/// A value that threads may share although it is not `Sync`: only its owner gets at it. (A mutex that nothing locks
+/// does that without unsafe code.)
+pub(crate) struct Exclusive<T>(parking_lot::Mutex<T>);
+
+impl<T> Exclusive<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(parking_lot::Mutex::new(value))
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}

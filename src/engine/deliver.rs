@@ -76,8 +76,8 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Runs the user's code for the last payload of a call now, if it is the only one and belongs on this thread. If not, it
-    /// is pushed. A panic of the user's code unwinds from here.
+    /// Runs the user's code for the last payload of a call now, if it is the only one and belongs on this thread. If
+    /// not, it is pushed. A panic of the user's code unwinds from here.
     #[inline(always)]
     pub(crate) fn complete_or_push(&mut self, last: EndedPayload<H::Value>) {
         let is_only = matches!(*self.ended, Collected::None);
@@ -223,8 +223,8 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
         .guarded(move || complete_in_guard(handler, ended));
 }
 
-/// Runs the user's code for one payload, by [`Handler::complete`]; nothing else calls that. Then its permit is free, also
-/// after a panic, which unwinds from here.
+/// Runs the user's code for one payload, by [`Handler::complete`]; nothing else calls that. Then its permit is free,
+/// also after a panic, which unwinds from here.
 #[inline(always)]
 fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.

@@ -8,8 +8,8 @@ use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
 use crate::panics::Panics;
 use crate::purgatory::{Purgatory, Watch};
+use crate::sync::Exclusive;
 use crate::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
-use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 use std::{fmt, iter};
@@ -97,7 +97,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
             keys: UserValues(names.unwrap_or_default()),
             give_back: Some(give_back),
         };
-        let take = taker(take, Mutex::new(Box::new(route)));
+        let take = taker(take, Exclusive::new(Box::new(route)));
         self.wait_for(iter::once_with(watches).flatten(), timeout, take)
     }
 }
@@ -274,8 +274,8 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
 
 /// How a value goes back. Catches and counts all panics of the user's code.
 ///
-/// (The lock is never taken. It makes guards `Sync`, which the user's closure need not be.)
-type Way<T> = Mutex<Box<dyn WayBack<T>>>;
+/// Guards are `Sync`, which the user's closure need not be.
+type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
     /// Whether other operations watch one of the keys, where this one watches each `own` times.

@@ -1,14 +1,14 @@
 //! Checks: examining the operations on a key, or behind a handle.
 //!
-//! Every check takes one course, [`Check::examine_all`], whether one operation watches the key or a million, and whether
-//! the key is named by a form of it, by its resolution, or not at all. For each watcher, one after the other:
+//! Every check takes one course, [`Check::examine_all`], whether one operation watches the key or a million, and
+//! whether the key is named by a form of it, by its resolution, or not at all. For each watcher, one after the other:
 //!
 //! 1. The check claims the operation, or leaves a mark if another thread holds it.
 //! 2. It asks the operation whether it can complete.
 //! 3. If not, it releases the operation. A mark that came meanwhile keeps it from that: [`settle`](Inner::settle) acts
 //!    on the mark.
-//! 4. If so, it ends the operation: its address goes stale, it leaves the watch lists, it moves out of its slot, which is
-//!    freed, and joins the endings.
+//! 4. If so, it ends the operation: its address goes stale, it leaves the watch lists, it moves out of its slot, which
+//!    is freed, and joins the endings.
 //!
 //! The endings are delivered when all watchers have been examined. No lock is held while user code runs.
 //!
@@ -83,8 +83,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// The end of the check: counts the examinations in vain. Returns how many operations were completed. (The [`Outbox`]
-    /// delivers what it still has when the check is dropped.)
+    /// The end of the check: counts the examinations in vain. Returns how many operations were completed. (The
+    /// [`Outbox`] delivers what it still has when the check is dropped.)
     #[inline(always)]
     fn finish(&mut self) -> usize {
         if self.in_vain > 0 {
@@ -159,9 +159,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.is_over = self.bound.until_refused;
     }
 
-    /// Ends an operation that is satisfied: see [`Inner::end_and_reclaim`] for the order. A completion uses up the bound
-    /// only if it is `for_its_key`: another one may have taken from another key. (An operation that another thread holds
-    /// does not use it up either: it may end otherwise.)
+    /// Ends an operation that is satisfied: see [`Inner::end_and_reclaim`] for the order. A completion uses up the
+    /// bound only if it is `for_its_key`: another one may have taken from another key. (An operation that another
+    /// thread holds does not use it up either: it may end otherwise.)
     #[inline(always)]
     fn end(
         &mut self,
@@ -265,8 +265,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Makes a check of a key that has waited; `pause` is called between slices of a long list. Not to be called inside a
-    /// `try_complete`.
+    /// Makes a check of a key that has waited; `pause` is called between slices of a long list. Not to be called inside
+    /// a `try_complete`.
     pub(super) fn check_waiting(
         self: &Arc<Self>,
         what: &CheckTarget<Op::Key>,
@@ -365,8 +365,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return 0;
         }
         let trampoline = Trampoline::enter();
-        // Of all keys: the completions run when the last key has been checked, also where the caller's iterator or one of its
-        // keys panics.
+        // Of all keys: the completions run when the last key has been checked, also where the caller's iterator or one
+        // of its keys panics.
         let check = Check::new(self, &trampoline, RunOn::Caller, const { &Bound::all() });
         let mut check = guard(check, |mut check| _ = check.finish());
         let mut examined = HashSet::new();

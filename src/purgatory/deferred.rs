@@ -1,8 +1,8 @@
 //! Checks that wait until the timer is driven.
 //!
-//! Each waits once: a second check of the same key is merged with the first while that waits. The checks stand in a queue,
-//! the oldest first, and in a map by which they are merged. No lock is held for longer where more checks wait: the map
-//! grows by its shards, and the queue by chunks.
+//! Each waits once: a second check of the same key is merged with the first while that waits. The checks stand in a
+//! queue, the oldest first, and in a map by which they are merged. No lock is held for longer where more checks wait:
+//! the map grows by its shards, and the queue by chunks.
 
 use crate::address::Address;
 use crate::hash::{Key, KeyHasher};
@@ -70,8 +70,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 None => Some(waiting),
             }
         });
-        // ORDERING: Acquire pairs with the Release in `close`. The lock of the queue orders this look after the push: either
-        // `close` has found the check in the queue, or this finds the purgatory closed.
+        // ORDERING: Acquire pairs with the Release in `close`. The lock of the queue orders this look after the push:
+        // either `close` has found the check in the queue, or this finds the purgatory closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.close().for_each(drop);

@@ -84,13 +84,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         } else if first || !is_in_nested_check() {
             check.waiting.set(Some(bound));
             let (inner, waiting) = (self.clone(), check.waiting.clone());
-            return queue_check(Box::new(move || {
+            queue_check(Box::new(move || {
                 let bound = waiting.take().unwrap_or(Bound::all());
                 inner.check_waiting(&what, &bound, RunOn::Caller, || ());
             }));
         } else if within.is_for_a_mark() {
             drop(checks);
-            return self.defer(what, bound);
+            self.defer(what, bound);
         }
     }
 }

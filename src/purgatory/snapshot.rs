@@ -3,9 +3,7 @@
 use super::inner::Inner;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::panics::Panics;
 use crate::time::ticks::NEVER;
-use crate::trampoline::UserValues;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -25,23 +23,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
         // stand in the way of its completion. No lock is held while the result grows.
-        // The clock is the user's, and may panic: it is read before there is anything to drop.
         let now = self.engine.now();
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
-        let all = UserValues(self.watch.all_keys());
-        for key in &all.0 {
+        for key in &self.watch.all_keys() {
             self.watch.visit_all(key, |watcher| {
                 keys.entry(watcher).or_default().push(key.clone());
             });
         }
-        // Not when this returns: a destructor that panics then leaks what is returned.
-        let mut panics = Panics::default();
-        panics.catch(|| drop(all));
         let mut parked = Vec::with_capacity(keys.len());
         for (watcher, keys) in keys {
-            let Some((arrived_at, deadline)) = self.engine.shard(watcher.shard()).times(watcher)
-            else {
-                panics.catch(|| drop(UserValues(keys)));
+            let times = self.engine.shard(watcher.shard()).times(watcher);
+            let Some((arrived_at, deadline)) = times else {
                 continue;
             };
             parked.push(ParkedOperation {
@@ -50,13 +42,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 remaining: (deadline != NEVER)
                     .then(|| self.engine.scale.duration(deadline.saturating_sub(now))),
             });
-        }
-        if !panics.is_empty() {
-            // One by one: of two destructors that panic together the process would die.
-            let keys = parked.drain(..).flat_map(|operation| operation.keys);
-            let keys = UserValues(keys.collect::<Vec<_>>());
-            panics.catch(|| drop(keys));
-            panics.resume();
         }
         parked.sort_by_key(|operation| std::cmp::Reverse(operation.age));
         parked

@@ -12,8 +12,8 @@ use std::hash::{BuildHasher, Hash};
 
 /// The watches to be taken off.
 ///
-/// `Hash`, `Eq` and destructors of the keys are the user's and may panic. Then one watch stays as a dead entry, or one key
-/// is dropped, and the caller goes on with the others.
+/// `Hash`, `Eq` and destructors of the keys are the user's and may panic. Then one watch stays as a dead entry, or one
+/// key is dropped, and the caller goes on with the others.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     /// Each with the watcher that leaves, and its place in the order.

@@ -139,8 +139,8 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     }
 }
 
-/// Room for as many lists again is made at once. Meanwhile another thread adds and removes watches in the same shard of the
-/// map.
+/// Room for as many lists again is made at once. Meanwhile another thread adds and removes watches in the same shard of
+/// the map.
 #[test]
 fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -151,6 +151,7 @@ fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() 
     // Until a chunk is full. The next key needs a new one, of a million lists.
     let lists = (1..1 << 20).map(|_| map.0.resolved.free.take()).count();
     assert!(lists > 0);
+    // ORDERING: SeqCst throughout: the test counts, and orders nothing of the library.
     let turns = std::sync::atomic::AtomicU32::new(0);
     let resolved = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

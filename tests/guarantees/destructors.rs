@@ -2,14 +2,12 @@
 //! end, however long the chain is.
 
 use crate::support::keys::{Act, Census};
-use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, manual, on_a_stack_of, within,
-};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, manual, on_a_stack_of, within};
 use request_purgatory::Purgatory;
 use request_purgatory::purgatory::WeakRef;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const LINKS: u64 = 100_000;

@@ -1,5 +1,6 @@
 //! What the destructor of a key may do, whichever call drops the key: panic (G12), end other operations, or take long.
-//! It costs no operation its ending (G05), no thread its way out of the library, and no drain or shutdown its end (G15).
+//! It costs no operation its ending (G05), no thread its way out of the library, and no drain or shutdown its end
+//! (G15).
 
 use crate::support::keys::{Act, Acting};
 use crate::support::{
@@ -81,7 +82,8 @@ fn park(
     handle.expect("it is parked")
 }
 
-/// Two operations: a key of the first, when it is dropped, forces the second, whose key then panics when it is dropped. Returns the purgatory, the first one's handle, and how many were completed.
+/// Two operations: a key of the first, when it is dropped, forces the second, whose key then panics when it is dropped.
+/// Returns the purgatory, the first one's handle, and how many were completed.
 fn two_with_bad_keys() -> (Purgatory<Op<Acting>>, Handle<Op<Acting>>, Arc<Tally>) {
     let (purgatory, _clock) = manual::<Acting>(|builder| builder);
     let ended = Tally::new();
@@ -95,8 +97,8 @@ fn two_with_bad_keys() -> (Purgatory<Op<Acting>>, Handle<Op<Acting>>, Arc<Tally>
     (purgatory, first, ended)
 }
 
-/// Between two examinations of a check its list is emptied, and another one of that key filled: the check does not go on
-/// in that one.
+/// Between two examinations of a check its list is emptied, and another one of that key filled: the check does not go
+/// on in that one.
 #[test]
 fn g22_a_check_whose_list_was_emptied_meets_none_of_the_next_list() {
     const WATCHERS: u64 = 200;
@@ -261,7 +263,8 @@ fn g15_a_drain_waits_while_the_keys_of_an_expired_operation_are_dropped() {
     });
 }
 
-/// Checks that wait at the shutdown are not made. A key that panics when it is dropped then costs no other one its drop.
+/// Checks that wait at the shutdown are not made. A key that panics when it is dropped then costs no other one its
+/// drop.
 #[test]
 fn g12_keys_of_deferred_checks_that_panic_at_the_shutdown_are_counted() {
     within(PATIENCE, || {
