@@ -106,7 +106,11 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     #[inline(always)]
     fn run(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
         self.guarded(|check| {
-            check.examine_all(watchers, checked, true);
+            if !check.is_over {
+                check.examine_all(watchers, checked, true);
+                // Where a completion panics, no further operation is examined.
+                check.is_over = true;
+            }
             check.endings.deliver_only();
         });
     }
@@ -121,10 +125,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         last: bool,
     ) {
         let mut has_ended = false;
-        while !self.is_over {
-            let Some(address) = watchers.next(has_ended) else {
-                break;
-            };
+        while let Some(address) = watchers.next(has_ended) {
             has_ended = false;
             let shard = self.inner.engine.shard(address.shard());
             let Some(held) = shard.slab.claim_or_mark(address, Mark::Examine) else {
@@ -144,19 +145,21 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                     last && watchers.is_over()
                 });
                 has_ended = true;
+                if self.counted >= self.bound.at_most {
+                    break;
+                }
+            } else if let Err((held, unreleased)) = held.release(true) {
+                has_ended = self.settle(held, unreleased);
+                if self.is_over {
+                    break;
+                }
             } else {
-                match held.release(true) {
-                    Ok(_) => self.count_in_vain(),
-                    Err((held, unreleased)) => has_ended = self.settle(held, unreleased),
+                self.in_vain += 1;
+                if self.bound.until_refused {
+                    break;
                 }
             }
         }
-    }
-
-    #[inline(always)]
-    fn count_in_vain(&mut self) {
-        self.in_vain += 1;
-        self.is_over = self.bound.until_refused;
     }
 
     /// Ends an operation that is satisfied: see [`Inner::end_and_reclaim`] for the order. A completion uses up the
@@ -197,7 +200,6 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     fn count_ended(&mut self, ending: Ending, for_its_key: bool) {
         self.completed += usize::from(ending == Ending::Satisfied);
         self.counted += usize::from(for_its_key);
-        self.is_over = self.counted >= self.bound.at_most;
     }
 
     fn collect(&mut self, ended: EndedPayload<Op>, for_its_key: bool) {
@@ -211,7 +213,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     fn settle(&mut self, held: Held<'a, Parked<Op>>, unreleased: Unreleased) -> bool {
         let (held, ending, underway) = match self.inner.settle(held, unreleased) {
             Settled::Parked => {
-                self.count_in_vain();
+                self.in_vain += 1;
+                self.is_over = self.bound.until_refused;
                 return false;
             }
             Settled::End(held, ending, underway) => (held, ending, underway),
@@ -245,6 +248,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             // A completion, or a key that was dropped or looked up.
             None => {}
         }
+        self.is_over |= self.counted >= self.bound.at_most;
     }
 }
 
