@@ -24,7 +24,7 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// `Hash`, `Eq` and `Clone` (and `Equivalent`, where a check names the key in another form) run under locks of the
     /// library: that of a map shard, or of the checks that [`check_later`](crate::Purgatory::check_later) defers. They
-    /// must not call the library.
+    /// must not call the library: a debug build panics with the name of the call, a release build may hang.
     type Key: Key;
 
     /// The longest time the operation may stay parked, read once when it parks. [`Duration::MAX`] never expires.

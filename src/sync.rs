@@ -6,6 +6,7 @@
 //! stand-ins of the same shape (`loom-tests/inside/sync.rs`), so that the models in `loom-tests` and the random
 //! schedules of `shuttle-tests` run the library's own code.
 
+mod key_code;
 #[cfg(any(loom, shuttle))]
 #[path = "../loom-tests/inside/sync.rs"]
 mod model;

@@ -94,6 +94,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             Target::Key(key) => {
                 let mut added = true;
                 self.lists.update(
+                    "try_complete_else_watch",
                     key,
                     #[inline(always)]
                     |location| {
@@ -128,7 +129,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// How many watchers `key` has.
     pub(crate) fn count<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> usize {
-        let count = self.lists.read(key, |_, location| self.count_at(location));
+        let count = self
+            .lists
+            .read("watchers", key, |_, location| self.count_at(location));
         count.unwrap_or_default()
     }
 
@@ -147,6 +150,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             Target::Key(key) => {
                 let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
                 let removed = self.lists.edit(
+                    "the end of an operation",
                     key,
                     order.came_first().then_some(goes),
                     #[inline(always)]
@@ -172,7 +176,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// A copy of `key`, if it is watched or resolved.
     pub(crate) fn key<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<K> {
-        self.lists.read(key, |stored, _| stored.clone())
+        self.lists
+            .read("check_and_complete", key, |stored, _| stored.clone())
     }
 
     /// The watchers of `key`; `None` if there are none. A short list is copied to `room`.
@@ -182,6 +187,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let found = self.lists.read(
+            "check_and_complete",
             key,
             #[inline(always)]
             |_, location| match location {
@@ -237,10 +243,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         ByLookUp {
             walking: Walking::new(bound),
             read: move |read: &mut dyn FnMut(&WatchList)| {
-                self.lists.read(key, |_, location| match location {
-                    Location::Here(list) => read(list),
-                    Location::Resolved(number) => self.resolved.get(*number).read(read),
-                });
+                self.lists
+                    .read("check_and_complete", key, |_, location| match location {
+                        Location::Here(list) => read(list),
+                        Location::Resolved(number) => self.resolved.get(*number).read(read),
+                    });
             },
             pause,
         }
@@ -268,7 +275,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     pub(crate) fn all_keys(&self) -> Vec<K> {
         // So that it hardly ever grows under a lock.
         let mut keys = Vec::with_capacity(self.lists.len());
-        self.lists.for_each(|key, _| keys.push(key.clone()));
+        self.lists
+            .for_each("check_where", |key, _| keys.push(key.clone()));
         keys
     }
 
@@ -280,7 +288,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             drop(self.resolved.unpin(unused));
         });
         let mut known = None;
-        self.lists.update(&**key, |location| {
+        self.lists.update("resolve", &**key, |location| {
             match location {
                 None => return Some(Location::Resolved(*fresh)),
                 Some(Location::Resolved(number)) => {
@@ -317,12 +325,14 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;
-        let entry = self.lists.edit(key, goes, |location| {
-            if let Location::Resolved(number) = location {
-                retired = retire(*number);
-            }
-            retired.is_some()
-        });
+        let entry = self
+            .lists
+            .edit("the drop of a resolved key", key, goes, |location| {
+                if let Location::Resolved(number) = location {
+                    retired = retire(*number);
+                }
+                retired.is_some()
+            });
         // The keys of the entry and of the list, under no lock.
         drop(entry);
         drop(retired);
@@ -331,8 +341,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// The number of keys that are watched.
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
-        self.lists
-            .for_each(|_, location| keys += usize::from(self.count_at(location) > 0));
+        self.lists.for_each("watched_keys", |_, location| {
+            keys += usize::from(self.count_at(location) > 0)
+        });
         keys
     }
 }

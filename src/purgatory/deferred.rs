@@ -52,7 +52,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
 
     /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: Bound) -> bool {
-        self.known.update(&check, |known| {
+        self.known.update("check_later", &check, |known| {
             if let Some(known) = &known {
                 if let Some(waiting) = &mut *known.lock() {
                     *waiting = waiting.merge(bound);
@@ -87,7 +87,12 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
             // Where the key panics, a dead entry stays.
-            Panics::contain(|| drop(self.known.edit(&check, Some(is_dead), |_| false)));
+            Panics::contain(|| {
+                drop(
+                    self.known
+                        .edit("a deferred check", &check, Some(is_dead), |_| false),
+                )
+            });
             if let Some(bound) = bound {
                 return Some((check, bound));
             }

@@ -2,6 +2,7 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
+use super::key_code::KeyCode;
 use super::{AtomicBool, MAX_MAP_SHARDS, MapShards, OnceLock, Ordering};
 use super::{for_each_entry, make_shards, shrink};
 use dashmap::SharedValue;
@@ -13,7 +14,7 @@ use std::hash::{BuildHasher, Hash};
 pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
 /// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
-/// the first value comes.
+/// the first value comes. Each access is told the name of the call that makes it: see [`KeyCode`].
 pub(crate) struct ShardedMap<K, V, S> {
     map: OnceLock<MapShards<K, V>>,
     /// Whether a thread has begun to make it.
@@ -74,10 +75,16 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// Reads the entry of `key` under the shared lock of its shard.
     #[inline(always)]
-    pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&K, &V) -> R) -> Option<R>
+    pub(crate) fn read<Q, R>(
+        &self,
+        call: &'static str,
+        key: &Q,
+        read: impl FnOnce(&K, &V) -> R,
+    ) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
+        let _code = KeyCode::enter(call);
         self.read_where(self.hash_of(key), |other, _| key.equivalent(other), read)
     }
 
@@ -153,10 +160,15 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// Shows `edit` the entry of `key`, and adds an entry with what `edit` returns, if anything: all of it under one hold of
     /// the exclusive lock of the key's shard. The key is cloned for a new entry only.
     #[inline(always)]
-    pub(crate) fn update(&self, key: &K, edit: impl FnOnce(Option<&mut V>) -> Option<V>)
-    where
+    pub(crate) fn update(
+        &self,
+        call: &'static str,
+        key: &K,
+        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
+    ) where
         K: Clone,
     {
+        let _code = KeyCode::enter(call);
         let map = self.map.get().unwrap_or_else(|| self.begin());
         let hash = self.hash_of(key);
         // Where a key panics, it is dropped when the lock is released.
@@ -192,11 +204,13 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[inline(always)]
     pub(crate) fn edit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
+        call: &'static str,
         key: &Q,
         goes: Option<impl Fn(&V) -> bool>,
         edit: impl FnOnce(&mut V) -> bool,
     ) -> Option<(K, V)> {
         let map = self.made()?;
+        let _code = KeyCode::enter(call);
         let hash = self.hash_of(key);
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let mut removed = goes.and_then(|goes| {
@@ -229,6 +243,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
             return;
         };
         removed.reserve(edits.len());
+        let _code = KeyCode::enter("the end of operations");
         let mut shard = map.shards()[self.shard_of(first)].write();
         // The entries lie far apart. In a loop of their own, these loads do not wait for one another.
         for &(hash, ..) in edits {
@@ -261,7 +276,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     /// Visits every entry, one shard at a time under its shared lock.
-    pub(crate) fn for_each(&self, visit: impl FnMut(&K, &V)) {
+    pub(crate) fn for_each(&self, call: &'static str, visit: impl FnMut(&K, &V)) {
+        let _code = KeyCode::enter(call);
         _ = self.made().map(|map| for_each_entry(map, visit));
     }
 }

@@ -282,7 +282,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
 
     /// Shows `visit` every value that is kept, under the shared lock of one map shard after the other.
     fn visit(&self, mut visit: impl FnMut(&K, &Entry<V>)) {
-        self.entries.map.for_each(|key, entry| {
+        self.entries.map.for_each("keys", |key, entry| {
             if entry.is_current(self.timers) {
                 visit(key, entry);
             }

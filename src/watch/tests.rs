@@ -118,7 +118,7 @@ fn g20_two_threads_look_at_one_key_together() {
     map.watched(KEY, 0);
     let map = &map.0;
     std::thread::scope(|scope| {
-        map.lists.read(&KEY, |_, _| {
+        map.lists.read("a test", &KEY, |_, _| {
             let (told, counted) = std::sync::mpsc::channel();
             scope.spawn(move || told.send(map.count(&KEY)));
             let counted = counted.recv_timeout(Duration::from_secs(60));

@@ -1,0 +1,37 @@
+//! In debug builds, code of a key (`Hash`, `Eq`, `Clone`) that calls the library is noticed: it runs under a lock of a map,
+//! for which such a call would wait without end.
+
+#[cfg(debug_assertions)]
+use std::cell::Cell;
+
+#[cfg(debug_assertions)]
+std::thread_local! {
+    /// Whether this thread is in a map that runs code of a key.
+    static RUNNING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it exists, this thread may run code of a key. In a release build it is nothing.
+pub(crate) struct KeyCode(());
+
+impl KeyCode {
+    /// # Panics
+    /// In a debug build, if code of a key makes this `call`.
+    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), allow(unused_variables))]
+    pub(crate) fn enter(call: &'static str) -> Self {
+        #[cfg(debug_assertions)]
+        assert!(
+            !RUNNING.replace(true),
+            "request-purgatory: `Hash`, `Eq`, `Equivalent` or `Clone` of a key has called `{call}`. It runs under a lock of \
+             the library, and must not call it. (Only debug builds notice; others hang.)"
+        );
+        Self(())
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for KeyCode {
+    fn drop(&mut self) {
+        RUNNING.set(false);
+    }
+}
