@@ -127,10 +127,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
     /// [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if the operation has
-    /// ended, or is about to end because its deadline has passed; or if this would be the first deadline of the
-    /// purgatory, and the system refuses a thread.
+    /// ended or its deadline has passed, though the thread that drives the timer may not have come to it yet; or if this
+    /// would be the first deadline of the purgatory, and the system refuses a thread.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
+    #[must_use = "an operation whose deadline has passed cannot be rescheduled, and expires"]
     pub fn reschedule(&self, timeout: Duration) -> bool {
         self.with(|inner| inner.engine.reschedule(self.address, timeout)) == Some(true)
     }

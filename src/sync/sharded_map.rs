@@ -1,4 +1,4 @@
-//! The map below the watch lists and the trackers: dashmap, entered by its shards.
+//! The map below the watch lists: dashmap, entered by its shards.
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
@@ -98,19 +98,6 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let shard = map.shards()[self.shard_of(hash)].read();
         let (key, value) = shard.get(hash, |(key, value)| is_it(key, value.get()))?;
         Some(read(key, value.get()))
-    }
-
-    /// Takes the entry that `is_it` out, among those with this hash, under the exclusive lock of their shard.
-    pub(crate) fn take_where(
-        &self,
-        hash: u64,
-        mut is_it: impl FnMut(&K, &V) -> bool,
-    ) -> Option<(K, V)> {
-        let map = self.made()?;
-        let mut shard = map.shards()[self.shard_of(hash)].write();
-        let removed = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
-        drop(shard);
-        removed.map(|(key, value)| (key, value.into_inner()))
     }
 
     /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all
