@@ -178,6 +178,8 @@ pub(crate) struct Waiting {
     pub(crate) running: BTreeMap<usize, Option<u64>>,
     /// Those that wait and that the pass in progress must expire. (How many at a time is its business.)
     due: BTreeSet<usize>,
+    /// How many of them have expired by now, where only their number can be told.
+    hidden: usize,
     /// Those that have expired and of which user code has not heard; and whether that was handed over.
     pub(crate) ended: BTreeMap<usize, bool>,
     /// The user code in progress: whether it was handed over.
@@ -201,6 +203,7 @@ impl Waiting {
             jobs,
             running: BTreeMap::new(),
             due: BTreeSet::new(),
+            hidden: 0,
             ended: BTreeMap::new(),
             telling: None,
             silent: BTreeSet::new(),
@@ -285,9 +288,17 @@ impl Waiting {
     /// pass around it.
     pub(crate) fn nested_pass(&mut self, expired: usize) {
         let overdue = self.overdue();
-        assert_eq!(expired, overdue.len());
+        let hidden = std::mem::take(&mut self.hidden);
+        assert_eq!(expired + hidden, overdue.len());
         self.nested += expired as u64;
         overdue.into_iter().for_each(|it| self.expire(it, true));
+    }
+
+    /// The pass in progress is over: it has expired all that it had to.
+    pub(crate) fn end_pass(&mut self) {
+        for number in self.due.clone() {
+            self.expire(number, false);
+        }
     }
 
     /// A call from outside is over, before which `before` had expired; if it was a pass, it said that `expired` did.
@@ -333,6 +344,14 @@ impl Waiting {
         self.telling = None;
     }
 
+    /// Finds out how many of those have expired that the pass in progress has to expire, and that cannot be asked for: past
+    /// their deadlines they are not found, whether they have expired or not.
+    pub(crate) fn count_hidden(&mut self, seen: &Common) {
+        let hidden = seen.stats.expired.checked_sub(self.stats.expired);
+        self.hidden = hidden.expect("one has expired") as usize;
+        assert!(self.hidden <= self.due.len());
+    }
+
     /// Compares the counts, and the rest of what every kind can be asked.
     pub(crate) fn compare(&self, seen: &Common) {
         self.compare_with(seen, 0, 0);
@@ -348,13 +367,22 @@ impl Waiting {
         );
         let pending = seen.stats.completions_pending;
         let mut stats = self.stats.clone();
-        stats.parked = self.running.len();
+        stats.parked = self.running.len() - self.hidden;
+        if self.hidden > 0 {
+            // Which ones, and so how late, is not known.
+            stats.expired = seen.stats.expired;
+            stats.lateness_total = seen.stats.lateness_total;
+            stats.lateness_max = seen.stats.lateness_max;
+        }
         stats.completions_pending = pending.clamp(least, most);
         assert_eq!(seen.stats, stats);
         assert_eq!(
             (seen.empty, seen.closed),
-            (self.running.is_empty(), self.closed)
+            (seen.stats.parked == 0, self.closed)
         );
+        if self.hidden > 0 {
+            return;
+        }
         let earliest = self.running.values().flatten().min();
         let earliest = earliest.map(|&tick| self.choices.timestamp(tick));
         assert_eq!(seen.next.is_some(), earliest.is_some());

@@ -94,6 +94,8 @@ impl<T: Built> Builder<T> {
 impl<T: Built> fmt::Debug for Builder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Builder");
-        shown.field("timer", &self.settings.timer).finish_non_exhaustive()
+        shown
+            .field("timer", &self.settings.timer)
+            .finish_non_exhaustive()
     }
 }

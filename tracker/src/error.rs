@@ -53,7 +53,9 @@ impl From<request_purgatory::RejectReason> for RejectReason {
             RejectReason::Full => Self::Full,
             RejectReason::ShutDown => Self::ShutDown,
             RejectReason::Thread => Self::Thread,
-            other => unreachable!("a timer on the hierarchical wheel has no reason to say: {other}"),
+            other => {
+                unreachable!("a timer on the hierarchical wheel has no reason to say: {other}")
+            }
         }
     }
 }

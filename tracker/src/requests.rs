@@ -183,9 +183,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ) -> usize {
         let shared = &self.shared;
         let pending = shared.copies(|entry| (entry.key.clone(), entry.hash(), entry.token));
-        let wanted = pending.into_iter().filter_map(|(id, hash, token)| {
-            is_wanted(&id).then(|| (hash, token, response(&id)))
-        });
+        let wanted = pending
+            .into_iter()
+            .filter_map(|(id, hash, token)| is_wanted(&id).then(|| (hash, token, response(&id))));
         // All are asked about before the first one ends, and all end before the first future is woken: so a request that
         // its task makes is not ended here.
         let wanted = wanted.collect::<Vec<_>>();

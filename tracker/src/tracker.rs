@@ -197,8 +197,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// [`contains`](Self::contains) tells which. Reads the clock once, and takes the lock of the key's map shard.
     pub fn remaining<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Duration> {
         let remaining = |deadline: Timestamp, now| deadline.saturating_since(now);
-        self.shared
-            .read(key, |entry, now| entry.deadline.map(|at| remaining(at, now)))?
+        self.shared.read(key, |entry, now| {
+            entry.deadline.map(|at| remaining(at, now))
+        })?
     }
 
     /// The keys of all values, in no order. A value that is tracked or ends meanwhile may be among them or not.
@@ -225,9 +226,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             let copy = (entry.key.clone(), entry.value.clone());
             (copy, entry.hash(), entry.token)
         });
-        let wanted = copies.into_iter().filter_map(|((key, value), hash, token)| {
-            is_wanted(&key, &value).then_some((hash, token))
-        });
+        let wanted = copies
+            .into_iter()
+            .filter_map(|((key, value), hash, token)| {
+                is_wanted(&key, &value).then_some((hash, token))
+            });
         // All are asked about before the first one ends.
         let wanted = wanted.collect::<Vec<_>>();
         let withdrawn = wanted.into_iter().filter_map(|(hash, token)| {

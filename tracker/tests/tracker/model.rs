@@ -10,9 +10,11 @@ use crate::support::spans::{Choices, choices, chosen};
 use crate::support::{Mint, lock};
 use acts::{Action, Did, Event, KEYS, Real, Refused, Seen, Shared, call};
 use proptest::prelude::*;
-use request_purgatory::{Tracker, purgatory::RejectReason, tracker::FencingToken};
+use request_purgatory::time::Clock;
+use request_purgatory_tracker::{FencingToken, RejectReason, Tracker};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// Both, side by side.
 struct Pair {
@@ -26,6 +28,8 @@ struct Pair {
     given: u64,
     /// Of every value that was ever kept.
     all: BTreeMap<usize, (u8, FencingToken)>,
+    /// The reading of the clock from which on each has expired, whoever comes first. `None` is never.
+    ends: BTreeMap<usize, Option<Duration>>,
 }
 
 impl Pair {
@@ -54,6 +58,7 @@ impl Pair {
             first,
             given: 0,
             all: BTreeMap::new(),
+            ends: BTreeMap::new(),
         }
     }
 
@@ -100,10 +105,24 @@ impl Pair {
         self.model.returned();
     }
 
-    /// The value that is kept for the key, and its token. A pass in progress may have expired it.
+    fn now(&self) -> Duration {
+        self.model.clock.now().since_origin()
+    }
+
+    /// The value that is kept for the key, and its token.
     fn kept(&self, key: u8) -> Option<(usize, FencingToken)> {
         let last = self.last.get(&key).copied();
-        last.filter(|(number, _)| self.model.running.contains_key(number))
+        last.filter(|(number, _)| {
+            let is_past = self.ends[number].is_some_and(|end| end <= self.now());
+            self.model.running.contains_key(number) && !is_past
+        })
+    }
+
+    fn set_end(&mut self, number: usize, timeout: Duration) {
+        let timeout = timeout.min(self.model.choices.max_timeout);
+        let end = self.now().checked_add(timeout);
+        let end = end.filter(|_| timeout != Duration::MAX);
+        self.ends.insert(number, end);
     }
 
     /// The value that is kept for the key, if it has this token.
@@ -150,6 +169,7 @@ impl Pair {
                     self.model.stats.cancelled += 1;
                 }
                 self.model.start(number, timeout);
+                self.set_end(number, timeout);
                 self.given(key, number, token);
             }
             // One that would be replaced has its place until then.
@@ -161,6 +181,7 @@ impl Pair {
                 assert!(!full && !self.model.closed);
                 self.found(self.kept_with(key, None), None);
                 self.model.start(number, timeout);
+                self.set_end(number, timeout);
                 self.given(key, number, token);
             }
             Did::TryTrack(key, number, _, Err(refused)) => {
@@ -180,6 +201,7 @@ impl Pair {
                 assert_eq!(self.kept_with(key, Some(token)), Some(replaced));
                 self.model.end(replaced);
                 self.model.start(number, timeout);
+                self.set_end(number, timeout);
                 self.given(key, number, fresh);
             }
             Did::ReplaceIf(key, token, number, _, Err(refused)) => {
@@ -203,6 +225,7 @@ impl Pair {
                 if rescheduled {
                     let number = kept.expect("the value with this token is not kept");
                     self.model.reschedule(number, timeout);
+                    self.set_end(number, timeout);
                 }
             }
             Did::Withdraw(below, parity, withdrawn) => {
@@ -214,7 +237,10 @@ impl Pair {
                     return;
                 };
                 self.model.stats.cancelled += withdrawn.len() as u64;
-                self.taken(&withdrawn);
+                for &(key, number) in &withdrawn {
+                    assert_eq!(self.kept_with(key, None), Some(number));
+                    self.model.end(number);
+                }
                 for key in 0..KEYS {
                     let left = self.kept_with(key, None);
                     if let Some(number) = left.filter(|number| wanted(key, *number)) {
@@ -230,34 +256,27 @@ impl Pair {
             Did::Advance(expired) => self.model.nested_pass(expired),
             Did::Shutdown(remains) => {
                 self.model.stats.shut_down += remains.len() as u64;
-                self.taken(&remains);
+                // Also those whose deadline has passed: perhaps several of one key.
+                for (key, number) in remains {
+                    assert_eq!(self.all[&number].0, key);
+                    self.model.end(number);
+                }
                 self.model.are_gone();
                 self.model.closed = true;
             }
         }
     }
 
-    /// These were kept, and came back.
-    fn taken(&mut self, all: &[(u8, usize)]) {
-        for &(key, number) in all {
-            assert_eq!(self.kept_with(key, None), Some(number));
-            self.model.end(number);
-        }
-    }
-
     fn compare(&mut self, seen: Seen) {
         for (key, of_key) in (0..KEYS).zip(seen.by_key) {
             let kept = self.kept(key);
-            if let Some((number, _)) = kept.filter(|(number, _)| self.model.is_due(*number)) {
-                self.found(Some(number), of_key.1);
-            }
-            let kept = self.kept(key);
-            let remaining = kept.and_then(|(number, _)| self.model.times(number).1);
+            let remaining = kept.and_then(|(number, _)| Some(self.ends[&number]? - self.now()));
             let (number, token) = kept.unzip();
             assert_eq!(of_key, (kept.is_some(), number, token, remaining), "{key}");
         }
         let kept = (0..KEYS).filter(|key| self.kept(*key).is_some());
         assert!(seen.keys.into_iter().eq(kept));
+        self.model.count_hidden(&seen.common);
         self.model.compare(&seen.common);
     }
 

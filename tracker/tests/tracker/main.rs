@@ -1,7 +1,7 @@
 //! `Tracker` and `Requests`: the guarantees where each key has one value. `PROPTEST_CASES` says how many sequences the
 //! property tests try.
 
-#[path = "../support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 mod chains;
@@ -15,7 +15,12 @@ mod requests_model;
 mod shutdown;
 mod stress;
 
-use request_purgatory::tracker::Responded;
+use request_purgatory_tracker::{RejectReason, Rejected, Responded};
+
+/// Why it was refused, if it was.
+fn refusal<T, V>(result: &Result<T, Rejected<V>>) -> Option<RejectReason> {
+    result.as_ref().err().map(Rejected::reason)
+}
 
 fn delivered<R>(responded: Responded<R>) -> bool {
     matches!(responded, Responded::Delivered)

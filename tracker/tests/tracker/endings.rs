@@ -1,12 +1,12 @@
 //! G5, G12, G17: how a value ends, one at a time, and what the callback may do.
 
-use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, refusal, within};
+use crate::refusal;
+use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, within};
 use request_purgatory::threads::Dispatch;
 use request_purgatory::{
-    Tracker, purgatory::BuildError, purgatory::RandomState, purgatory::RejectReason,
-    purgatory::Rejected, purgatory::WeakRef, threads::Reaper, time::ManualClock, time::Timestamp,
-    time::WakeFn,
+    purgatory::RandomState, threads::Reaper, time::ManualClock, time::Timestamp, time::WakeFn,
 };
+use request_purgatory_tracker::{BuildError, RejectReason, Rejected, Tracker, WeakRef};
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -166,7 +166,7 @@ fn g05_a_value_that_replaces_a_picked_one_stays() {
         let replacing = thread::spawn(move || {
             let key = picked.recv().expect("the first one");
             let token = other.token(&key).expect("it is kept");
-            let old = other.replace_if(key, token, 2, Duration::MAX);
+            let old = other.replace_if(&key, token, 2, Duration::MAX);
             replaces.send(old.is_ok()).expect("the last one waits");
         });
         let mut asked = 0;
@@ -303,7 +303,7 @@ fn g18_a_late_callback_knows_that_its_key_has_another_value() {
         .build(move |_: u32, _: u32, token| *lock(&log) = Some(token))
         .expect("no threads to refuse");
     let first = leases.try_track(1, 1, TICK).expect("room");
-    let second = leases.replace_if(1, first, 2, TICK).expect("it is mine");
+    let second = leases.replace_if(&1, first, 2, TICK).expect("it is mine");
     clock.advance(TICK);
     assert_eq!(leases.advance(), 1);
     let third = leases.try_track(1, 3, TICK).expect("the key is free");
@@ -317,10 +317,16 @@ fn g18_a_late_callback_knows_that_its_key_has_another_value() {
 #[test]
 fn g05_values_are_withdrawn_without_the_callback() {
     quietly();
-    let (tracker, clock, expired) = manual();
+    let (clock, expired) = (ManualClock::new(), Log::default());
+    let log = expired.clone();
+    let tracker = Tracker::builder("g05").clock(clock.clone());
+    let tracker = tracker
+        .reaper(Reaper::Manual)
+        .build(move |key, value: Arc<Token>, _| lock(&log).push((key, value.number)));
+    let tracker = tracker.expect("no threads to refuse");
     let mint = Mint::default();
     for key in 0..100 {
-        let value = mint.token(u64::from(key / 10));
+        let value = Arc::new(mint.token(u64::from(key / 10)));
         assert!(tracker.track(key, value, TICK).is_ok());
     }
     let panics = || tracker.withdraw_where(|key, _| *key != 50 || panic!("intended"));
@@ -371,15 +377,23 @@ fn g12_a_panic_of_the_callback_ends_that_value_only() {
 
 #[test]
 fn absurd_settings_are_refused() {
+    use request_purgatory::BuildError as timer;
+
     let build = |tick, slots| {
         let builder = Tracker::<u32, u32>::builder("absurd");
         builder.tick(tick).wheel_size(slots).build(|_, _, _| ())
     };
     for tick in [Duration::ZERO, Duration::MAX] {
-        assert!(matches!(build(tick, 64), Err(BuildError::Tick)));
+        assert!(matches!(
+            build(tick, 64),
+            Err(BuildError::Timer(timer::Tick))
+        ));
     }
     for slots in [0, 1, usize::MAX] {
-        assert!(matches!(build(TICK, slots), Err(BuildError::WheelSize)));
+        assert!(matches!(
+            build(TICK, slots),
+            Err(BuildError::Timer(timer::WheelSize))
+        ));
     }
 }
 
@@ -392,13 +406,13 @@ fn g18_the_first_token_has_the_number_that_was_chosen() {
         let builder = builder.tick(TICK * 2).max_timeout(TICK);
         builder.hasher(RandomState::default()).build(|_, _, _| ())
     };
-    for number in [1, 7, 1 << 63] {
+    for number in [0, 1, 7, 1 << 63] {
         let tracker = build(number).expect("no threads to refuse");
         let token = tracker.try_track(1, 1, TICK * 9).expect("room");
         let left = tracker.remaining(&1);
         assert_eq!((token.get(), left), (number, Some(TICK * 2)));
     }
-    for number in [0, (1 << 63) + 1, u64::MAX] {
+    for number in [(1 << 63) + 1, u64::MAX] {
         assert!(matches!(build(number), Err(BuildError::FirstToken)));
     }
 }
@@ -417,7 +431,7 @@ fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
         eventually("the expiry of the first", || *lock(&expired) == [1]);
         let tracked = tracker.track(1, 2, Duration::MAX).expect("there is room");
         asleep();
-        assert!(tracker.replace_if(1, tracked.0, 3, TICK).is_ok());
+        assert!(tracker.replace_if(&1, tracked.0, 3, TICK).is_ok());
         eventually("the expiry of the second", || *lock(&expired) == [1, 3]);
     });
 }
@@ -445,7 +459,7 @@ fn g03_a_reactor_may_call_the_tracker_while_it_is_woken() {
         place.set(tracker.downgrade()).expect("set once");
         let (token, _) = tracker.track(1, 10, 9 * TICK).expect("there is room");
         assert!(tracker.reschedule(&1, 7 * TICK));
-        assert!(tracker.replace_if(1, token, 11, 5 * TICK).is_ok());
+        assert!(tracker.replace_if(&1, token, 11, 5 * TICK).is_ok());
         assert!(tracker.track(1, 12, 3 * TICK).is_ok());
         let expected = [(10, 9), (10, 7), (11, 5), (12, 3)];
         let expected = expected.map(|(value, ticks)| (Some(value), Some(ticks * TICK)));

@@ -1,18 +1,15 @@
 //! G15: the end of a tracker and of requests.
 
 use crate::delivered;
-use crate::support::keys::by_number;
+use crate::refusal;
 use crate::support::noise::assert_median_within;
 use crate::support::within;
 use crate::support::{
-    BadPayload, Job, Mint, PATIENCE, Token, eventually, lock, on_a_stack_of, quietly, refusal,
-    threads_named,
+    BadPayload, Job, Mint, PATIENCE, Token, eventually, lock, on_a_stack_of, quietly, threads_named,
 };
 use request_purgatory::future::block_on;
-use request_purgatory::{
-    Requests, Timer, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected,
-    threads::Dispatch, threads::Reaper, time::ManualClock,
-};
+use request_purgatory::{WaitError, threads::Dispatch, threads::Reaper, time::ManualClock};
+use request_purgatory_tracker::{RejectReason, Rejected, Requests, Tracker};
 use std::future::Future;
 use std::iter::repeat_with;
 use std::panic::resume_unwind;
@@ -365,35 +362,29 @@ fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
     });
 }
 
-/// Each value and each key is dropped by itself: of two destructors that panic together the process would die.
+/// Each value is dropped by itself: of two destructors that panic together the process would die.
 #[test]
-fn g12_keys_and_values_that_panic_when_the_last_handle_is_dropped_are_all_dropped() {
-    #[derive(Clone)]
-    struct Bomb(u64, Arc<Mutex<usize>>);
-
-    by_number!(Bomb);
+fn g12_values_that_panic_when_the_last_handle_is_dropped_are_all_dropped() {
+    struct Bomb(Arc<Mutex<usize>>);
 
     impl Drop for Bomb {
         fn drop(&mut self) {
-            *lock(&self.1) += 1;
+            *lock(&self.0) += 1;
             resume_unwind(Box::new("intended"));
         }
     }
 
     within(PATIENCE, || {
         let dropped = Arc::<Mutex<usize>>::default();
-        let timer = Timer::builder("g12").reaper(Reaper::Manual);
-        let timer = timer.build(|_: Bomb| ()).expect("no threads to refuse");
         let tracker = Tracker::builder("g12").reaper(Reaper::Manual);
-        let tracker = tracker.build(|_: Bomb, _: Bomb, _| ());
+        let tracker = tracker.build(|_: u64, _: Bomb, _| ());
         let tracker = tracker.expect("no threads to refuse");
         for number in 0..10 {
-            let bomb = || Bomb(number, dropped.clone());
-            assert!(timer.start(Duration::MAX, bomb()).is_ok());
-            assert!(tracker.track(bomb(), bomb(), Duration::MAX).is_ok());
+            let bomb = Bomb(dropped.clone());
+            assert!(tracker.track(number, bomb, Duration::MAX).is_ok());
         }
-        drop((timer, tracker));
-        assert_eq!(*lock(&dropped), 30);
+        drop(tracker);
+        assert_eq!(*lock(&dropped), 10);
     });
 }
 
@@ -428,26 +419,10 @@ fn g12_a_shutdown_survives_wakers_whose_panics_have_bad_payloads() {
     });
 }
 
-/// G14: the destructor of a key completes the next one, the waker of a request answers the next one.
+/// The waker of a request answers the next one.
 #[test]
-fn g14_chains_through_keys_and_wakers_need_no_stack() {
+fn g14_a_chain_of_wakers_needs_no_stack() {
     const LINKS: u64 = 20_000;
-
-    #[derive(Clone)]
-    struct Next(u64, Option<Place>);
-
-    type Place = Arc<Mutex<Option<Tracker<Next, ()>>>>;
-
-    by_number!(Next);
-
-    impl Drop for Next {
-        fn drop(&mut self) {
-            let tracker = self.1.take().and_then(|place| lock(&place).clone());
-            if let Some(tracker) = tracker {
-                tracker.complete(&Next(self.0 + 1, None));
-            }
-        }
-    }
 
     struct Respond(u64, Requests<u64, ()>);
 
@@ -457,26 +432,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
         }
     }
 
-    fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
-        within(PATIENCE, || on_a_stack_of(256, test));
-    }
-
-    on_a_small_stack(|| {
-        let tracker = Tracker::builder("g14").reaper(Reaper::Manual);
-        let tracker = tracker
-            .build(|_: Next, (), _| ())
-            .expect("no threads to refuse");
-        let place = Place::default();
-        for number in 0..LINKS {
-            let key = Next(number, Some(place.clone()));
-            assert!(tracker.track(key, (), Duration::MAX).is_ok());
-        }
-        *lock(&place) = Some(tracker.clone());
-        assert_eq!(tracker.complete(&Next(0, None)), Some(()));
-        assert_eq!(tracker.stats().parked, 0);
-        *lock(&place) = None;
-    });
-    on_a_small_stack(|| {
+    let chain = || {
         let calls = Requests::builder("g14").reaper(Reaper::Manual).build();
         let calls = calls.expect("no threads to refuse");
         let pending = (0..LINKS).map(|id| {
@@ -490,5 +446,6 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
         assert!(delivered(calls.respond(&0, ())));
         assert_eq!(calls.stats().parked, 0);
         drop(pending);
-    });
+    };
+    within(PATIENCE, move || on_a_stack_of(256, chain));
 }

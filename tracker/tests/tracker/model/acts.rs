@@ -5,10 +5,7 @@ use crate::support::hashing::Hashing;
 use crate::support::spans::{Span, span};
 use crate::support::{Mint, Token, lock};
 use proptest::prelude::*;
-use request_purgatory::{
-    Tracker, purgatory::RejectReason, purgatory::Rejected, purgatory::WeakRef,
-    tracker::FencingToken,
-};
+use request_purgatory_tracker::{FencingToken, RejectReason, Rejected, Tracker, WeakRef};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -191,7 +188,7 @@ impl Shared {
             Action::ReplaceIf(key, which, ref span, ref plan) => {
                 let ((number, value), timeout) = (self.value(plan), of(span));
                 let token = self.token(key, which);
-                let result = real.replace_if(key, token, value, timeout).map_err(back);
+                let result = real.replace_if(&key, token, value, timeout).map_err(back);
                 let result = result.map(|(token, replaced)| (token, replaced.number));
                 result.iter().for_each(|(token, _)| self.given(key, *token));
                 Did::ReplaceIf(key, token, number, timeout, result)

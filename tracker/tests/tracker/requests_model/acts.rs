@@ -5,9 +5,9 @@ use crate::support::hashing::Hashing;
 use crate::support::spans::{Span, span};
 use crate::support::{Mint, Token, lock};
 use proptest::prelude::*;
-use request_purgatory::{
-    Requests, WaitError, purgatory::RejectReason, purgatory::Rejected, purgatory::WeakRef,
-    tracker::Responded, tracker::ResponseFuture,
+use request_purgatory::WaitError;
+use request_purgatory_tracker::{
+    RejectReason, Rejected, Requests, Responded, ResponseFuture, WeakRef,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
