@@ -287,9 +287,10 @@ impl<P, W: Scheme> Shard<P, W> {
             return Err(Unchanged);
         }
         let before = fields.read(at.index());
-        let fired = before.position == Position::NONE.number() && before.deadline != NEVER;
+        let has_fired = before.position == Position::NONE.number();
         // Past its deadline a payload has expired, though no thread has come yet to fire its timer.
-        if fired || before.deadline <= timing.start {
+        let is_past = has_fired || before.deadline <= timing.start;
+        if before.deadline != NEVER && is_past {
             return Err(Unchanged);
         }
         // Asked before the timer is stopped: started again, even with its old deadline, it would be for the next pass.

@@ -180,6 +180,9 @@ pub(crate) struct Waiting {
     due: BTreeSet<usize>,
     /// How many of them have expired by now, where only their number can be told.
     hidden: usize,
+    /// How many have expired in the present call of which it is not known whether they were handed over: in one of two
+    /// passes, one inside the other.
+    unsure: usize,
     /// Those that have expired and of which user code has not heard; and whether that was handed over.
     pub(crate) ended: BTreeMap<usize, bool>,
     /// The user code in progress: whether it was handed over.
@@ -204,6 +207,7 @@ impl Waiting {
             running: BTreeMap::new(),
             due: BTreeSet::new(),
             hidden: 0,
+            unsure: 0,
             ended: BTreeMap::new(),
             telling: None,
             silent: BTreeSet::new(),
@@ -291,7 +295,12 @@ impl Waiting {
         let hidden = std::mem::take(&mut self.hidden);
         assert_eq!(expired + hidden, overdue.len());
         self.nested += expired as u64;
-        overdue.into_iter().for_each(|it| self.expire(it, true));
+        if 0 < hidden && hidden < overdue.len() {
+            self.unsure += overdue.len();
+        }
+        let handed_over = hidden < overdue.len();
+        let overdue = overdue.into_iter();
+        overdue.for_each(|it| self.expire(it, handed_over));
     }
 
     /// The pass in progress is over: it has expired all that it had to.
@@ -304,6 +313,7 @@ impl Waiting {
     /// A call from outside is over, before which `before` had expired; if it was a pass, it said that `expired` did.
     pub(crate) fn end_call(&mut self, before: u64, expired: Option<usize>) {
         assert!(self.due.is_empty(), "{:?} did not expire", self.due);
+        self.unsure = 0;
         let nested = std::mem::take(&mut self.nested);
         if let Some(expired) = expired {
             assert_eq!(expired as u64, self.stats.expired - before - nested);
@@ -362,7 +372,7 @@ impl Waiting {
         let handed_over = self.ended.values().chain(&self.telling);
         let handed_over = handed_over.filter(|handed_over| **handed_over).count();
         let (least, most) = (
-            least + handed_over.saturating_sub(self.silent.len()),
+            least + handed_over.saturating_sub(self.silent.len() + self.unsure),
             most + handed_over,
         );
         let pending = seen.stats.completions_pending;

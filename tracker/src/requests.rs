@@ -155,8 +155,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
 
     /// Tells a future its answer. A waker that responds to the next request does not nest.
     fn answer(&self, responder: oneshot::Sender<Answer<R>>, answer: Answer<R>) {
-        self.shared
-            .contained(|| run_unnested(move || drop(responder.send(answer))));
+        let shared = self.shared.clone();
+        run_unnested(move || shared.contained(|| drop(responder.send(answer))));
     }
 
     /// Ends every pending request with the response that `response` makes of its id, and takes new requests as before:
@@ -189,15 +189,19 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         // All are asked about before the first one ends, and all end before the first future is woken: so a request that
         // its task makes is not ended here.
         let wanted = wanted.collect::<Vec<_>>();
-        let failed = wanted.into_iter().filter_map(|(hash, token, response)| {
-            let ended = shared.withdraw_live(hash, token)?;
-            Some((ended.value, response))
-        });
-        let failed = failed.collect::<Vec<_>>();
+        let (mut failed, mut spare) = (Vec::new(), Vec::new());
+        for (hash, token, response) in wanted {
+            match shared.withdraw_live(hash, token) {
+                Some(ended) => failed.push((ended.value, response)),
+                // It has ended meanwhile.
+                None => spare.push(response),
+            }
+        }
         let count = failed.len();
         for (responder, response) in failed {
             self.answer(responder, Ok(response));
         }
+        run_unnested(move || drop(spare));
         count
     }
 

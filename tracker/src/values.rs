@@ -310,14 +310,11 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         let Some(ended) = &self.ended else {
             return false;
         };
-        let is_late = match found {
-            // This response is the one to it, and the next is none.
-            Some(entry) if !entry.is_noted => {
-                entry.is_noted = true;
-                true
-            }
-            _ => ended.remembered.lock().take(hash),
-        };
+        // As if its callback had come before: this response is the one to it, and the next is none.
+        if let Some(entry) = found {
+            self.note_end(entry);
+        }
+        let is_late = ended.remembered.lock().take(hash);
         let count = if is_late { &ended.late } else { &ended.unknown };
         // ORDERING: Relaxed, here and below: a count guards no memory.
         count.fetch_add(1, Ordering::Relaxed);

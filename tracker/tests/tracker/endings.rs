@@ -410,7 +410,7 @@ fn g18_the_first_token_has_the_number_that_was_chosen() {
         let tracker = build(number).expect("no threads to refuse");
         let token = tracker.try_track(1, 1, TICK * 9).expect("room");
         let left = tracker.remaining(&1);
-        assert_eq!((token.get(), left), (number, Some(TICK * 2)));
+        assert_eq!((token.get(), left), (number, Some(TICK)));
     }
     for number in [(1 << 63) + 1, u64::MAX] {
         assert!(matches!(build(number), Err(BuildError::FirstToken)));
