@@ -1,12 +1,14 @@
 //! What both public types have: methods over their shared state, and references that do not keep that running.
 
+use std::any::Any;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
 /// A public type over shared state.
 pub(crate) trait Handle: Sized {
     /// The state.
-    type Shared;
+    type Shared: Any + Send + Sync;
 
     /// A handle of it.
     fn over(shared: Arc<Self::Shared>) -> Self;
@@ -15,30 +17,43 @@ pub(crate) trait Handle: Sized {
 /// A reference to a [`Tracker`](crate::Tracker) or [`Requests`](crate::Requests) that does not keep it running.
 /// `downgrade` of the type makes it.
 #[expect(private_bounds, reason = "the two types are all that it can refer to")]
-pub struct WeakRef<T: Handle>(Weak<T::Shared>);
+pub struct WeakRef<T: Handle> {
+    /// Without its type: a value may hold a reference to its own tracker, and with the type the compiler would have to know
+    /// whether the value is [`Send`] to find out whether it is.
+    shared: Weak<dyn Any + Send + Sync>,
+    to: PhantomData<fn() -> T>,
+}
 
 #[expect(private_bounds, reason = "the two types are all that it can refer to")]
 impl<T: Handle> WeakRef<T> {
     pub(crate) fn to(shared: &Arc<T::Shared>) -> Self {
-        Self(Arc::downgrade(shared))
+        let shared: Weak<T::Shared> = Arc::downgrade(shared);
+        Self {
+            shared,
+            to: PhantomData,
+        }
     }
 
     /// What it refers to, if that is not shut down by the drop of its last clone.
     pub fn upgrade(&self) -> Option<T> {
-        self.0.upgrade().map(T::over)
+        let shared: Arc<T::Shared> = self.shared.upgrade()?.downcast().ok()?;
+        Some(T::over(shared))
     }
 }
 
 impl<T: Handle> Clone for WeakRef<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            shared: self.shared.clone(),
+            to: PhantomData,
+        }
     }
 }
 
 impl<T: Handle> fmt::Debug for WeakRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("WeakRef");
-        let alive = self.0.strong_count() > 0;
+        let alive = self.shared.strong_count() > 0;
         shown.field("alive", &alive).finish_non_exhaustive()
     }
 }

@@ -5,6 +5,8 @@
 mod support;
 
 mod chains;
+mod closures;
+mod deadlines;
 mod endings;
 mod futures;
 mod keys;
