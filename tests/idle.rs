@@ -8,8 +8,8 @@ mod patient;
 use allocated::allocated;
 use patient::Op;
 use request_purgatory::future::Waits;
-use request_purgatory::tracker::{Requests, Responded};
-use request_purgatory::{Purgatory, Timer, Tracker};
+use request_purgatory::{Purgatory, Timer};
+use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

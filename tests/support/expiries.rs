@@ -247,6 +247,11 @@ impl Waiting {
         self.start(number, timeout);
     }
 
+    /// Whether its deadline has passed, and it has not expired yet.
+    pub(crate) fn is_overdue(&self, number: usize) -> bool {
+        self.overdue().contains(&number)
+    }
+
     /// It has ended, and not by its deadline.
     pub(crate) fn end(&mut self, number: usize) {
         assert!(self.running.remove(&number).is_some(), "{number} was gone");

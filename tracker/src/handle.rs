@@ -129,6 +129,7 @@ macro_rules! handle {
         impl<$($generics)*> std::fmt::Debug for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let mut shown = f.debug_struct($name);
+                shown.field("timer", &self.shared.timer);
                 shown.field("stats", &self.stats()).finish_non_exhaustive()
             }
         }

@@ -6,7 +6,9 @@ use request_purgatory::threads::Dispatch;
 use request_purgatory::{
     purgatory::RandomState, threads::Reaper, time::ManualClock, time::Timestamp, time::WakeFn,
 };
-use request_purgatory_tracker::{BuildError, RejectReason, Rejected, Tracker, WeakRef};
+use request_purgatory_tracker::{
+    BuildError, FencingToken, RejectReason, Rejected, Tracker, WeakRef,
+};
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -415,6 +417,8 @@ fn g18_the_first_token_has_the_number_that_was_chosen() {
     for number in [(1 << 63) + 1, u64::MAX] {
         assert!(matches!(build(number), Err(BuildError::FirstToken)));
     }
+    assert!(BuildError::FirstToken.to_string().contains("`first_token`"));
+    assert_eq!(FencingToken::from(7).to_string(), "7");
 }
 
 /// The reaper sleeps until it is told of an earlier deadline.
