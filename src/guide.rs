@@ -24,7 +24,6 @@ page!(threads, "guide/threads.md");
 page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");
 page!(cluster, "guide/cluster.md", "guide/scale.md");
-page!(leases, "guide/leases.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
 page!(observability, "observability.md");

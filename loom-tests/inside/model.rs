@@ -24,6 +24,7 @@ pub use crate::cell::slab::Held;
 pub use crate::cell::state::{Claim, Mark, State, Unreleased};
 pub use crate::promise::Promise;
 pub use crate::sync::numbers::Numbers;
+pub use crate::sync::model::{Mutex, MutexGuard};
 
 /// A timer shard, without deadlines.
 pub struct Shard<P>(shard::Shard<P, HierarchicalWheel>);

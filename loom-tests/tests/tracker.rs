@@ -4,11 +4,8 @@
 
 use loom::thread;
 use loom_tests::bounded;
-use request_purgatory::tracker::Responded;
-use request_purgatory::{
-    Requests, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
-    threads::Reaper, time::ManualClock,
-};
+use request_purgatory::{WaitError, threads::Dispatch, threads::Reaper, time::ManualClock};
+use request_purgatory_tracker::{RejectReason, Rejected, Requests, Responded, Tracker};
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::pin::Pin;
@@ -116,11 +113,11 @@ fn g05_replacing_races_completing_and_expiry() {
     bounded(|| {
         let world = World::new();
         world.track(1, NEAR);
-        world.clock.advance(NEAR);
         let others = [
             world.spawn(|world| world.track(2, Duration::MAX)),
             world.spawn(|world| world.complete(1)),
         ];
+        world.clock.advance(NEAR);
         world.tracker.advance();
         for other in others {
             other.join().unwrap();
@@ -232,11 +229,11 @@ fn g05_a_response_races_the_timeout() {
     bounded(|| {
         let (requests, clock, key) = requests();
         let mut request = requests.request(key.clone(), NEAR).expect("room");
-        clock.advance(NEAR);
         let responder = {
             let (requests, key) = (requests.clone(), key.clone());
             thread::spawn(move || requests.respond(&key, 7))
         };
+        clock.advance(NEAR);
         let timed_out = requests.advance();
         let taken = responder.join().unwrap();
         let expected = match taken {
@@ -262,14 +259,16 @@ fn g05_forgetting_races_the_timeout_and_a_response() {
     bounded(|| {
         let (requests, clock, key) = requests();
         let request = requests.request(key.clone(), NEAR).expect("room");
-        clock.advance(NEAR);
         let responder = {
             let (requests, key) = (requests.clone(), key.clone());
             thread::spawn(move || requests.respond(&key, 7))
         };
         let reaper = {
             let requests = requests.clone();
-            thread::spawn(move || requests.advance())
+            thread::spawn(move || {
+                clock.advance(NEAR);
+                requests.advance()
+            })
         };
         drop(request);
         let taken = responder.join().unwrap();

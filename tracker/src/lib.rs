@@ -1,3 +1,5 @@
+#![doc = include_str!("guide/links.md")]
+#![doc = ""]
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 

@@ -232,12 +232,17 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             late: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
         });
-        Self {
+        let values = Self {
             shards: OnceLock::new(),
             hasher,
             next_token: AtomicU64::new(first_token),
             ended,
+        };
+        if cfg!(loom) {
+            // A model does not know that what a `OnceLock` of std's holds was made before it is found.
+            values.make(0);
         }
+        values
     }
 
     #[inline]
