@@ -60,6 +60,6 @@ pub mod threads {
 pub use future::{Awaited, WaitError, Waits};
 pub use operation::{Completion, DelayedOperation};
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
-pub use purgatory::{BuildError, RejectReason, Rejected, Stats, WeakRef};
+pub use purgatory::{RejectReason, Rejected, WeakRef};
 pub use request_purgatory_schemes as scheme;
 pub use timer::Timer;

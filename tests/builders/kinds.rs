@@ -81,7 +81,7 @@ fn reason_of_tracker<T>(rejected: tracker::Rejected<T>) -> RejectReason {
 /// An error as it is shown. (Of a tracker: that of its timer, unless it is its own.)
 pub(crate) type Make = Result<Box<dyn Built>, String>;
 
-fn shown(error: request_purgatory::BuildError) -> String {
+fn shown(error: request_purgatory::purgatory::BuildError) -> String {
     format!("{error:?}")
 }
 

@@ -283,8 +283,8 @@ fn g14_a_chain_of_timers_needs_no_stack() {
     });
 }
 
-/// G3: the wake function of a reactor takes the lock under which a timer is started and rescheduled. The callback takes it
-/// as well, and finds the record.
+/// G3: the wake function of a reactor takes the lock under which a timer is started and rescheduled. The callback takes
+/// it as well, and finds the record.
 #[test]
 fn g03_a_timer_is_started_under_a_lock_that_all_callbacks_take() {
     within(PATIENCE, || {

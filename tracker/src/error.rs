@@ -107,7 +107,7 @@ pub enum BuildError {
     /// [`first_token`](crate::Builder::first_token) is more than 2^63.
     FirstToken,
     /// The timer below cannot be built.
-    Timer(request_purgatory::BuildError),
+    Timer(request_purgatory::purgatory::BuildError),
 }
 
 impl fmt::Display for BuildError {
@@ -128,8 +128,8 @@ impl Error for BuildError {
     }
 }
 
-impl From<request_purgatory::BuildError> for BuildError {
-    fn from(error: request_purgatory::BuildError) -> Self {
+impl From<request_purgatory::purgatory::BuildError> for BuildError {
+    fn from(error: request_purgatory::purgatory::BuildError) -> Self {
         Self::Timer(error)
     }
 }

@@ -7,8 +7,7 @@ use crate::shared::Shared;
 use crate::token::FencingToken;
 use crate::values::Values;
 use equivalent::Equivalent;
-use request_purgatory::Stats;
-use request_purgatory::purgatory::{Key, KeyHasher, RandomState};
+use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
 use request_purgatory::time::Timestamp;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -57,8 +56,8 @@ use std::time::Duration;
 /// [`advance`](Self::advance) runs the callback, so you may track, reschedule or complete a value under a lock that the
 /// callback takes. It may call every method.
 ///
-/// A call reads the clock when it begins, and that reading decides. Of two calls at the same time, one that finds a value
-/// expired makes it expired for the other as well.
+/// A call reads the clock when it begins, and that reading decides. Of two calls at the same time, one that finds a
+/// value expired makes it expired for the other as well.
 ///
 /// # What runs under a lock
 ///

@@ -15,8 +15,8 @@
 //!   it, does not find alive what the other has found expired.
 //!
 //! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either goes to the
-//! caller, and nothing has to be taken back. The lock of a timer shard may be taken within that of a map shard, never the
-//! other way round; destructors run without either.
+//! caller, and nothing has to be taken back. The lock of a timer shard may be taken within that of a map shard, never
+//! the other way round; destructors run without either.
 
 use crate::reentry::UnderLock;
 use crate::remembered::Remembered;
@@ -106,11 +106,8 @@ impl<K, V> Shard<K, V> {
         reading: Timestamp,
     ) -> Option<&mut Entry<K, V>> {
         let now = self.present(reading);
-        let entry = self
-            .table
-            .find_mut(hash, |entry| entry.is_of(hash, key))
-            .filter(|entry| entry.is_live(now));
-        entry
+        let found = self.table.find_mut(hash, |entry| entry.is_of(hash, key));
+        found.filter(|entry| entry.is_live(now))
     }
 
     /// Takes out the entry that `is_it`, among those of this hash in the table.

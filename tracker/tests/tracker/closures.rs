@@ -1,5 +1,5 @@
-//! G31: closures of the user's may call everything, since none runs under a lock of the library. A call from `Hash`, `Eq`
-//! or `Clone`, which do, is noticed in a debug build.
+//! G31: closures of the user's may call everything, since none runs under a lock of the library. A call from `Hash`,
+//! `Eq` or `Clone`, which do, is noticed in a debug build.
 
 use crate::support::{PATIENCE, lock, within};
 use request_purgatory::{threads::Reaper, time::ManualClock};

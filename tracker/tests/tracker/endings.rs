@@ -379,7 +379,7 @@ fn g12_a_panic_of_the_callback_ends_that_value_only() {
 
 #[test]
 fn absurd_settings_are_refused() {
-    use request_purgatory::BuildError as timer;
+    use request_purgatory::purgatory::BuildError as timer;
 
     let build = |tick, slots| {
         let builder = Tracker::<u32, u32>::builder("absurd");
