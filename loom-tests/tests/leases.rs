@@ -143,8 +143,8 @@ fn g18_two_threads_take_leases_at_once() {
     }
 }
 
-/// Catches: a renewal that read the clock before the end, and brings a lease back that another call has found expired; two
-/// holders of one lease.
+/// Catches: a renewal that read the clock before the end, and brings a lease back that another call has found expired;
+/// two holders of one lease.
 #[test]
 fn g29_a_renewal_races_the_end_of_the_lease() {
     bounded(|| {

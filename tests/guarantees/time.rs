@@ -567,8 +567,8 @@ fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {
     }
 }
 
-/// G29: whoever comes first, the caller or the thread that drives the timer. A check after the deadline completes all the
-/// same: better an answer than none.
+/// G29: whoever comes first, the caller or the thread that drives the timer. A check after the deadline completes all
+/// the same: better an answer than none.
 #[test]
 fn g29_past_its_deadline_an_operation_is_not_rescheduled_and_a_check_completes_it() {
     let (purgatory, clock) = manual::<u64>(|builder| builder);

@@ -189,6 +189,8 @@ pub(crate) struct Waiting {
     telling: Option<bool>,
     /// Those of `ended` of which no user code hears: they may be told already.
     pub(crate) silent: BTreeSet<usize>,
+    /// How many that the pass in progress has to expire have no user code to hear of it: they may be told already.
+    pub(crate) quiet_due: usize,
     /// Those that have expired since the model took this list last.
     pub(crate) fresh: Vec<usize>,
     /// Expiries in passes that user code has made, in the present call.
@@ -211,6 +213,7 @@ impl Waiting {
             ended: BTreeMap::new(),
             telling: None,
             silent: BTreeSet::new(),
+            quiet_due: 0,
             fresh: Vec::new(),
             nested: 0,
             closed: false,
@@ -231,7 +234,7 @@ impl Waiting {
         // Those whose callback has not returned have their place still.
         let callbacks = self.ended.len() + usize::from(self.telling.is_some());
         let most = self.running.len() + callbacks;
-        let least = most - self.silent.len();
+        let least = most - self.silent.len() - self.quiet_due;
         let full = |taken| self.choices.max_parked.is_some_and(|max| taken >= max);
         (full(least) == full(most)).then(|| full(most))
     }
@@ -402,6 +405,11 @@ impl Waiting {
         let earliest = earliest.map(|&tick| self.choices.timestamp(tick));
         assert_eq!(seen.next.is_some(), earliest.is_some());
         assert!(seen.next <= earliest, "{:?}", seen.next);
+    }
+
+    /// Those that the pass in progress has to expire.
+    pub(crate) fn due(&self) -> impl Iterator<Item = usize> {
+        self.due.iter().copied()
     }
 
     /// The deadline, and the time until then.

@@ -3,11 +3,11 @@
 use crate::builder::{Builder, Built, sound};
 use crate::error::{BuildError, Rejected};
 use crate::handle::{Handle, WeakRef, handle};
+use crate::promise::{Answer, Promise, Responder};
 use crate::remembered::Remembered;
 use crate::shared::Shared;
 use crate::values::{Entry, Expiring, Values};
 use equivalent::Equivalent;
-use futures_channel::oneshot;
 use request_purgatory::WaitError;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
 use request_purgatory::threads::run_unnested;
@@ -37,8 +37,7 @@ pub enum Responded<R> {
     Unknown(R),
 }
 
-type Answer<R> = Result<R, WaitError>;
-type Inner<K, R, S> = Shared<K, oneshot::Sender<Answer<R>>, S>;
+type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 
 /// The pending requests of a client: matches responses to them by id, and lets them expire.
 ///
@@ -123,11 +122,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         id: K,
         timeout: Duration,
     ) -> Result<ResponseFuture<K, R, S>, Rejected<K>> {
-        let (responder, answer) = oneshot::channel();
+        let (responder, promise) = Promise::pair();
         let copy = id.clone();
         match self.shared.track(copy, responder, timeout, false) {
             Ok(tracked) => Ok(ResponseFuture {
-                answer: Some(answer),
+                promise: Some(promise),
                 requests: Arc::downgrade(&self.shared),
                 id,
                 place: tracked.place,
@@ -154,9 +153,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// Tells a future its answer. A waker that responds to the next request does not nest.
-    fn answer(&self, responder: oneshot::Sender<Answer<R>>, answer: Answer<R>) {
+    fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
         let shared = self.shared.clone();
-        run_unnested(move || shared.contained(|| drop(responder.send(answer))));
+        run_unnested(move || shared.contained(|| responder.answer(answer)));
     }
 
     /// Ends every pending request with the response that `response` makes of its id, and takes new requests as before:
@@ -254,7 +253,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     /// `None` once the answer was handed out.
-    answer: Option<oneshot::Receiver<Answer<R>>>,
+    promise: Option<Arc<Promise<R>>>,
     requests: Weak<Inner<K, R, S>>,
     id: K,
     place: Expiring,
@@ -273,15 +272,14 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer<R>> {
         let this = self.get_mut();
         // After the answer was handed out, every poll is pending.
-        let Some(answer) = &mut this.answer else {
+        let Some(promise) = &this.promise else {
             return Poll::Pending;
         };
-        let Poll::Ready(answer) = Pin::new(answer).poll(cx) else {
-            return Poll::Pending;
-        };
-        this.answer = None;
-        // Its other end is dropped without an answer where the last handle of the requests is.
-        Poll::Ready(answer.unwrap_or(Err(WaitError::ShutDown)))
+        let poll = promise.poll(cx);
+        if poll.is_ready() {
+            this.promise = None;
+        }
+        poll
     }
 }
 
@@ -290,18 +288,18 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> 
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
     fn drop(&mut self) {
-        let Some(mut answer) = self.answer.take() else {
+        let Some(promise) = self.promise.take() else {
             return;
         };
         // First, so that the end of the request wakes no task.
-        answer.close();
+        let unreceived = promise.close();
         let place = self.place;
         let is_it = |entry: &Entry<K, _>| entry.expiring.number == place.number;
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(place.hash, is_it));
         // A response that was not received, and the waker, may own the next future: that is dropped after this one, not
         // inside it.
-        run_unnested(move || drop((answer, ended)));
+        run_unnested(move || drop((unreceived, ended)));
     }
 }
 
@@ -309,7 +307,7 @@ impl<K: Key + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for Respon
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("ResponseFuture");
         shown.field("id", &self.id);
-        let answered = self.answer.is_none();
+        let answered = self.promise.is_none();
         shown.field("answered", &answered).finish_non_exhaustive()
     }
 }
@@ -359,9 +357,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
         let (hasher, remembered) = self.own;
         let values = Values::new(hasher, 1, Some(Remembered::new(remembered)));
         // Called by the timer, which catches and counts the panic of a waker.
-        let on_expiry = |_, responder: oneshot::Sender<Answer<R>>, _| {
-            drop(responder.send(Err(WaitError::Expired)));
-        };
+        let on_expiry = |_, responder: Responder<R>, _| responder.answer(Err(WaitError::Expired));
         Ok(Requests {
             shared: Shared::new(self.settings, values, on_expiry)?,
         })

@@ -11,7 +11,6 @@ mod endings;
 mod futures;
 mod keys;
 mod model;
-mod remembered;
 mod requests;
 mod requests_model;
 mod shutdown;

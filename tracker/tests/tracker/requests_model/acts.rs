@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -68,6 +69,7 @@ impl Drop for Response {
             .as_ref()
             .and_then(|shared| shared.real.get()?.upgrade());
         if let (Some(shared), Some(real)) = (shared, real) {
+            let _inside = Inside::of(&shared);
             shared.log(Event::Dropped(shared.look(&real)));
             shared.follow(&real, &self.plan, false);
         }
@@ -80,10 +82,10 @@ pub(crate) type Answer = Result<usize, WaitError>;
 #[derive(Debug)]
 pub(crate) enum Did {
     Request(u8, usize, Duration, Result<bool, (RejectReason, u8)>),
-    /// `None` if it panicked.
-    Respond(u8, usize, Option<Responded<usize>>),
+    Respond(u8, usize, Responded<usize>),
     Reschedule(u8, Duration, bool),
-    Fail(usize),
+    /// `None` if a closure panicked.
+    Fail(Option<usize>),
     /// With the number of the task.
     Poll(usize, usize, Poll<Answer>),
     Drop(usize),
@@ -110,7 +112,10 @@ pub(crate) enum Event {
     Failing(u8),
     /// It asks for the response of this id.
     Asked(u8, Seen),
-    Did(Did, Seen),
+    /// What was seen after it comes with it, or in a later event: where nothing waits for the end of a call, user code
+    /// that this causes comes in between.
+    Did(Did, Option<Seen>),
+    Saw(Seen),
     /// The destructor of a response begins.
     Dropped(Seen),
     /// The waker, closure or destructor that began last, and has not ended, ends.
@@ -129,17 +134,32 @@ pub(crate) struct Task {
     pub(crate) shared: Weak<Shared>,
 }
 
+/// Inside a call that makes others wait for its end, until this is dropped.
+struct Inside<'a>(&'a Shared, bool);
+
+impl<'a> Inside<'a> {
+    fn of(shared: &'a Shared) -> Self {
+        Self(shared, shared.at_once.swap(false, Ordering::SeqCst))
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.at_once.store(self.1, Ordering::SeqCst);
+    }
+}
+
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
         let Some(shared) = self.shared.upgrade() else {
             return;
         };
+        let _inside = Inside::of(&shared);
         let real = shared.real.get().and_then(WeakRef::upgrade);
         let seen = real.as_ref().map(|real| shared.look(real));
         shared.log(Event::Woken(self.number, self.turn, seen));
-        let may_panic = !lock(&shared.answered_inside).contains(&self.number);
         match real {
-            Some(real) => shared.follow(&real, &self.plan, may_panic),
+            Some(real) => shared.follow(&real, &self.plan, true),
             None => shared.log(Event::Returned),
         }
     }
@@ -157,8 +177,11 @@ pub(crate) struct Shared {
     pub(crate) asked: Mutex<Vec<Option<Asked>>>,
     /// The last request with each id.
     pub(crate) last: Mutex<BTreeMap<u8, usize>>,
-    /// Those to which user code inside another call has responded: a panic of their wakers has no one place to go to.
-    pub(crate) answered_inside: Mutex<Vec<usize>>,
+    /// A pass runs user code at once: that does not shut down.
+    pub(crate) passing: AtomicBool,
+    pub(crate) inline: bool,
+    /// User code is not inside a call that makes others wait for its end: it is asked about requests that are to fail.
+    pub(crate) at_once: AtomicBool,
     pub(crate) responses: Mutex<usize>,
     pub(crate) log: Mutex<Vec<Event>>,
     pub(crate) tick: Duration,
@@ -186,20 +209,23 @@ impl Shared {
                 self.log(Event::Panicked);
                 panic_any("intended");
             }
-            if let Some(did) = self.perform(real, action, true) {
-                let seen = self.look(real);
-                self.log(Event::Did(did, seen));
+            let before = lock(&self.log).len();
+            let Some(did) = self.perform(real, action) else {
+                continue;
+            };
+            let seen = self.look(real);
+            // (What a call does that fails others, it does after it has asked.)
+            if self.at_once.load(Ordering::SeqCst) && !matches!(did, Did::Fail(_)) {
+                lock(&self.log).insert(before, Event::Did(did, None));
+                self.log(Event::Saw(seen));
+            } else {
+                self.log(Event::Did(did, Some(seen)));
             }
         }
         self.log(Event::Returned);
     }
 
-    pub(crate) fn perform(
-        self: &Arc<Self>,
-        real: &Real,
-        action: &Action,
-        inside: bool,
-    ) -> Option<Did> {
+    pub(crate) fn perform(self: &Arc<Self>, real: &Real, action: &Action) -> Option<Did> {
         Some(match *action {
             Action::Request(id, span, polled, ref plan) => {
                 let (number, timeout) = (lock(&self.asked).len(), span.of(self.tick));
@@ -228,14 +254,11 @@ impl Shared {
             Action::Respond(id, ref plan) => {
                 let response = *lock(&self.responses);
                 *lock(&self.responses) += 1;
-                let last = lock(&self.last).get(&id).copied();
-                lock(&self.answered_inside).extend(last.filter(|_| inside));
-                let respond = AssertUnwindSafe(|| real.respond(&id, self.response(response, plan)));
-                let responded = catch_unwind(respond).ok().map(|responded| match responded {
+                let responded = match real.respond(&id, self.response(response, plan)) {
                     Responded::Delivered => Responded::Delivered,
                     Responded::Late(back) => Responded::Late(back.got()),
                     Responded::Unknown(back) => Responded::Unknown(back.got()),
-                });
+                };
                 Did::Respond(id, response, responded)
             }
             Action::Reschedule(id, span) => {
@@ -249,10 +272,11 @@ impl Shared {
                     self.follow(real, plan, true);
                     self.response(FAILED + usize::from(*id), &Vec::new())
                 };
-                Did::Fail(match below {
+                let fail = AssertUnwindSafe(|| match below {
                     IDS => real.fail_all_with(response),
                     _ => real.fail_where(|id| *id < below, response),
-                })
+                });
+                Did::Fail(catch_unwind(fail).ok())
             }
             Action::Poll(pick, anew) => {
                 let number = self.pick(pick)?;
@@ -265,7 +289,15 @@ impl Shared {
                 drop(asked?);
                 Did::Drop(number)
             }
-            Action::Advance => Did::Advance(real.advance()),
+            // (A pass that is no part of another one is made from outside.)
+            Action::Advance if self.at_once.load(Ordering::SeqCst) => return None,
+            Action::Advance => {
+                let passing = self.passing.swap(self.inline, Ordering::SeqCst);
+                let expired = real.advance();
+                self.passing.store(passing, Ordering::SeqCst);
+                Did::Advance(expired)
+            }
+            Action::Shutdown if self.passing.load(Ordering::SeqCst) => return None,
             Action::Shutdown => {
                 real.shutdown();
                 Did::Shutdown
