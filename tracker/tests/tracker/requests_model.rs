@@ -521,10 +521,11 @@ impl Pair {
                 let in_silence = self.in_silence.remove(&number).is_some();
                 let coming = known.coming.take().filter(|_| silent || in_silence);
                 assert_eq!(Some(answer), known.answer.take().or(coming));
+                self.known.remove(&number);
                 if silent {
                     self.model.ended.remove(&number);
+                    self.note(number);
                 }
-                self.known.remove(&number);
             }
             Poll::Pending => {
                 assert_eq!(known.answer, None, "{number}");
