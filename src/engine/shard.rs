@@ -64,8 +64,8 @@ pub(crate) struct Shard<P, W> {
     pub(super) counters: Counters,
 }
 
-/// A payload keeps its deadline: it has ended, or the deadline has passed; the scheme cannot hold the new deadline, or that
-/// would be the first one and the system refuses a thread.
+/// A payload keeps its deadline: it has ended, or the deadline has passed; the scheme cannot hold the new deadline, or
+/// that would be the first one and the system refuses a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unchanged;
 
