@@ -211,6 +211,33 @@ fn g29_the_response_to_a_request_that_was_followed_by_another_is_late() {
     assert_eq!(block_on(second), Ok(2));
 }
 
+/// What was picked before its deadline, and is past it when it would end, ends by the deadline.
+#[test]
+fn g29_what_expires_while_others_are_picked_has_its_callback() {
+    let (tracker, clock, expired) = manual(TICK);
+    let token = tracker.try_track(1, 1, TICK).expect("room");
+    tracker.try_track(2, 2, TICK * 9).expect("room");
+    let withdrawn = tracker.withdraw_where(|key, _| {
+        clock.advance(TICK / 2 + TICK);
+        *key < 3
+    });
+    assert_eq!(withdrawn, [(2, 2)]);
+    assert_eq!(
+        (tracker.advance(), lock(&expired).pop()),
+        (1, Some((1, 1, token)))
+    );
+    let calls = Requests::<u32, u32>::builder("g29").clock(clock.clone());
+    let calls = calls.reaper(Reaper::Manual).build();
+    let calls = calls.expect("no threads to refuse");
+    let pending = calls.request(1, TICK).expect("room");
+    let response = |_: &u32| {
+        clock.advance(TICK);
+        7
+    };
+    assert_eq!((calls.fail_all_with(response), calls.advance()), (0, 1));
+    assert_eq!(block_on(pending), Err(WaitError::Expired));
+}
+
 /// Reads what it is set to. A call of a thread that was told to is held up after its reading.
 #[derive(Clone, Default)]
 struct HeldUp(ManualClock, Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>>);
