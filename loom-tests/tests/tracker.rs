@@ -7,7 +7,7 @@ use loom_tests::bounded;
 use request_purgatory::{WaitError, threads::Dispatch, threads::Reaper, time::ManualClock};
 use request_purgatory_tracker::{RejectReason, Rejected, Requests, Responded, Tracker};
 use std::future::Future;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 const NEAR: Duration = Duration::from_millis(2);
+
+/// Without a seed: every execution of a model visits the keys in one order.
+type Fixed = BuildHasherDefault<DefaultHasher>;
 
 /// A key, of which it is known how many clones there are.
 #[derive(Clone)]
@@ -37,7 +40,7 @@ impl Hash for Key {
 /// A tracker that the model drives, and what has become of its values.
 #[derive(Clone)]
 struct World {
-    tracker: Tracker<Key, u32>,
+    tracker: Tracker<Key, u32, Fixed>,
     clock: ManualClock,
     keys: Arc<()>,
     /// (No thread of the model is ever stopped while it has this lock.)
@@ -54,6 +57,7 @@ impl World {
             .clock(clock.clone())
             .reaper(Reaper::Manual)
             .dispatch(Dispatch::Inline)
+            .hasher(Fixed::default())
             .build(move |_, value, _| log.lock().unwrap().push(value));
         Self {
             tracker: tracker.expect("the settings are sound"),
@@ -200,12 +204,13 @@ fn g15_shutdown_races_a_replacement() {
 }
 
 /// Requests that the model drives, and the keys that count.
-fn requests() -> (Requests<Key, u32>, ManualClock, Key) {
+fn requests() -> (Requests<Key, u32, Fixed>, ManualClock, Key) {
     let clock = ManualClock::new();
     let requests = Requests::builder("model")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .remembered_ids(2)
+        .hasher(Fixed::default())
         .build();
     let key = Key(1, Arc::new(()));
     (requests.expect("the settings are sound"), clock, key)
@@ -216,7 +221,7 @@ fn poll<F: Future + Unpin>(request: &mut F) -> Poll<F::Output> {
 }
 
 /// How many clones of the key are left when the requests are dropped, which remember some.
-fn keys_left(requests: Requests<Key, u32>, key: Key) -> usize {
+fn keys_left(requests: Requests<Key, u32, Fixed>, key: Key) -> usize {
     assert_eq!(requests.stats().parked, 0);
     drop(requests);
     Arc::strong_count(&key.1) - 1
