@@ -121,6 +121,8 @@ fn g05_replacing_races_completing_and_expiry() {
             world.spawn(|world| world.track(2, Duration::MAX)),
             world.spawn(|world| world.complete(1)),
         ];
+        // The clock is none of the model's: here the others may read it.
+        thread::yield_now();
         world.clock.advance(NEAR);
         world.tracker.advance();
         for other in others {
@@ -238,6 +240,8 @@ fn g05_a_response_races_the_timeout() {
             let (requests, key) = (requests.clone(), key.clone());
             thread::spawn(move || requests.respond(&key, 7))
         };
+        // The clock is none of the model's: here the others may read it.
+        thread::yield_now();
         clock.advance(NEAR);
         let timed_out = requests.advance();
         let taken = responder.join().unwrap();
