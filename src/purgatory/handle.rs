@@ -94,7 +94,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
-    /// Returns whether this call completed it.
+    /// Returns whether this call completed it. Checks complete an operation past its deadline as well, as long as it has
+    /// not expired: better an answer than none.
     ///
     /// If it completes the operation, it takes the locks of the map shards of its keys, and that of its timer shard
     /// only if that is free.
