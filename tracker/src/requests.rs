@@ -6,7 +6,7 @@ use crate::handle::{Handle, WeakRef, handle};
 use crate::promise::{Answer, Promise, Responder};
 use crate::remembered::Remembered;
 use crate::shared::Shared;
-use crate::values::{Entry, Expiring, Values};
+use crate::values::{Expiring, Values};
 use equivalent::Equivalent;
 use request_purgatory::WaitError;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
@@ -293,10 +293,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         };
         // First, so that the end of the request wakes no task.
         let unreceived = promise.close();
-        let place = self.place;
-        let is_it = |entry: &Entry<K, _>| entry.expiring.number == place.number;
         let requests = self.requests.upgrade();
-        let ended = requests.and_then(|requests| requests.withdraw(place.hash, is_it));
+        let ended = requests.and_then(|requests| requests.withdraw(self.place));
         // A response that was not received, and the waker, may own the next future: that is dropped after this one, not
         // inside it.
         run_unnested(move || drop((unreceived, ended)));

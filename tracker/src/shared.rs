@@ -3,7 +3,7 @@
 use crate::builder::Settings;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::token::FencingToken;
-use crate::values::{Count, Entry, Expiring, Values};
+use crate::values::{Count, Entry, Expiring, Locked, Values};
 use equivalent::Equivalent;
 use hashbrown::hash_table;
 use request_purgatory::Timer;
@@ -244,7 +244,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             Some(wake)
         });
         drop(shard);
-        rescheduled.map(drop).is_some()
+        let is_rescheduled = rescheduled.is_some();
+        drop(rescheduled);
+        is_rescheduled
     }
 
     /// What `read` makes of the entry of `key`, if that has not expired, and of the reading of the clock: under the lock of
@@ -276,18 +278,26 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
 
     /// Ends the value with this hash and this token, unless it has expired.
     pub(crate) fn withdraw_live(&self, hash: u64, token: FencingToken) -> Option<Entry<K, V>> {
-        let now = self.timer.now();
-        self.withdraw(hash, |entry| entry.token == token && entry.is_live(now))
+        let reading = self.timer.now();
+        let mut shard = self.values.find_shard(hash)?.lock();
+        let now = shard.present(reading);
+        let is_it = |entry: &Entry<K, V>| entry.token == token && entry.is_live(now);
+        self.withdraw_from(shard, hash, is_it)
     }
 
-    /// Ends the value with this hash that `is_it`, whatever the clock says. `None` if there is none, or its timer has
-    /// fired.
-    pub(crate) fn withdraw(
+    /// Ends the value in this place, whatever the clock says. `None` if it has ended, or its timer has fired.
+    pub(crate) fn withdraw(&self, place: Expiring) -> Option<Entry<K, V>> {
+        let shard = self.values.find_shard(place.hash)?.lock();
+        let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
+        self.withdraw_from(shard, place.hash, is_it)
+    }
+
+    fn withdraw_from(
         &self,
+        mut shard: Locked<'_, K, V>,
         hash: u64,
         is_it: impl Fn(&Entry<K, V>) -> bool,
     ) -> Option<Entry<K, V>> {
-        let mut shard = self.values.find_shard(hash)?.lock();
         let found = shard.table.find_entry(hash, is_it).ok()?;
         self.timer.stop(found.get().timer)?;
         let (mut entry, _) = found.remove();
