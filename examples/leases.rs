@@ -9,8 +9,8 @@
 //! lease under which it is made, and the store refuses a token lower than the highest that it has seen.
 
 use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
-use request_purgatory::tracker::FencingToken;
-use request_purgatory::{Bound, Tracker, Waits};
+use request_purgatory::{Bound, Waits};
+use request_purgatory_tracker::{FencingToken, Tracker};
 use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,35 +5,47 @@
 //! ```
 //!
 //! [`Requests`] match the responses to the calls by id and time out those that get none. A late response is ignored; one
-//! to a call that was never made ends the connection. The calls that were sent on it are told at once, and each is sent
-//! again on the next one with what is left of its time (so they must be idempotent). A frame is two numbers: id and
-//! argument. Threads, and no runtime.
+//! to a call that was never made ends the connection. The calls that were sent on it are told at once, before the next
+//! connection is made, and each is sent again on that with what is left of its time (so they must be idempotent). While
+//! the server refuses connections, the client tries again. A frame is two numbers: id and argument. Threads, and no
+//! runtime.
 
-use request_purgatory::{Requests, WaitError, future::block_on, tracker::Responded};
+use request_purgatory::{WaitError, future::block_on};
+use request_purgatory_tracker::{Requests, Responded};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 struct Client {
     pending: Requests<u64, Option<u64>>, // `None`: the connection is lost
-    connection: Mutex<TcpStream>,
+    connection: Mutex<Option<TcpStream>>,
+    connected: Condvar,
     last_id: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl Client {
     fn square(&self, number: u64, timeout: Duration) -> Result<u64, WaitError> {
         let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
         loop {
             let id = self.last_id.fetch_add(1, Ordering::Relaxed);
-            let mut connection = self.connection.lock().unwrap();
-            // Before the frame is sent: no response can overtake it. And under the lock, so that `fail_all_with` ends
-            // what was sent on the old connection, and nothing else.
-            let left = deadline.saturating_duration_since(Instant::now());
-            let response = self.pending.request(id, left).expect("a new id");
-            let _ = connection.write_all(&[id, number].map(u64::to_be_bytes).concat()); // the receiver sees why not
+            let connection = self.connection.lock().unwrap();
+            // Waits for a connection, no longer than the call has time.
+            let waited = self
+                .connected
+                .wait_timeout_while(connection, left(), |it| it.is_none());
+            let (mut connection, _) = waited.unwrap();
+            let Some(stream) = &mut *connection else {
+                return Err(WaitError::Expired);
+            };
+            // Before the frame is sent: no response can overtake it. And under the lock: what is pending when the connection
+            // is taken away was sent on that.
+            let response = self.pending.request(id, left()).expect("a new id");
+            let _ = stream.write_all(&[id, number].map(u64::to_be_bytes).concat()); // the receiver sees why not
             drop(connection);
             if let Some(square) = block_on(response)? {
                 return Ok(square);
@@ -43,22 +55,31 @@ impl Client {
 
     fn receive(&self, server: SocketAddr) -> io::Result<()> {
         loop {
-            let (mut from, mut frame) = (self.connection.lock().unwrap().try_clone()?, [[0; 8]; 2]);
+            let Ok(mut from) = TcpStream::connect(server) else {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(50));
+                continue;
+            };
+            *self.connection.lock().unwrap() = Some(from.try_clone()?);
+            self.connected.notify_all();
+            let mut frame = [[0; 8]; 2];
             while from.read_exact(frame.as_flattened_mut()).is_ok() {
                 let [id, square] = frame.map(u64::from_be_bytes);
                 if let Responded::Unknown(_) = self.pending.respond(&id, Some(square)) {
                     break; // the server is not to be trusted; a `Late` one is just late
                 }
             }
-            let mut connection = self.connection.lock().unwrap();
-            *connection = TcpStream::connect(server)?; // callers wait for it
+            // In this order: no call is sent any more, those in flight are told, the next connection is made.
+            *self.connection.lock().unwrap() = None;
             self.pending.fail_all_with(|_| None);
         }
     }
 }
 
-/// A server that forgets every tenth number, and after 300 calls of a connection no longer knows their ids.
-fn serve(listener: TcpListener) -> io::Result<()> {
+/// A server that starts late, forgets every tenth number, and after 300 calls of a connection no longer knows their ids.
+fn serve(address: SocketAddr) -> io::Result<()> {
+    thread::sleep(Duration::from_millis(200));
+    let listener = TcpListener::bind(address)?;
     loop {
         let (mut stream, mut frame, mut calls) = (listener.accept()?.0, [[0; 8]; 2], 0);
         while stream.read_exact(frame.as_flattened_mut()).is_ok() {
@@ -73,25 +94,36 @@ fn serve(listener: TcpListener) -> io::Result<()> {
 }
 
 fn main() -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let server = listener.local_addr()?;
+    let server = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let client = Client {
         pending: Requests::new("rpc"),
-        connection: Mutex::new(TcpStream::connect(server)?),
+        connection: Mutex::new(None),
+        connected: Condvar::new(),
         last_id: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
     };
     let client: &'static Client = Box::leak(Box::new(client));
-    thread::spawn(move || serve(listener));
+    thread::spawn(move || serve(server));
     thread::spawn(move || client.receive(server));
+    let [answered, timed_out] = [(); 2].map(|()| AtomicU64::new(0));
     let call = |number| match client.square(number, Duration::from_secs(2)) {
-        Ok(square) => assert_eq!(square, number * number),
-        Err(error) => assert_eq!((error, number % 10), (WaitError::Expired, 0)),
+        Ok(square) => {
+            assert_eq!(square, number * number);
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(error) => {
+            assert_eq!((error, number % 10), (WaitError::Expired, 0));
+            timed_out.fetch_add(1, Ordering::Relaxed);
+        }
     };
     let calls = |caller: u64| (10 * caller..10 * (caller + 1)).for_each(call);
     thread::scope(|all| (0..200).for_each(|caller| _ = all.spawn(move || calls(caller))));
-    let (connections, calls) = (client.pending.unknown() + 1, client.pending.stats());
-    let (answered, timed_out) = (calls.completed, calls.expired);
+    let (answered, timed_out) = (answered.into_inner(), timed_out.into_inner());
+    let connections = client.pending.unknown() + 1;
+    let refused = client.refused.load(Ordering::Relaxed);
     println!("{answered} calls answered, {timed_out} timed out, over {connections} connections");
+    println!("{refused} attempts to connect were refused");
     assert_eq!((answered, timed_out, connections > 1), (1_800, 200, true));
+    assert!(refused > 0);
     Ok(())
 }

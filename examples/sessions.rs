@@ -11,7 +11,7 @@
 //! Lateness is from the time just after the last heartbeat's call, plus the timeout, to the first line of the callback:
 //! it includes the rounding up to the tick (1 ms), the timer's wake-up, and the queue before the completion thread.
 
-use request_purgatory::Tracker;
+use request_purgatory_tracker::Tracker;
 use std::collections::HashMap;
 use std::error::Error;
 use std::sync::mpsc::channel;
@@ -67,7 +67,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let patience = Instant::now() + TIMEOUT + Duration::from_secs(30);
     while sessions.stats().expired < last.len() as u64 && Instant::now() < patience {
         for session in (0..count).filter(|session| !is_silent(*session)) {
-            sessions.reschedule(&session, TIMEOUT);
+            if !sessions.reschedule(&session, TIMEOUT) {
+                return Err(format!("session {session} had expired at its heartbeat").into());
+            }
         }
         thread::sleep(TIMEOUT / 8);
     }

@@ -28,7 +28,7 @@ pub enum Dispatch {
     /// [`Reaper::Reactor`](crate::threads::Reaper::Reactor).
     ///
     /// An operation whose deadline passes while a call of yours parks or examines it ends in that call, on that thread.
-    /// (Payloads of a [`Timer`](crate::Timer) or a [`Tracker`](crate::Tracker) are never examined, and no call that
+    /// (Payloads of a [`Timer`](crate::Timer) are never examined, and no call that
     /// starts, stops or reschedules one expires any.)
     Inline,
     /// Where this function runs the job that it is given, one for each operation: for instance on a thread pool. It may

@@ -33,7 +33,7 @@ use crate::stats::{Count, Counts, Ending, Statistic, Stats};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_shards};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
-use crate::trampoline::{Trampoline, drop_user_value};
+use crate::trampoline::Trampoline;
 use phase::{Background, DRAINING, Phase, Underway};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
@@ -379,7 +379,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Ends the threads that only this engine uses, and waits for each as `Worker::join` does.
-    fn stop_threads(&self, limit: Option<Duration>) {
+    pub(crate) fn stop_threads(&self, limit: Option<Duration>) {
         // A shared reaper, and a reactor, learn here that the engine is shut down.
         self.wake();
         self.threads.stop(limit);
@@ -462,17 +462,6 @@ impl<P, W: Scheme> Engine<P, W> {
             self.count(Statistic::Panic, 1);
             UserPanic
         })
-    }
-
-    /// Drops a value of the user's that a call does not need, if there is one. The caller need not be inside a
-    /// [`Trampoline`]; it catches a panic of the destructor.
-    #[inline]
-    pub(crate) fn drop_spare<T: 'static>(&self, spare: Option<T>) {
-        if spare.is_some() {
-            let trampoline = Trampoline::enter();
-            drop_user_value(spare);
-            self.leave(trampoline);
-        }
     }
 
     /// Ends a call that returns an operation or has more to do. Panics of the calls that waited for its end are counted

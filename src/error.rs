@@ -27,7 +27,7 @@ macro_rules! reasons {
 }
 pub(crate) use reasons;
 
-/// An operation (payload, value, request) that was rejected, with the reason. [`into_inner`](Self::into_inner) returns
+/// An operation (payload) that was rejected, with the reason. [`into_inner`](Self::into_inner) returns
 /// the operation.
 ///
 /// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every operation that is `Send`.
@@ -49,8 +49,8 @@ reasons! {
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
         /// The purgatory is being [drained](crate::Purgatory::drain).
         Draining = "the purgatory is being drained, and rejects every new operation",
-        /// The purgatory (timer, tracker) is shut down.
-        ShutDown = "the purgatory, timer or tracker is shut down",
+        /// The purgatory (timer) is shut down.
+        ShutDown = "the purgatory or timer is shut down",
         /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel)
         /// has such a bound.
         TooLong = "the timeout is longer than the timer scheme (`Builder::scheme`) can hold",
@@ -58,10 +58,6 @@ reasons! {
         /// the operation was being parked. The operation watches no key any more. Its fields have the values at the
         /// moment of the panic.
         Panicked = "a hook of the operation, a key or the clock panicked while the operation was being parked",
-        /// The tracker keeps a value for this key already.
-        Duplicate = "the tracker keeps a value for this key already",
-        /// The tracker does not keep the value with this token: it was replaced, completed or taken, or it has expired.
-        StaleToken = "the tracker does not keep the value with this token any more",
         /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a
         /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
@@ -159,7 +155,7 @@ impl Error for ShutdownError {
     }
 }
 
-/// Why a purgatory, timer or tracker cannot be built.
+/// Why a purgatory or timer cannot be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -167,8 +163,6 @@ pub enum BuildError {
     Tick,
     /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
-    /// [`first_token`](crate::purgatory::Builder::first_token) is 0, or more than 2^63.
-    FirstToken,
     /// The system refused to start a thread.
     Thread(std::io::Error),
 }
@@ -178,7 +172,6 @@ impl fmt::Display for BuildError {
         match self {
             Self::Tick => f.write_str("`tick` must be longer than zero and at most 584 years"),
             Self::WheelSize => f.write_str("`wheel_size` must be from 2 to 65,536 slots"),
-            Self::FirstToken => f.write_str("`first_token` must be from 1 to 2^63"),
             Self::Thread(error) => write!(f, "the system refused to start a thread: {error}"),
         }
     }
@@ -188,7 +181,7 @@ impl Error for BuildError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Thread(error) => Some(error),
-            Self::Tick | Self::WheelSize | Self::FirstToken => None,
+            Self::Tick | Self::WheelSize => None,
         }
     }
 }

@@ -37,7 +37,6 @@ page!(tokio, "guide/tokio.md");
 pub mod recipes {}
 
 page!(cluster, "guide/cluster.md", "guide/scale.md");
-page!(leases, "guide/leases.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
 page!(observability, "observability.md");

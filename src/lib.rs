@@ -46,7 +46,6 @@ mod stats;
 mod sync;
 pub mod time;
 pub mod timer;
-pub mod tracker;
 mod trampoline;
 mod watch;
 mod worker;
@@ -55,11 +54,12 @@ pub mod threads {
     //! The threads that work for a purgatory: which one drives its timer, and which one runs completions.
     pub use crate::dispatch::Dispatch;
     pub use crate::reaper::{Reaper, ReaperThread};
+    pub use crate::trampoline::run_unnested;
 }
 
 pub use future::{Awaited, WaitError, Waits};
 pub use operation::{Completion, DelayedOperation};
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
+pub use purgatory::{RejectReason, Rejected, WeakRef};
 pub use request_purgatory_schemes as scheme;
 pub use timer::Timer;
-pub use tracker::{Requests, Tracker};

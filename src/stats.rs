@@ -131,7 +131,7 @@ impl Counters {
     }
 }
 
-/// Counts of a purgatory, timer or tracker, since it was built. Exact when no call is in progress; an event during the
+/// Counts of a purgatory or timer, since it was built. Exact when no call is in progress; an event during the
 /// reading may be counted in one field and not yet in another.
 ///
 /// Every operation that was parked is counted in just one of `completed`, `expired`, `cancelled`, `shut_down` and
@@ -155,8 +155,8 @@ pub struct Stats {
     pub completed: u64,
     /// Parked operations that expired.
     pub expired: u64,
-    /// Parked operations that were cancelled, and those that were rejected because a key is full. Of a timer: stopped. Of a
-    /// tracker: withdrawn or replaced.
+    /// Parked operations that were cancelled, and those that were rejected because a key is full. Of a timer:
+    /// stopped.
     pub cancelled: u64,
     /// Parked operations that the shutdown ended.
     pub shut_down: u64,

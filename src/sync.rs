@@ -9,7 +9,7 @@
 mod key_code;
 #[cfg(any(loom, shuttle))]
 #[path = "../loom-tests/inside/sync.rs"]
-mod model;
+pub(crate) mod model;
 #[cfg(not(any(loom, shuttle)))]
 mod native;
 pub(crate) mod numbers;

@@ -5,10 +5,11 @@ pub(crate) mod inner;
 use crate::address::Address;
 use crate::engine::Engine;
 use crate::engine::settings::{Builder, sound};
+use crate::engine::shard::{Timing, Unchanged};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
-use crate::error::{BuildError, Rejected};
-use crate::scheme::{HierarchicalWheel, Scheme};
-use crate::stats::Ending;
+use crate::error::{BuildError, RejectReason, Rejected, reasons};
+use crate::scheme::{HierarchicalWheel, Scheme, Tick};
+use crate::stats::{Ending, Statistic};
 use crate::time::Timestamp;
 use crate::trampoline::drop_user_value;
 use inner::Inner;
@@ -50,8 +51,19 @@ use std::time::Duration;
 ///
 /// The callback may call every method. No method holds a lock of the library while your code runs, and only
 /// [`shutdown`](Self::shutdown) waits for your code. Of the methods, only [`advance`](Self::advance) runs the callback,
-/// so you may start, stop or reschedule a timer under a lock that the callback takes. Starting takes the lock of one
-/// timer shard, for which it may wait shortly; stopping never waits.
+/// so you may start, stop or reschedule a timer under a lock that the callback takes. (The clock and the wake function
+/// of a [reactor](crate::threads::Reaper::Reactor) are your code as well: where these take your lock, use
+/// [`start_under_lock`](Self::start_under_lock).) Starting takes the lock of one timer shard, for which it may wait
+/// shortly; stopping never waits.
+///
+/// # When a timer has expired
+///
+/// The deadline is a moment of the clock: `timeout` after the reading of the start, rounded up to the tick. From that
+/// moment on the timer cannot be rescheduled, whether the thread that drives it has come to it or not (after a stall of
+/// the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper, it comes late), and its callback will run
+/// once. [`stop`](Self::stop) does not look at the clock: it withdraws every payload whose timer has not fired, so that
+/// of the callback and `stop` just one gets the payload. Where a stop past the deadline is to fail as well, compare the
+/// [deadline](Self::deadline) with [`now`](Self::now) first.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: SharedHandle<Inner<T, W>>,
 }
@@ -64,66 +76,235 @@ pub struct TimerId {
     timer: u64,
 }
 
+reasons! {
+    /// Why a timer keeps its deadline.
+    pub enum RescheduleError {
+        /// The timer has fired or was stopped, or its deadline has passed; or the timeout is longer than a
+        /// [`SimpleWheel`](crate::scheme::SimpleWheel) holds.
+        Unchanged = "the timer has fired, was stopped or is past its deadline, or the timeout is too long for its scheme",
+        /// It would be the first deadline of all timers, so the reaper was to be started, and the system refused the
+        /// thread.
+        Thread = "the system refused a thread, without which the timeout cannot fire",
+    }
+}
+
+/// A deadline was set, and the thread that drives the timer has not been told: that may run your code, the wake
+/// function of a [reactor](crate::threads::Reaper::Reactor). It is told when this is dropped, if the deadline is earlier
+/// than the one it sleeps for. Until then the timer may fire late.
+///
+/// Made by [`start_under_lock`](Timer::start_under_lock) and [`reschedule_under_lock`](Timer::reschedule_under_lock).
+#[must_use = "to be dropped when the lock is released: until then the timer may fire late"]
+pub struct PendingWake<'t, T: Send + 'static, W: Scheme = HierarchicalWheel> {
+    engine: &'t Engine<T, W>,
+    earlier: Option<Tick>,
+}
+
+impl<T: Send + 'static, W: Scheme> Drop for PendingWake<'_, T, W> {
+    #[inline]
+    fn drop(&mut self) {
+        self.engine.announce(self.earlier);
+    }
+}
+
+debug_fields!(
+    [T: Send + 'static, W: Scheme] PendingWake<'_, T, W>, "PendingWake",
+    |it| wakes: it.earlier.is_some()
+);
+
 impl<T: Send + 'static, W: Scheme> Timer<T, W> {
-    // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
+    // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in
+    // `src/engine/shared_handle.rs`.
     shared_methods!("timers that run");
 
     /// `None` for an id of another timer.
+    #[inline]
     fn address_of(&self, id: TimerId) -> Option<Address> {
         (id.timer == self.shared.inner.number).then_some(id.address)
+    }
+
+    /// The timer's clock, read once.
+    ///
+    /// # Panics
+    /// If the clock does.
+    #[inline]
+    pub fn now(&self) -> Timestamp {
+        self.shared.inner.engine.clock.now()
     }
 
     /// Passes `payload` to the callback once `timeout` has passed; never with [`Duration::MAX`]. Reads the clock once.
     ///
     /// # Errors
     /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
-    /// wheel holds, the clock panicked, or the system refused a thread.
+    /// wheel holds, or the system refused a thread.
+    ///
+    /// # Panics
+    /// If the clock does. Then nothing was started, and the payload is dropped.
     pub fn start(&self, timeout: Duration, payload: T) -> Result<TimerId, Rejected<T>> {
-        let inner = &self.shared.inner;
-        let address = inner.start(timeout, payload)?;
-        Ok(TimerId {
-            address,
-            timer: inner.number,
-        })
+        let engine = &self.shared.inner.engine;
+        // The clock is the user's code, and comes before anything that would have to be taken back.
+        let timing = engine.timing(None, timeout);
+        let (id, wake) = self.start_with(timing, payload)?;
+        drop(wake);
+        Ok(id)
     }
 
-    /// Withdraws a payload that has not expired. `None` if the timer has fired or was stopped, or is firing.
+    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours. `timeout` counts from
+    /// `since`, a reading of the timer's clock that the caller has taken before (by [`now`](Self::now)), and what may
+    /// have to wake a thread is left to the [`PendingWake`], which is to be dropped when the lock is released.
+    ///
+    /// So a record and its timer can be made under one hold of your lock, and a callback that takes that lock finds the
+    /// record of its payload:
+    ///
+    /// ```
+    /// use request_purgatory::Timer;
+    /// use std::collections::HashMap;
+    /// use std::sync::{Arc, Mutex};
+    /// use std::time::Duration;
+    ///
+    /// let sessions = Arc::new(Mutex::new(HashMap::new()));
+    /// let expired = sessions.clone();
+    /// let timer = Timer::new("sessions", move |number: u64| {
+    ///     expired.lock().unwrap().remove(&number).expect("it is there");
+    /// });
+    ///
+    /// let now = timer.now();
+    /// let mut locked = sessions.lock().unwrap();
+    /// let (id, wake) = timer.start_under_lock(now, Duration::from_secs(10), 1)?;
+    /// locked.insert(1, id);
+    /// drop(locked);
+    /// drop(wake);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    #[inline]
+    pub fn start_under_lock(
+        &self,
+        since: Timestamp,
+        timeout: Duration,
+        payload: T,
+    ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
+        let timing = self.shared.inner.engine.timing(Some(since), timeout);
+        self.start_with(timing, payload)
+    }
+
+    #[inline(always)]
+    fn start_with(
+        &self,
+        timing: Timing,
+        payload: T,
+    ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
+        let inner = &self.shared.inner;
+        let engine = &inner.engine;
+        let started = match engine.phase.is_closed() {
+            false => engine.admit_released(payload, timing),
+            true => Err(Rejected::new(RejectReason::ShutDown, payload)),
+        };
+        match started {
+            Ok((address, earlier)) => {
+                let id = TimerId {
+                    address,
+                    timer: inner.number,
+                };
+                Ok((id, PendingWake { engine, earlier }))
+            }
+            Err(rejected) => {
+                engine.count(Statistic::Rejected, 1);
+                Err(rejected)
+            }
+        }
+    }
+
+    /// Withdraws a payload whose timer has not fired, also past its deadline. `None` if the timer has fired or was
+    /// stopped, or is firing: then the callback has the payload, or another call of this.
+    ///
+    /// Runs no code of yours and waits for no lock.
+    #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
         self.shared.inner.withdraw(address, Ending::Cancelled)
     }
 
     /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer
-    /// shard and reads the clock; if that panics, so does this call.
+    /// shard.
     ///
-    /// Returns `false`, and the old deadline stands, if it has fired or was stopped; if the timeout is longer than a
-    /// simple wheel holds; or if this would be the first deadline of the timer, and the system refuses a thread.
+    /// Returns `false`, and the old deadline stands, if it has fired or was stopped, or its deadline has passed; if the
+    /// timeout is longer than a simple wheel holds; or if this would be the first deadline of the timer, and the system
+    /// refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does. Then the old deadline stands.
+    #[must_use = "a timer whose deadline has passed cannot be rescheduled, and fires"]
     pub fn reschedule(&self, id: TimerId, timeout: Duration) -> bool {
         let engine = &self.shared.inner.engine;
         let address = self.address_of(id);
         address.is_some_and(|address| engine.reschedule(address, timeout))
     }
 
+    /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock, as
+    /// [`start_under_lock`](Self::start_under_lock) starts one: `timeout` counts from `since`, and whether the old
+    /// deadline has passed is decided by that reading.
+    ///
+    /// # Errors
+    /// The old deadline stands.
+    #[inline]
+    pub fn reschedule_under_lock(
+        &self,
+        id: TimerId,
+        since: Timestamp,
+        timeout: Duration,
+    ) -> Result<PendingWake<'_, T, W>, RescheduleError> {
+        let engine = &self.shared.inner.engine;
+        let address = self.address_of(id).ok_or(RescheduleError::Unchanged)?;
+        let timing = engine.timing(Some(since), timeout);
+        engine
+            .start_reaper_to_reschedule(timing, || engine.is_parked(address))
+            .map_err(|_| RescheduleError::Thread)?;
+        match engine.reschedule_to(address, timing) {
+            Ok(earlier) => Ok(PendingWake { engine, earlier }),
+            Err(Unchanged) => Err(RescheduleError::Unchanged),
+        }
+    }
+
+    /// Whether the timer has neither fired nor been stopped. Does not look at the clock, and takes no lock.
+    pub fn is_running(&self, id: TimerId) -> bool {
+        let address = self.address_of(id);
+        address.is_some_and(|address| self.shared.inner.engine.is_parked(address))
+    }
+
     /// The time until the deadline, zero if it has passed. `None` if the timer has fired or was stopped, or never
-    /// fires. Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
+    /// fires; [`is_running`](Self::is_running) tells which. Takes the lock of a timer shard and reads the clock; if that
+    /// panics, so does this call.
     pub fn remaining(&self, id: TimerId) -> Option<Duration> {
         let address = self.address_of(id)?;
         self.shared.inner.engine.remaining(address)
     }
 
     /// The deadline on the timer's clock, rounded up to the tick. `None` if the timer has fired or was stopped, or
-    /// never fires. Takes the lock of a timer shard.
+    /// never fires; [`is_running`](Self::is_running) tells which. Takes the lock of a timer shard.
     pub fn deadline(&self, id: TimerId) -> Option<Timestamp> {
         self.shared.inner.engine.deadline(self.address_of(id)?)
     }
 
-    /// Ends the timer: it rejects every start from now on. The first call returns the payloads that had not expired.
-    /// Joins the timer's own threads, after the callbacks in their queues have run.
+    /// Rejects every start from now on, and returns the payloads whose timers had not fired; a later call returns none.
+    /// Does not wait: a callback may still run, of a timer that had fired. [`shutdown`](Self::shutdown) after this waits
+    /// for these.
+    ///
+    /// For a caller that has to do something with the payloads before callbacks can end, or without waiting for them.
+    pub fn close(&self) -> Vec<T> {
+        self.shared.inner.close()
+    }
+
+    /// Ends the timer: it rejects every start from now on. Returns the payloads whose timers had not fired; a later call
+    /// returns none. Joins the timer's own threads, after the callbacks in their queues have run.
     ///
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        self.shared.inner.shut_down()
+        let remains = self.close();
+        self.shared.inner.engine.stop_threads(None);
+        remains
     }
 }
 
@@ -180,7 +361,7 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
             Ending::Expired => on_expiry(payload),
             _ => drop_user_value(payload),
         };
-        let inner = Inner::new(Engine::new(self.settings)?, (), on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, on_end);
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })

@@ -132,6 +132,38 @@ pub(crate) fn run_later(call: WaitingCall) {
     }
 }
 
+/// Runs `call` on this thread, outside every callback of the library: now, or when the outermost call of the library in
+/// progress on this thread is about to return.
+///
+/// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) that wakes, completes or destroys
+/// what may cause the next of its kind: a chain of these then needs no stack, however long it is. What waits runs in the
+/// order of the calls. If one panics, the others still run, and the panic goes on from the outermost call (or is counted
+/// there, where that has a result to return).
+///
+/// ```
+/// use request_purgatory::threads::run_unnested;
+///
+/// /// Its destructor ends the next one.
+/// struct Link(#[expect(dead_code)] Option<Box<Link>>);
+///
+/// impl Drop for Link {
+///     fn drop(&mut self) {
+///         let next = self.0.take();
+///         run_unnested(move || drop(next));
+///     }
+/// }
+///
+/// let chain = (0..1_000_000).fold(Link(None), |chain, _| Link(Some(Box::new(chain))));
+/// drop(chain); // on any stack
+/// ```
+pub fn run_unnested(call: impl FnOnce() + 'static) {
+    let trampoline = Trampoline::enter();
+    match trampoline.is_outermost() {
+        true => call(),
+        false => run_later(Box::new(call)),
+    }
+}
+
 /// Runs all that waits. If a call panics, the others still run; returns the panics.
 #[cold]
 fn run_waiting() -> Panics {

@@ -1,10 +1,10 @@
 //! G28: what is kept after much. A target of its own, because it counts the memory of the whole process.
 
+use request_purgatory::Purgatory;
 use request_purgatory::purgatory::Equivalent;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
-use request_purgatory::tracker::Responded;
-use request_purgatory::{Purgatory, Requests, Tracker};
+use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::hash::{Hash, Hasher, RandomState};
 use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};

@@ -1,8 +1,8 @@
 //! G28, counted: a target of its own with one test, because it counts the memory and the threads of the whole process.
 
 use request_purgatory::future::Waits;
-use request_purgatory::tracker::{Requests, Responded};
-use request_purgatory::{Purgatory, Timer, Tracker};
+use request_purgatory::{Purgatory, Timer};
+use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::time::{Duration, Instant};
 use testing::allocated::{Counting, allocated};
 use testing::patient::Op;

@@ -28,7 +28,6 @@ reaper
 engine
 purgatory timer
 future
-tracker
 lib
 guide
 """
@@ -152,7 +151,7 @@ class Crate:
     def parts(self, file):
         """The files whose methods the code of `file` calls by `self`, in the blocks of a type that lies in several files.
 
-        A method that `file` has itself is that of its own block: `impl Builder<Timer>` is not `impl Builder<Tracker>`.
+        A method that `file` has itself is that of its own block: `impl Builder<Timer>` is not `impl Builder<Purgatory>`.
         """
         for owner, _, body in self.blocks(file):
             for called in re.findall(r"\b[sS]elf(?:\.|::)(\w+)", body):

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PASTED = ROOT / "target" / "snippets"
 MISTAKES = ROOT / "tests" / "mistakes"
 PITFALLS = ROOT / "docs" / "guide" / "pitfalls.md"
-FOLDERS = ("cluster", "docs", "examples", "schemes", "tokio-clock")
+FOLDERS = ("cluster", "docs", "examples", "schemes", "tokio-clock", "tracker")
 FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1$", re.M | re.S)
 
 CLUSTER = ("cluster", "docs/guide/cluster.md", "examples/gateway")
@@ -54,11 +54,14 @@ def pages():
 def dependencies(page):
     """What a reader of this page has, as lines of a manifest."""
     added = [f'{name} = {{ version = "*", features = {json.dumps(features.split(",") if features else [])} }}'
-             for name, features in ADDED.findall((ROOT / page).read_text()) or GUIDE]
+             for name, features in ADDED.findall((ROOT / page).read_text()) or GUIDE
+             if not name.startswith("request-purgatory")]
     if page.startswith(CLUSTER):
         added.append(f'request-purgatory-cluster = {{ path = "{ROOT}/cluster", features = ["nats", "redis"] }}')
     if "request_purgatory_tokio" in (ROOT / page).read_text():
         added.append(f'request-purgatory-tokio = {{ path = "{ROOT}/tokio-clock" }}')
+    if page.startswith("tracker"):
+        added.append(f'request-purgatory-tracker = {{ path = "{ROOT}/tracker" }}')
     return "\n".join(sorted(added))
 
 

@@ -23,6 +23,7 @@ pub use crate::address::Address;
 pub use crate::cell::slab::Held;
 pub use crate::cell::state::{Claim, Mark, State, Unreleased};
 pub use crate::promise::Promise;
+pub use crate::sync::model::{Mutex, MutexGuard};
 pub use crate::sync::numbers::Numbers;
 
 /// A timer shard, without deadlines.

@@ -46,7 +46,7 @@ pub(crate) const MAX_MAP_SHARDS: usize = 1;
 ///
 /// loom's own mutex does not do: its release is no step of the model, so no execution has a `try_lock` that fails.
 #[derive(Debug)]
-pub(crate) struct Mutex<T> {
+pub struct Mutex<T> {
     locked: AtomicBool,
     /// Threads to be woken when it is free. (A thread that spins instead makes loom try every number of rounds.)
     waiting: parking_lot::Mutex<Vec<checker::thread::Thread>>,
@@ -56,13 +56,13 @@ pub(crate) struct Mutex<T> {
 }
 
 #[derive(Debug)]
-pub(crate) struct MutexGuard<'a, T> {
+pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
     value: Option<parking_lot::MutexGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         Self {
             locked: AtomicBool::new(false),
             waiting: parking_lot::Mutex::default(),
@@ -70,7 +70,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         loop {
             if let Some(guard) = self.try_lock() {
                 return guard;

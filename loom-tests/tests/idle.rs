@@ -6,9 +6,10 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_tests::{assert_empty, bounded};
 use request_purgatory::{
-    Completion, DelayedOperation, Handle, Purgatory, Timer, Tracker, purgatory::RejectReason,
+    Completion, DelayedOperation, Handle, Purgatory, Timer, purgatory::RejectReason,
     threads::Dispatch, time::ManualClock,
 };
+use request_purgatory_tracker::Tracker;
 use std::sync::Arc;
 use std::time::Duration;
 

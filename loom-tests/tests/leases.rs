@@ -3,15 +3,16 @@
 
 use loom::thread;
 use loom_tests::bounded;
-use request_purgatory::{
-    Tracker, purgatory::RejectReason, threads::Dispatch, threads::Reaper, time::ManualClock,
-};
+use request_purgatory::{threads::Dispatch, threads::Reaper, time::ManualClock};
+use request_purgatory_tracker::{RejectReason, Tracker};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const NEAR: Duration = Duration::from_millis(2);
 
-type Leases = Tracker<u8, u32>;
+/// (Without a seed: every execution of a model visits the keys in one order.)
+type Leases = Tracker<u8, u32, BuildHasherDefault<DefaultHasher>>;
 
 /// Leases that the model drives, and what has expired.
 fn leases() -> (Leases, ManualClock, Arc<Mutex<Vec<u32>>>) {
@@ -21,6 +22,7 @@ fn leases() -> (Leases, ManualClock, Arc<Mutex<Vec<u32>>>) {
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .dispatch(Dispatch::Inline)
+        .hasher(BuildHasherDefault::default())
         .build(move |_, value, _| log.lock().unwrap().push(value));
     (leases.expect("the settings are sound"), clock, expired)
 }
@@ -55,7 +57,7 @@ fn g18_a_stale_touch_races_a_replacement_in_place() {
         let (leases, _, _) = leases();
         let old = leases.track(1, 1, NEAR).expect("room").0;
         let renewal = spawn(&leases, move |leases| leases.reschedule_if(&1, old, NEAR));
-        let new = leases.replace_if(1, old, 2, Duration::MAX).expect("mine");
+        let new = leases.replace_if(&1, old, 2, Duration::MAX).expect("mine");
         renewal.join().unwrap();
         assert_eq!(new.1, 1);
         assert_eq!((leases.get(&1), leases.remaining(&1)), (Some(2), None));
@@ -70,9 +72,9 @@ fn g18_two_replace_by_one_token_and_a_stale_one_completes() {
         let (leases, _, _) = leases();
         let token = leases.track(1, 1, Duration::MAX).expect("room").0;
         let other = spawn(&leases, move |leases| {
-            leases.replace_if(1, token, 2, Duration::MAX).is_ok()
+            leases.replace_if(&1, token, 2, Duration::MAX).is_ok()
         });
-        let mine = leases.replace_if(1, token, 3, Duration::MAX).is_ok();
+        let mine = leases.replace_if(&1, token, 3, Duration::MAX).is_ok();
         let others = other.join().unwrap();
         assert!(mine != others);
         assert_eq!(leases.complete_if(&1, token), None);
@@ -87,9 +89,11 @@ fn g05_a_replacement_in_place_races_the_expiry() {
     bounded(|| {
         let (leases, clock, expired) = leases();
         let token = leases.track(1, 1, NEAR).expect("room").0;
-        clock.advance(NEAR);
-        let reaper = spawn(&leases, Leases::advance);
-        let replaced = leases.replace_if(1, token, 2, Duration::MAX);
+        let reaper = spawn(&leases, move |leases| {
+            clock.advance(NEAR);
+            leases.advance()
+        });
+        let replaced = leases.replace_if(&1, token, 2, Duration::MAX);
         let driven = reaper.join().unwrap();
         let expired = expired.lock().unwrap().clone();
         match replaced {
@@ -112,8 +116,10 @@ fn g18_an_expiry_races_a_new_lease() {
     bounded(|| {
         let (leases, clock, expired) = leases();
         leases.track(1, 1, NEAR).expect("room");
-        clock.advance(NEAR);
-        let reaper = spawn(&leases, Leases::advance);
+        let reaper = spawn(&leases, move |leases| {
+            clock.advance(NEAR);
+            leases.advance()
+        });
         let new = leases.track(1, 2, Duration::MAX).expect("room");
         assert_eq!(leases.get(&1), Some(2));
         let driven = reaper.join().unwrap();
@@ -138,4 +144,47 @@ fn g18_two_threads_take_leases_at_once() {
             assert_eq!(tokens.iter().flatten().count(), usize::from(key));
         });
     }
+}
+
+/// Catches: a renewal that read the clock before the end, and brings a lease back that another call has found expired;
+/// two holders of one lease.
+#[test]
+fn g29_a_renewal_races_the_end_of_the_lease() {
+    bounded(|| {
+        let (leases, clock, expired) = leases();
+        let old = leases.track(1, 1, NEAR).expect("room").0;
+        let renewal = spawn(&leases, move |leases| {
+            leases.reschedule_if(&1, old, Duration::MAX)
+        });
+        let reaper = spawn(&leases, Leases::advance);
+        thread::yield_now();
+        clock.advance(NEAR);
+        let next = leases.try_track(1, 2, Duration::MAX).ok();
+        let renewed = renewal.join().unwrap();
+        reaper.join().unwrap();
+        leases.advance();
+        assert_eq!(next.is_some(), !renewed);
+        let kept = if renewed { 1 } else { 2 };
+        assert_eq!((leases.get(&1), leases.stats().parked), (Some(kept), 1));
+        assert_eq!(expired.lock().unwrap().len(), usize::from(!renewed));
+        assert_eq!(leases.stats().panicked, 0);
+    });
+}
+
+/// Catches: a shard that forgets the latest reading of the clock, so that a renewal with an earlier one brings back what
+/// another call has found expired.
+#[test]
+fn g29_what_one_call_finds_expired_no_other_renews() {
+    bounded(|| {
+        let (leases, clock, _) = leases();
+        let token = leases.track(1, 1, NEAR).expect("room").0;
+        let renewal = spawn(&leases, move |leases| {
+            leases.reschedule_if(&1, token, Duration::MAX)
+        });
+        // The clock is none of the model's: here the other thread may read it.
+        thread::yield_now();
+        clock.advance(NEAR);
+        let found = leases.contains(&1);
+        assert_eq!(renewal.join().unwrap(), found);
+    });
 }

@@ -4,13 +4,10 @@
 
 use loom::thread;
 use loom_tests::bounded;
-use request_purgatory::tracker::Responded;
-use request_purgatory::{
-    Requests, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
-    threads::Reaper, time::ManualClock,
-};
+use request_purgatory::{WaitError, threads::Dispatch, threads::Reaper, time::ManualClock};
+use request_purgatory_tracker::{RejectReason, Rejected, Requests, Responded, Tracker};
 use std::future::Future;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +15,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 const NEAR: Duration = Duration::from_millis(2);
+
+/// Without a seed: every execution of a model visits the keys in one order.
+type Fixed = BuildHasherDefault<DefaultHasher>;
 
 /// A key, of which it is known how many clones there are.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl Hash for Key {
 /// A tracker that the model drives, and what has become of its values.
 #[derive(Clone)]
 struct World {
-    tracker: Tracker<Key, u32>,
+    tracker: Tracker<Key, u32, Fixed>,
     clock: ManualClock,
     keys: Arc<()>,
     /// (No thread of the model is ever stopped while it has this lock.)
@@ -57,6 +57,7 @@ impl World {
             .clock(clock.clone())
             .reaper(Reaper::Manual)
             .dispatch(Dispatch::Inline)
+            .hasher(Fixed::default())
             .build(move |_, value, _| log.lock().unwrap().push(value));
         Self {
             tracker: tracker.expect("the settings are sound"),
@@ -116,11 +117,13 @@ fn g05_replacing_races_completing_and_expiry() {
     bounded(|| {
         let world = World::new();
         world.track(1, NEAR);
-        world.clock.advance(NEAR);
         let others = [
             world.spawn(|world| world.track(2, Duration::MAX)),
             world.spawn(|world| world.complete(1)),
         ];
+        // The clock is none of the model's: here the others may read it.
+        thread::yield_now();
+        world.clock.advance(NEAR);
         world.tracker.advance();
         for other in others {
             other.join().unwrap();
@@ -203,12 +206,13 @@ fn g15_shutdown_races_a_replacement() {
 }
 
 /// Requests that the model drives, and the keys that count.
-fn requests() -> (Requests<Key, u32>, ManualClock, Key) {
+fn requests() -> (Requests<Key, u32, Fixed>, ManualClock, Key) {
     let clock = ManualClock::new();
     let requests = Requests::builder("model")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .remembered_ids(2)
+        .hasher(Fixed::default())
         .build();
     let key = Key(1, Arc::new(()));
     (requests.expect("the settings are sound"), clock, key)
@@ -219,7 +223,7 @@ fn poll<F: Future + Unpin>(request: &mut F) -> Poll<F::Output> {
 }
 
 /// How many clones of the key are left when the requests are dropped, which remember some.
-fn keys_left(requests: Requests<Key, u32>, key: Key) -> usize {
+fn keys_left(requests: Requests<Key, u32, Fixed>, key: Key) -> usize {
     assert_eq!(requests.stats().parked, 0);
     drop(requests);
     Arc::strong_count(&key.1) - 1
@@ -232,11 +236,13 @@ fn g05_a_response_races_the_timeout() {
     bounded(|| {
         let (requests, clock, key) = requests();
         let mut request = requests.request(key.clone(), NEAR).expect("room");
-        clock.advance(NEAR);
         let responder = {
             let (requests, key) = (requests.clone(), key.clone());
             thread::spawn(move || requests.respond(&key, 7))
         };
+        // The clock is none of the model's: here the others may read it.
+        thread::yield_now();
+        clock.advance(NEAR);
         let timed_out = requests.advance();
         let taken = responder.join().unwrap();
         let expected = match taken {
@@ -262,14 +268,16 @@ fn g05_forgetting_races_the_timeout_and_a_response() {
     bounded(|| {
         let (requests, clock, key) = requests();
         let request = requests.request(key.clone(), NEAR).expect("room");
-        clock.advance(NEAR);
         let responder = {
             let (requests, key) = (requests.clone(), key.clone());
             thread::spawn(move || requests.respond(&key, 7))
         };
         let reaper = {
             let requests = requests.clone();
-            thread::spawn(move || requests.advance())
+            thread::spawn(move || {
+                clock.advance(NEAR);
+                requests.advance()
+            })
         };
         drop(request);
         let taken = responder.join().unwrap();

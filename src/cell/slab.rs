@@ -329,12 +329,6 @@ impl<P> Spent<'_, P> {
     pub(crate) fn detach(self) -> EndedSlot {
         EndedSlot { at: self.at }
     }
-
-    /// The address of the operation that has ended.
-    #[inline(always)]
-    pub(crate) fn address(&self) -> Address {
-        self.at
-    }
 }
 
 /// A slot without an occupant, off the free list.

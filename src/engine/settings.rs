@@ -1,4 +1,4 @@
-//! The settings that purgatory, timer, tracker and requests share, and the builder of all four.
+//! The settings that purgatory and timer share, and the builder of both.
 
 use crate::dispatch::Dispatch;
 use crate::error::BuildError;
@@ -50,17 +50,16 @@ pub(crate) trait Built {
     type Own;
 }
 
-/// The settings of a [`Purgatory`](crate::Purgatory), a [`Timer`](crate::Timer), a [`Tracker`](crate::Tracker) or
-/// [`Requests`](crate::Requests), each with a default.
+/// The settings of a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer), each with a default.
 ///
 /// `builder(name)` of the type begins, and `build` ends.
-#[expect(private_bounds, reason = "the four types are all that can be built")]
+#[expect(private_bounds, reason = "the two types are all that can be built")]
 pub struct Builder<T: Built> {
     pub(crate) settings: Settings,
     pub(crate) own: T::Own,
 }
 
-#[expect(private_bounds, reason = "the four types are all that can be built")]
+#[expect(private_bounds, reason = "the two types are all that can be built")]
 impl<T: Built> Builder<T> {
     pub(crate) fn new(name: impl Into<String>, own: T::Own) -> Self {
         Self {
@@ -83,7 +82,7 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The highest number of parked operations (timers, values, requests). Beyond it, a park is rejected with
+    /// The highest number of parked operations (timers). Beyond it, a park is rejected with
     /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). One that has ended counts until your code for it has
     /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
     /// thread writes. Default: none.
@@ -106,7 +105,7 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The thread on which your code runs for an operation (payload, value, request) that has expired, or that a
+    /// The thread on which your code runs for an operation (payload) that has expired, or that a
     /// deferred check has completed. Default: [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper thread
     /// of the library.
     pub fn dispatch(mut self, dispatch: Dispatch) -> Self {

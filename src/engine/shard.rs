@@ -64,8 +64,8 @@ pub(crate) struct Shard<P, W> {
     pub(super) counters: Counters,
 }
 
-/// A payload keeps its deadline: it has ended or its timer has fired, the scheme cannot hold the new deadline, or that
-/// would be the first one and the system refuses a thread.
+/// A payload keeps its deadline: it has ended, or the deadline has passed; the scheme cannot hold the new deadline, or
+/// that would be the first one and the system refuses a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unchanged;
 
@@ -297,8 +297,10 @@ impl<P, W: Scheme> Shard<P, W> {
             return Err(Unchanged);
         }
         let before = fields.read(at.index());
-        let fired = before.position == Position::NONE.number() && before.deadline != NEVER;
-        if fired {
+        let has_fired = before.position == Position::NONE.number();
+        // Past its deadline a payload has expired, though no thread has come yet to fire its timer.
+        let is_past = has_fired || before.deadline <= timing.start;
+        if before.deadline != NEVER && is_past {
             return Err(Unchanged);
         }
         // Asked before the timer is stopped: started again, even with its old deadline, it would be for the next pass.

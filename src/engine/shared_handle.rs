@@ -55,8 +55,8 @@ pub(crate) trait OverHandle: Sized {
     fn over(shared: SharedHandle<Self::Handler>) -> Self;
 }
 
-/// A reference to a [`Purgatory`](crate::Purgatory), a [`Timer`](crate::Timer), a [`Tracker`](crate::Tracker) or
-/// [`Requests`](crate::Requests) that does not keep it running. `downgrade` of the type makes it.
+/// A reference to a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer) that does not keep it running.
+/// `downgrade` of the type makes it.
 pub struct WeakRef<T> {
     /// Any [`ShutdownOnDrop`], without its type: an operation may hold a reference to its own purgatory, and with the type
     /// the compiler would have to know whether `Op` is [`Send`] to find out whether `Op` is.
@@ -64,7 +64,7 @@ pub struct WeakRef<T> {
     to: PhantomData<fn() -> T>,
 }
 
-#[expect(private_bounds, reason = "the four types are all that it can refer to")]
+#[expect(private_bounds, reason = "the two types are all that it can refer to")]
 impl<T: OverHandle> WeakRef<T> {
     pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
         let shutdown: Weak<ShutdownOnDrop<T::Handler>> = Arc::downgrade(&shared.shutdown);
@@ -98,6 +98,11 @@ debug_fields!([T] WeakRef<T>, "WeakRef", |it| alive: it.shutdown.strong_count() 
 /// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
 macro_rules! shared_methods {
     ($what:literal $(#[$checks:meta])*) => {
+        #[doc = concat!("The number of ", $what, " now. Takes no lock.")]
+        pub fn len(&self) -> usize {
+            self.stats().parked
+        }
+
         #[doc = concat!("Whether there are no ", $what, " now. Takes no lock.")]
         pub fn is_empty(&self) -> bool {
             self.stats().parked == 0

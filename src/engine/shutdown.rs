@@ -120,6 +120,11 @@ pub(crate) fn shut_down_within<H: Handler>(
     })
 }
 
+/// Ends every payload because of the shutdown. Returns whether this call did it.
+pub(crate) fn close_now<H: Handler>(handler: &Arc<H>) -> bool {
+    close(handler, CLOSED)
+}
+
 /// Ends every payload. Returns whether this call did it.
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     let engine = handler.engine();

@@ -16,8 +16,7 @@ use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex, OnceLock, PARKS_PER_EMPTYING, SLICE, thread_number};
 use crate::time::{ManualClock, Timestamp, WakeFn};
-use crate::timer::Timer;
-use crate::tracker::Tracker;
+use crate::timer::{RescheduleError, Timer};
 use crate::worker::refusal::grant;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -440,32 +439,19 @@ fn g28_a_drain_does_not_wait_for_a_thread_that_was_refused() {
 fn g28_a_refused_thread_gives_values_back() {
     const SOON: Duration = Duration::from_millis(1);
     let (sender, expired) = std::sync::mpsc::channel();
-    let told = sender.clone();
-    let timer = Timer::new("g28-refused", move |value: u64| _ = told.send(value));
-    let tracker = Tracker::new("g28-refused", move |_: u64, value: u64, _| {
-        _ = sender.send(value)
-    });
+    let timer = Timer::new("g28-refused", move |value: u64| _ = sender.send(value));
     let id = timer.start(Duration::MAX, 1).expect("it needs no thread");
-    let token = tracker.track(1, 2, Duration::MAX);
-    let token = token.expect("it needs no thread").0;
     grant(0);
     let rejected = timer.start(SOON, 3).expect_err("no threads");
     assert_eq!(rejected.into_parts(), (RejectReason::Thread, 3));
     assert!(!timer.reschedule(id, SOON));
-    let rejected = tracker.track(2, 4, SOON).expect_err("no threads");
-    assert_eq!(rejected.into_parts(), (RejectReason::Thread, 4));
-    assert!(!tracker.reschedule(&1, SOON));
-    let rejected = tracker.replace_if(1, token, 5, SOON);
+    let rejected = timer.start_under_lock(timer.now(), SOON, 4);
     let rejected = rejected.map(drop).expect_err("no threads");
-    assert_eq!(rejected.into_parts(), (RejectReason::Thread, 5));
-    assert_eq!(
-        (
-            timer.stats().parked,
-            tracker.stats().parked,
-            tracker.token(&1)
-        ),
-        (1, 1, Some(token))
-    );
+    assert_eq!(rejected.into_parts(), (RejectReason::Thread, 4));
+    let rescheduled = timer.reschedule_under_lock(id, timer.now(), SOON);
+    let refused = rescheduled.map(drop).expect_err("no threads");
+    assert_eq!(refused, RescheduleError::Thread);
+    assert_eq!(timer.len(), 1);
     let waits = Waits::<u64>::new("g28-refused");
     assert_eq!(
         block_on(waits.wait([1], SOON, || None::<()>)),
@@ -478,10 +464,7 @@ fn g28_a_refused_thread_gives_values_back() {
     assert!(!waits.is_shut_down());
     grant(usize::MAX);
     assert!(timer.reschedule(id, SOON));
-    assert!(tracker.reschedule(&1, SOON));
-    let mut all = [(); 2].map(|()| expired.recv().expect("both are there"));
-    all.sort_unstable();
-    assert_eq!(all, [1, 2]);
+    assert_eq!(expired.recv(), Ok(1));
     // The call that was rejected has not begun it, and this one does.
     assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
 }

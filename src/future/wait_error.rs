@@ -57,9 +57,7 @@ impl WaitError {
         match rejected.reason() {
             RejectReason::NoKeys => Self::NoKeys,
             RejectReason::Full => Self::Full,
-            RejectReason::TooLong | RejectReason::Duplicate | RejectReason::StaleToken => {
-                unreachable!("the wheel of a purgatory takes every timeout, and it keeps no values")
-            }
+            RejectReason::TooLong => unreachable!("the wheel of a purgatory takes every timeout"),
             RejectReason::KeyFull => Self::KeyFull,
             RejectReason::Draining => Self::Draining,
             RejectReason::ShutDown => Self::ShutDown,

@@ -100,7 +100,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
-    /// Returns whether this call completed it.
+    /// Returns whether this call completed it. Checks complete an operation past its deadline as well, as long as it has
+    /// not expired: better an answer than none.
     ///
     /// If it completes the operation, it takes the locks of the map shards of its keys, and that of its timer shard
     /// only if that is free.
@@ -133,10 +134,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
     /// [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if the operation has
-    /// ended, or is about to end because its deadline has passed; or if this would be the first deadline of the
-    /// purgatory, and the system refuses a thread.
+    /// ended or its deadline has passed, though the thread that drives the timer may not have come to it yet; or if this
+    /// would be the first deadline of the purgatory, and the system refuses a thread.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
+    #[must_use = "an operation whose deadline has passed cannot be rescheduled, and expires"]
     pub fn reschedule(&self, timeout: Duration) -> bool {
         self.with(|inner| inner.engine.reschedule(self.address, timeout)) == Some(true)
     }

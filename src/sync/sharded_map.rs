@@ -1,4 +1,4 @@
-//! The map below the watch lists and the trackers: dashmap, entered by its shards.
+//! The map below the watch lists: dashmap, entered by its shards.
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
@@ -85,76 +85,16 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let _code = KeyCode::enter(call);
-        self.read_where(self.hash_of(key), |other, _| key.equivalent(other), read)
+        let hash = self.hash_of(key);
+        let map = self.made()?;
+        let shard = map.shards()[self.shard_of(hash)].read();
+        let (key, value) = shard.get(hash, |(other, _)| key.equivalent(other))?;
+        Some(read(key, value.get()))
     }
 
     /// The hash of `key`, for the methods that find an entry by it.
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hasher.hash_one(key)
-    }
-
-    /// Reads the entry that `is_it`, among those with this hash, under the shared lock of their shard.
-    #[inline(always)]
-    pub(crate) fn read_where<R>(
-        &self,
-        hash: u64,
-        mut is_it: impl FnMut(&K, &V) -> bool,
-        read: impl FnOnce(&K, &V) -> R,
-    ) -> Option<R> {
-        let map = self.made()?;
-        let shard = map.shards()[self.shard_of(hash)].read();
-        let (key, value) = shard.get(hash, |(key, value)| is_it(key, value.get()))?;
-        Some(read(key, value.get()))
-    }
-
-    /// Takes the entry that `is_it` out, among those with this hash, under the exclusive lock of their shard.
-    pub(crate) fn take_where(
-        &self,
-        hash: u64,
-        mut is_it: impl FnMut(&K, &V) -> bool,
-    ) -> Option<(K, V)> {
-        let map = self.made()?;
-        let mut shard = map.shards()[self.shard_of(hash)].write();
-        let removed = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
-        drop(shard);
-        removed.map(|(key, value)| (key, value.into_inner()))
-    }
-
-    /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all
-    /// of it under one hold of the exclusive lock of the key's shard. The others of the key stay where they are. `hash`
-    /// is the hash of `key`, and `hash_of` that of an entry that is there already. Returns `key` if it is not needed.
-    #[inline(always)]
-    pub(crate) fn upsert(
-        &self,
-        (hash, key): (u64, K),
-        is_current: impl Fn(&V) -> bool,
-        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
-        hash_of: impl Fn(&K, &V) -> u64,
-    ) -> Option<K> {
-        let map = self.map.get().unwrap_or_else(|| self.begin());
-        let mut shard = map.shards()[self.shard_of(hash)].write();
-        let hash_of = |(key, value): &(K, SharedValue<V>)| hash_of(key, value.get());
-        // `Hash` of other keys may panic. A table that is hashed anew in place then drops entries, under the lock; a table
-        // that moves loses none. So a full table always moves: to half its size if its entries fit there (the rest were
-        // removed ones), else to a larger one.
-        #[cfg(not(any(loom, shuttle)))]
-        if shard.capacity() == shard.len() {
-            // ORDERING: see `shrink`.
-            self.has_grown.store(true, Ordering::Relaxed);
-            let half = shard.buckets() * 7 / 16;
-            if shard.len() < half {
-                shard.shrink_to(half, hash_of);
-            }
-            shard.reserve(1, hash_of);
-        }
-        let found = shard.get_mut(hash, |(other, value)| {
-            *other == key && is_current(value.get())
-        });
-        let Some(value) = edit(found.map(|(_, value)| value.get_mut())) else {
-            return Some(key);
-        };
-        shard.insert(hash, (key, SharedValue::new(value)), hash_of);
-        None
     }
 
     /// Shows `edit` the entry of `key`, and adds an entry with what `edit` returns, if anything: all of it under one hold of

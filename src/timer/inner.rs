@@ -5,103 +5,62 @@ use crate::cell::slab::{EndedSlot, Held};
 use crate::cell::state::Mark;
 use crate::engine::Engine;
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
-use crate::engine::shutdown::shut_down;
-use crate::error::{RejectReason, Rejected};
+use crate::engine::shutdown::close_now;
 use crate::scheme::Scheme;
-use crate::stats::{Ending, Statistic};
+use crate::stats::Ending;
 use crate::sync::Arc;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-/// The user's value, `V`, is a payload with data of `store`.
-pub(crate) struct Inner<T, W, X = (), V = T> {
+pub(crate) struct Inner<T, W> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
-    /// Data beside the payloads.
-    pub(crate) store: X,
-    on_end: Box<dyn Fn(V, Ending) + Send + Sync>,
+    on_end: Box<dyn Fn(T, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,
-    /// Payloads that had not expired at the shutdown.
-    remains: Mutex<Vec<V>>,
+    /// Payloads whose timers had not fired at the shutdown.
+    remains: Mutex<Vec<T>>,
 }
 
-/// Data beside the payloads `T`.
-pub(crate) trait ValueStore<T, V>: Send + Sync + 'static {
-    /// Whether the payloads that have not expired at the shutdown are returned to its caller. Else `on_end` is told.
-    const RETURNS_REMAINS: bool = true;
-
-    /// Makes the user's value of a payload that the calling thread has ended. Runs no code of the user's.
-    fn take_value(&self, address: Address, payload: T) -> V;
-
-    /// Gives memory back that is not needed now.
-    fn shrink(&self) {}
-}
-
-impl<T> ValueStore<T, T> for () {
-    fn take_value(&self, _: Address, payload: T) -> T {
-        payload
-    }
-}
-
-impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Inner<T, W, X, V> {
+impl<T: Send + 'static, W: Scheme> Inner<T, W> {
     /// `on_end` runs the user's code for a payload that has expired, and drops one that the shutdown has left. It may
     /// panic.
-    pub(crate) fn new(
+    pub(super) fn new(
         engine: Engine<T, W>,
-        store: X,
-        on_end: impl Fn(V, Ending) + Send + Sync + 'static,
+        on_end: impl Fn(T, Ending) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             engine,
             // ORDERING: Relaxed: a number guards no memory.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            store,
             on_end: Box::new(on_end),
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
         })
     }
 
-    /// Starts a timer, and announces it.
-    pub(crate) fn start(&self, timeout: Duration, payload: T) -> Result<Address, Rejected<T>> {
-        let engine = &self.engine;
-        let started = match engine.guarded(|| engine.timing(None, timeout)) {
-            _ if engine.phase.is_closed() => Err(Rejected::new(RejectReason::ShutDown, payload)),
-            Err(_) => Err(Rejected::new(RejectReason::Panicked, payload)),
-            Ok(timing) => engine.admit_released(payload, timing),
-        };
-        let started = started.inspect_err(|_| engine.count(Statistic::Rejected, 1));
-        let (address, earlier) = started?;
-        engine.announce(earlier);
-        Ok(address)
-    }
-
     /// Ends a timer. `None` if it has ended, or is expiring.
-    pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<V> {
+    #[inline]
+    pub(super) fn withdraw(&self, address: Address, ending: Ending) -> Option<T> {
         let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
-        let payload = self.engine.withdraw(held, ending);
-        Some(self.store.take_value(address, payload))
+        Some(self.engine.withdraw(held, ending))
     }
 
-    /// Shuts it down. The first call returns the payloads that had not expired.
-    pub(crate) fn shut_down(self: &Arc<Self>) -> Vec<V> {
+    /// Ends all timers. The first call returns the payloads whose timers had not fired.
+    pub(super) fn close(self: &Arc<Self>) -> Vec<T> {
         // A second caller must not take what the first one is still collecting.
-        match shut_down(self) {
+        match close_now(self) {
             true => std::mem::take(&mut *self.remains.lock()),
             false => Vec::new(),
         }
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Handler
-    for Inner<T, W, X, V>
-{
+impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
     type Payload = T;
     type Scheme = W;
-    type Value = V;
+    type Value = T;
     type Unreclaimed = EndedSlot;
 
     fn engine(&self) -> &Engine<T, W> {
@@ -112,10 +71,9 @@ impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Handl
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<V>, EndedSlot) {
+    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<T>, EndedSlot) {
         let (payload, spent) = held.end();
-        let value = self.store.take_value(spent.address(), payload);
-        (EndedPayload::new(value, Ending::Expired), spent.detach())
+        (EndedPayload::new(payload, Ending::Expired), spent.detach())
     }
 
     fn reclaim(&self, batch: Vec<EndedSlot>) {
@@ -123,35 +81,23 @@ impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Handl
             .free_counted(batch.into_iter().map(|slot| (slot, 0)));
     }
 
-    fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<EndedPayload<V>> {
-        let address = held.address();
+    fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<EndedPayload<T>> {
         let payload = self.engine.withdraw(held, Ending::ShutDown);
-        let value = self.store.take_value(address, payload);
-        if X::RETURNS_REMAINS {
-            self.remains.lock().push(value);
-            return None;
-        }
-        Some(EndedPayload {
-            has_permit: false,
-            ..EndedPayload::new(value, Ending::ShutDown)
-        })
-    }
-
-    fn on_idle(&self) {
-        self.store.shrink();
+        self.remains.lock().push(payload);
+        None
     }
 
     fn on_dropped(&self) {
         let remains = std::mem::take(&mut *self.remains.lock());
-        for value in remains {
+        for payload in remains {
             // Of destructors that panic together the process would die.
-            let discard = || (self.on_end)(value, Ending::ShutDown);
+            let discard = || (self.on_end)(payload, Ending::ShutDown);
             let _ = self.engine.guarded(discard);
         }
     }
 
-    fn complete(&self, value: V, ending: Ending) {
-        (self.on_end)(value, ending);
+    fn complete(&self, payload: T, ending: Ending) {
+        (self.on_end)(payload, ending);
     }
 }
 

@@ -178,12 +178,19 @@ pub struct Waiting {
     pub running: BTreeMap<usize, Option<u64>>,
     /// Those that wait and that the pass in progress must expire. (How many at a time is its business.)
     due: BTreeSet<usize>,
+    /// How many of them have expired by now, where only their number can be told.
+    hidden: usize,
+    /// How many have expired in the present call of which it is not known whether they were handed over: in one of two
+    /// passes, one inside the other.
+    unsure: usize,
     /// Those that have expired and of which user code has not heard; and whether that was handed over.
     pub ended: BTreeMap<usize, bool>,
     /// The user code in progress: whether it was handed over.
     telling: Option<bool>,
     /// Those of `ended` of which no user code hears: they may be told already.
     pub silent: BTreeSet<usize>,
+    /// How many that the pass in progress has to expire have no user code to hear of it: they may be told already.
+    pub quiet_due: usize,
     /// Those that have expired since the model took this list last.
     pub fresh: Vec<usize>,
     /// Expiries in passes that user code has made, in the present call.
@@ -201,9 +208,12 @@ impl Waiting {
             jobs,
             running: BTreeMap::new(),
             due: BTreeSet::new(),
+            hidden: 0,
+            unsure: 0,
             ended: BTreeMap::new(),
             telling: None,
             silent: BTreeSet::new(),
+            quiet_due: 0,
             fresh: Vec::new(),
             nested: 0,
             closed: false,
@@ -224,7 +234,7 @@ impl Waiting {
         // Those whose callback has not returned have their place still.
         let callbacks = self.ended.len() + usize::from(self.telling.is_some());
         let most = self.running.len() + callbacks;
-        let least = most - self.silent.len();
+        let least = most - self.silent.len() - self.quiet_due;
         let full = |taken| self.choices.max_parked.is_some_and(|max| taken >= max);
         (full(least) == full(most)).then(|| full(most))
     }
@@ -238,6 +248,11 @@ impl Waiting {
         self.end(number);
         // However close, it is for the next pass.
         self.start(number, timeout);
+    }
+
+    /// Whether its deadline has passed, and it has not expired yet.
+    pub fn is_overdue(&self, number: usize) -> bool {
+        self.overdue().contains(&number)
     }
 
     /// It has ended, and not by its deadline.
@@ -285,14 +300,28 @@ impl Waiting {
     /// pass around it.
     pub fn nested_pass(&mut self, expired: usize) {
         let overdue = self.overdue();
-        assert_eq!(expired, overdue.len());
+        let hidden = std::mem::take(&mut self.hidden);
+        assert_eq!(expired + hidden, overdue.len());
         self.nested += expired as u64;
-        overdue.into_iter().for_each(|it| self.expire(it, true));
+        if 0 < hidden && hidden < overdue.len() {
+            self.unsure += overdue.len();
+        }
+        let handed_over = hidden < overdue.len();
+        let overdue = overdue.into_iter();
+        overdue.for_each(|it| self.expire(it, handed_over));
+    }
+
+    /// The pass in progress is over: it has expired all that it had to.
+    pub fn end_pass(&mut self) {
+        for number in self.due.clone() {
+            self.expire(number, false);
+        }
     }
 
     /// A call from outside is over, before which `before` had expired; if it was a pass, it said that `expired` did.
     pub fn end_call(&mut self, before: u64, expired: Option<usize>) {
         assert!(self.due.is_empty(), "{:?} did not expire", self.due);
+        self.unsure = 0;
         let nested = std::mem::take(&mut self.nested);
         if let Some(expired) = expired {
             assert_eq!(expired as u64, self.stats.expired - before - nested);
@@ -333,6 +362,14 @@ impl Waiting {
         self.telling = None;
     }
 
+    /// Finds out how many of those have expired that the pass in progress has to expire, and that cannot be asked for: past
+    /// their deadlines they are not found, whether they have expired or not.
+    pub fn count_hidden(&mut self, seen: &Common) {
+        let hidden = seen.stats.expired.checked_sub(self.stats.expired);
+        self.hidden = hidden.expect("one has expired") as usize;
+        assert!(self.hidden <= self.due.len());
+    }
+
     /// Compares the counts, and the rest of what every kind can be asked.
     pub fn compare(&self, seen: &Common) {
         self.compare_with(seen, 0, 0);
@@ -343,22 +380,36 @@ impl Waiting {
         let handed_over = self.ended.values().chain(&self.telling);
         let handed_over = handed_over.filter(|handed_over| **handed_over).count();
         let (least, most) = (
-            least + handed_over.saturating_sub(self.silent.len()),
+            least + handed_over.saturating_sub(self.silent.len() + self.unsure),
             most + handed_over,
         );
         let pending = seen.stats.completions_pending;
         let mut stats = self.stats.clone();
-        stats.parked = self.running.len();
+        stats.parked = self.running.len() - self.hidden;
+        if self.hidden > 0 {
+            // Which ones, and so how late, is not known.
+            stats.expired = seen.stats.expired;
+            stats.lateness_total = seen.stats.lateness_total;
+            stats.lateness_max = seen.stats.lateness_max;
+        }
         stats.completions_pending = pending.clamp(least, most);
         assert_eq!(seen.stats, stats);
         assert_eq!(
             (seen.empty, seen.closed),
-            (self.running.is_empty(), self.closed)
+            (seen.stats.parked == 0, self.closed)
         );
+        if self.hidden > 0 {
+            return;
+        }
         let earliest = self.running.values().flatten().min();
         let earliest = earliest.map(|&tick| self.choices.timestamp(tick));
         assert_eq!(seen.next.is_some(), earliest.is_some());
         assert!(seen.next <= earliest, "{:?}", seen.next);
+    }
+
+    /// Those that the pass in progress has to expire.
+    pub fn due(&self) -> impl Iterator<Item = usize> {
+        self.due.iter().copied()
     }
 
     /// The deadline, and the time until then.

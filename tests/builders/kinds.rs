@@ -2,11 +2,11 @@
 
 use crate::settings::{Expected, Setting, World, given};
 use crate::support::{Op, lock};
-use request_purgatory::purgatory::{BuildError, Builder, KeyHasher, RejectReason, Rejected, Stats};
+use request_purgatory::purgatory::{Builder, KeyHasher, RejectReason, Rejected, Stats};
 use request_purgatory::scheme::{HashedWheel, Heap, HierarchicalWheel, Scheme, SimpleWheel};
 use request_purgatory::time::Timestamp;
-use request_purgatory::tracker::{Responded, ResponseFuture};
-use request_purgatory::{Purgatory, Requests, Timer, Tracker};
+use request_purgatory::{Purgatory, Timer};
+use request_purgatory_tracker::{self as tracker, Requests, Responded, ResponseFuture, Tracker};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::mpsc::Sender;
@@ -70,7 +70,27 @@ pub(crate) fn reason<T>(rejected: Rejected<T>) -> RejectReason {
     rejected.reason()
 }
 
-pub(crate) type Make = Result<Box<dyn Built>, BuildError>;
+/// The same of a tracker, which has reasons of its own.
+fn reason_of_tracker<T>(rejected: tracker::Rejected<T>) -> RejectReason {
+    match rejected.reason() {
+        tracker::RejectReason::Full => RejectReason::Full,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An error as it is shown. (Of a tracker: that of its timer, unless it is its own.)
+pub(crate) type Make = Result<Box<dyn Built>, String>;
+
+fn shown(error: request_purgatory::purgatory::BuildError) -> String {
+    format!("{error:?}")
+}
+
+fn shown_of_tracker(error: tracker::BuildError) -> String {
+    match error {
+        tracker::BuildError::Timer(error) => shown(error),
+        own => format!("{own:?}"),
+    }
+}
 
 /// Settings, those before and after the one that changes the type; with that, unless it keeps its default.
 pub(crate) type Order<'a> = (&'a [Setting], Option<usize>, &'a [Setting]);
@@ -121,7 +141,7 @@ impl<S: KeyHasher> Built for OfTracker<S> {
 
     fn park(&self, key: u32, timeout: Duration) -> Result<(), RejectReason> {
         let tracked = self.0.try_track(key, self.1.clone(), timeout);
-        tracked.map(|_| ()).map_err(reason)
+        tracked.map(|_| ()).map_err(reason_of_tracker)
     }
 
     fn check(&self, expected: &Expected) {
@@ -144,7 +164,8 @@ impl<S: KeyHasher> Built for OfRequests<S> {
     alike!();
 
     fn park(&self, key: u32, timeout: Duration) -> Result<(), RejectReason> {
-        let mut request = self.0.request(key, timeout).map_err(reason)?;
+        let request = self.0.request(key, timeout);
+        let mut request = request.map_err(reason_of_tracker)?;
         let waker = Waker::from(Arc::new(self.1.clone()));
         let poll = pin!(&mut request).poll(&mut Context::from_waker(&waker));
         // It may have expired on another thread before it could be polled.
@@ -190,7 +211,8 @@ macro_rules! with_hasher {
 
 pub(crate) fn purgatory(order: Order<'_>, world: &World, tell: Tell) -> Make {
     fn build<S: KeyHasher>(builder: Builder<Purgatory<Op<u32>, S>>, tell: Tell) -> Make {
-        Ok(Box::new(OfPurgatory(builder.build()?, tell)))
+        let built = builder.build().map_err(shown)?;
+        Ok(Box::new(OfPurgatory(built, tell)))
     }
     with_hasher!(Purgatory::builder(&world.name), order, world, |it| {
         Setting::MapShards(shards) => it.map_shards(shards),
@@ -203,18 +225,14 @@ pub(crate) fn timer<W: Scheme>(order: Order<'_>, world: &World, tell: Tell) -> M
     let builder = Timer::builder(&world.name);
     let builder = given!(builder, before, world, |it|).scheme::<W>();
     let builder = given!(builder, after, world, |it|);
-    Ok(Box::new(OfTimer(
-        builder.build(|tell: Tell| tell.tell())?,
-        tell,
-    )))
+    let built = builder.build(|tell: Tell| tell.tell()).map_err(shown)?;
+    Ok(Box::new(OfTimer(built, tell)))
 }
 
 pub(crate) fn tracker(order: Order<'_>, world: &World, tell: Tell) -> Make {
-    fn build<S: KeyHasher>(builder: Builder<Tracker<u32, Tell, S>>, tell: Tell) -> Make {
-        Ok(Box::new(OfTracker(
-            builder.build(|_, value, _| value.tell())?,
-            tell,
-        )))
+    fn build<S: KeyHasher>(builder: tracker::Builder<Tracker<u32, Tell, S>>, tell: Tell) -> Make {
+        let built = builder.build(|_, value, _| value.tell());
+        Ok(Box::new(OfTracker(built.map_err(shown_of_tracker)?, tell)))
     }
     with_hasher!(Tracker::builder(&world.name), order, world, |it| {
         Setting::FirstToken(number) => it.first_token(number),
@@ -222,12 +240,9 @@ pub(crate) fn tracker(order: Order<'_>, world: &World, tell: Tell) -> Make {
 }
 
 pub(crate) fn requests(order: Order<'_>, world: &World, tell: Tell) -> Make {
-    fn build<S: KeyHasher>(builder: Builder<Requests<u32, u32, S>>, tell: Tell) -> Make {
-        Ok(Box::new(OfRequests(
-            builder.build()?,
-            tell,
-            Mutex::default(),
-        )))
+    fn build<S: KeyHasher>(builder: tracker::Builder<Requests<u32, u32, S>>, tell: Tell) -> Make {
+        let built = builder.build().map_err(shown_of_tracker)?;
+        Ok(Box::new(OfRequests(built, tell, Mutex::default())))
     }
     with_hasher!(Requests::builder(&world.name), order, world, |it| {
         Setting::RememberedIds(count) => it.remembered_ids(count),

@@ -6,7 +6,7 @@ mod settings;
 
 use kinds::{Built, Kind, Order, Tell};
 use proptest::prelude::*;
-use request_purgatory::purgatory::{BuildError, RejectReason};
+use request_purgatory::purgatory::RejectReason;
 use request_purgatory::threads::ReaperThread;
 use request_purgatory::time::{Clock, ManualClock, Timestamp};
 use settings::{Drives, Expected, Runs, Setting, World, setting};
@@ -48,12 +48,12 @@ impl Case {
     }
 
     /// What is wrong with the settings, if anything is.
-    fn refusal(&self, expected: &Expected) -> Option<BuildError> {
-        let token = (1..=1 << 63).contains(&expected.first_token) || self.kind != Kind::Tracker;
+    fn refusal(&self, expected: &Expected) -> Option<&'static str> {
+        let token = expected.first_token <= 1 << 63 || self.kind != Kind::Tracker;
         let wheel = (2..=1 << 16).contains(&expected.wheel_size);
-        let refusal = (!token).then_some(BuildError::FirstToken);
-        let refusal = refusal.or((!wheel).then_some(BuildError::WheelSize));
-        refusal.or(expected.tick.is_zero().then_some(BuildError::Tick))
+        let refusal = (!token).then_some("FirstToken");
+        let refusal = refusal.or((!wheel).then_some("WheelSize"));
+        refusal.or(expected.tick.is_zero().then_some("Tick"))
     }
 
     fn check(&self, shared: &ReaperThread) {
@@ -61,10 +61,8 @@ impl Case {
         let (sender, told) = channel();
         let built = self.kind.build(self.order(), &world, Tell(sender));
         let refusal = self.refusal(&expected);
-        assert_eq!(
-            format!("{:?}", built.as_ref().err()),
-            format!("{refusal:?}")
-        );
+        let refused = built.as_ref().err();
+        assert_eq!(refused.map(String::as_str), refusal);
         let Ok(real) = built else { return };
         assert!(real.shown().contains(&world.name));
         // Its threads start at once, or later.

@@ -421,7 +421,7 @@ fn g06_a_waker_that_panics_when_it_is_dropped_keeps_nothing_parked() {
     eventually("the end", || completions.is_empty());
     assert_eq!(completions.stats().cancelled, 1);
 
-    let requests = request_purgatory::Requests::<u64, u8>::new("requests");
+    let requests = request_purgatory_tracker::Requests::<u64, u8>::new("requests");
     let request = requests.request(1, NEVER_IN_A_TEST);
     let (poll, future) = both(request.expect("the id is free"));
     explode(poll, future);

@@ -273,7 +273,16 @@ impl Pair {
             }
             Call::Reschedule(pick, span) => {
                 let (timeout, deadline) = (span.of(self.choices.tick), self.deadline(span));
-                if let Some(number) = self.call_handle(pick, |it| it.reschedule(timeout)) {
+                let now = self.choices.tick_at(self.clock.now().since_origin());
+                let number = self
+                    .pick(pick)
+                    .and_then(|task| self.tasks[task].as_ref()?.parked);
+                let wait = number.and_then(|number| self.parked.get(&number));
+                let is_past = wait.is_some_and(|wait| wait.deadline.is_some_and(|at| at <= now));
+                // Past its deadline it cannot be, whoever comes first.
+                let reschedule = |it: &Handle| it.reschedule(timeout) != is_past;
+                let rescheduled = self.call_handle(pick, reschedule);
+                if let Some(number) = rescheduled.filter(|_| !is_past) {
                     let wait = self.parked.get_mut(&number);
                     wait.expect("it is parked").deadline = deadline;
                 }

@@ -3,7 +3,8 @@
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
 use proptest::prelude::*;
 use request_purgatory::purgatory::{Equivalent, KeyHasher, RandomState};
-use request_purgatory::{Bound, Purgatory, Tracker, threads::Reaper};
+use request_purgatory::{Bound, Purgatory, threads::Reaper};
+use request_purgatory_tracker::Tracker;
 use std::collections::HashSet;
 use std::time::Duration;
 

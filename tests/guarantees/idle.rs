@@ -4,12 +4,12 @@
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually};
 use crate::support::{sleeps, threads_named, within};
-use request_purgatory::tracker::{FencingToken, Requests};
 use request_purgatory::{
-    Completion, Purgatory, Timer, Tracker, Waits, purgatory::RejectReason, purgatory::Rejected,
+    Completion, Purgatory, Timer, Waits, purgatory::RejectReason, purgatory::Rejected,
     threads::Dispatch, threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock,
     time::WakeFn,
 };
+use request_purgatory_tracker::{self as tracker, FencingToken, Requests, Tracker};
 use std::future::ready;
 use std::process::Command;
 use std::sync::{Arc, Barrier};
@@ -128,13 +128,13 @@ fn g28_timers_trackers_and_requests_start_threads_with_the_first_deadline() {
         let replaced = tracker();
         let token = replaced.track(1, 1, Duration::MAX).expect("there is room");
         let token = token.0;
-        let current = replaced.replace_if(1, token, 2, Duration::MAX);
+        let current = replaced.replace_if(&1, token, 2, Duration::MAX);
         let current = current.expect("it is kept").0;
-        let stale = replaced.replace_if(1, token, 3, SOON);
+        let stale = replaced.replace_if(&1, token, 3, SOON);
         let reason = stale.map_err(|rejected| rejected.reason());
-        assert_eq!(reason, Err(RejectReason::StaleToken));
+        assert_eq!(reason, Err(tracker::RejectReason::StaleToken));
         none();
-        assert!(replaced.replace_if(1, current, 4, SOON).is_ok());
+        assert!(replaced.replace_if(&1, current, 4, SOON).is_ok());
         eventually("the expiry", || tally.count() == 5);
         two_then_none(Box::new(replaced));
 
@@ -486,12 +486,12 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
     limit(&room.to_string());
     let parked = purgatory.try_complete_else_watch(op, [1]);
     let rescheduled = tracker.reschedule(&1, SOON);
-    let replaced = tracker.replace_if(1, token, 2, SOON);
+    let replaced = tracker.replace_if(&1, token, 2, SOON);
     limit("unlimited");
-    let replaced = replaced.map(drop).map_err(Rejected::into_parts);
+    let replaced = replaced.map(drop).map_err(tracker::Rejected::into_parts);
     assert_eq!(
         (rescheduled, replaced),
-        (false, Err((RejectReason::Thread, 2)))
+        (false, Err((tracker::RejectReason::Thread, 2)))
     );
     assert_eq!((tracker.get(&1), tracker.token(&1)), (Some(1), Some(token)));
     let (reason, op) = parked

@@ -156,7 +156,7 @@ fn call_everything(weak: &WeakRef<Purgatory<Op>>, handle: &OnceLock<Handle<Op>>,
     // It would never expire: the check is made before its deadline.
     let put_off = !matches!(fate, Fate::Expire);
     if let Some(handle) = handle.get().filter(|_| put_off) {
-        handle.reschedule(NEVER_IN_A_TEST);
+        let _ = handle.reschedule(NEVER_IN_A_TEST);
     }
     same.watched_keys();
     same.stats();
@@ -171,7 +171,7 @@ fn call_everything(weak: &WeakRef<Purgatory<Op>>, handle: &OnceLock<Handle<Op>>,
         parked.remaining();
         parked.deadline();
         parked.check();
-        parked.reschedule(Duration::ZERO);
+        let _ = parked.reschedule(Duration::ZERO);
         parked.cancel();
     }
     let satisfied = Op::new(NEVER_IN_A_TEST).when(|| true);
@@ -182,7 +182,7 @@ fn call_everything(weak: &WeakRef<Purgatory<Op>>, handle: &OnceLock<Handle<Op>>,
         handle.deadline();
         handle.check();
         if put_off {
-            handle.reschedule(NEVER_IN_A_TEST);
+            let _ = handle.reschedule(NEVER_IN_A_TEST);
         }
     }
     same.cancel_for_key(&3);
@@ -311,7 +311,7 @@ fn g03_an_operation_may_be_ended_by_its_own_try_complete() {
         (|_, all| all.shutdown(), Completion::ShutDown),
         (
             |handle, all| {
-                handle.reschedule(Duration::ZERO);
+                let _ = handle.reschedule(Duration::ZERO);
                 thread::sleep(Duration::from_millis(3));
                 all.advance();
             },

@@ -566,3 +566,30 @@ fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {
         }
     }
 }
+
+/// G29: whoever comes first, the caller or the thread that drives the timer. A check after the deadline completes all
+/// the same: better an answer than none.
+#[test]
+fn g29_past_its_deadline_an_operation_is_not_rescheduled_and_a_check_completes_it() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let park = |probe: &Arc<Probe>| {
+        let parked = purgatory.try_complete_else_watch(probe.op(TICK), [1]);
+        let handle = parked.expect("there is room").into_handle();
+        handle.expect("it cannot complete yet")
+    };
+    let (early, late, checked) = (Probe::new(), Probe::new(), Probe::new());
+    let [first, second, third] = [&early, &late, &checked].map(park);
+    clock.advance(TICK - Duration::from_nanos(1));
+    assert!(first.reschedule(2 * TICK));
+    clock.advance(Duration::from_nanos(1));
+    assert!(!second.reschedule(TICK) && !third.reschedule(Duration::MAX));
+    assert_eq!(second.remaining(), Some(Duration::ZERO));
+    checked.satisfy();
+    assert!(third.check());
+    assert_eq!(checked.ending(), Some(Completion::Satisfied));
+    assert_eq!(
+        (purgatory.advance(), late.ending()),
+        (1, Some(Completion::Expired))
+    );
+    assert_eq!(early.ending(), None);
+}

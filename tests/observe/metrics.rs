@@ -12,9 +12,9 @@ use metrics::{
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use request_purgatory::{
-    Purgatory, Requests, Timer, Tracker, Waits, future::block_on, purgatory::WeakRef,
-    threads::Reaper,
+    Purgatory, Timer, Waits, future::block_on, purgatory::WeakRef, threads::Reaper,
 };
+use request_purgatory_tracker::{Requests, Tracker};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

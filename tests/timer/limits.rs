@@ -1,10 +1,10 @@
-//! G17, G18: bounds, ids, and settings that make no sense.
+//! G12, G17, G18, G29: bounds, ids, deadlines that have passed, a clock that panics, settings that make no sense.
 
-use crate::support::{FragileClock, NEVER_IN_A_TEST, quietly, refusal};
+use crate::support::{FragileClock, Mint, NEVER_IN_A_TEST, Token, quietly, refusal};
 use crate::tested::{Tested, builder, manual, with_channel};
 use request_purgatory::{
     Timer, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
-    time::ManualClock,
+    time::ManualClock, time::Timestamp,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -73,36 +73,65 @@ pub(crate) fn g17_a_scheme_that_is_chosen_last_changes_no_other_choice<W: Tested
     assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(1)));
 }
 
-pub(crate) fn g12_a_clock_that_panics_gives_the_payload_back<W: Tested>() {
+pub(crate) fn g12_a_panic_in_your_own_start_is_yours_and_leaves_nothing<W: Tested>() {
     quietly();
     let clock = FragileClock::default();
-    let (builder, _clock) = manual::<u32, W>();
+    let (builder, _clock) = manual::<Token, W>();
     let builder = builder.clock(clock.clone()).max_parked(1);
     let (timer, _expired) = with_channel(builder);
+    let mint = Mint::default();
     clock.set_broken(true);
-    let refused = timer.start(TICK, 1);
+    let started = catch_unwind(AssertUnwindSafe(|| {
+        timer.start(TICK, mint.token(1)).is_ok()
+    }));
     clock.set_broken(false);
-    let refused = refused.map_err(Rejected::into_parts);
-    assert!(
-        matches!(refused, Err((RejectReason::Panicked, 1))),
-        "{refused:?}"
+    assert!(started.is_err(), "it goes to the caller");
+    // No payload, no timer, and no place taken.
+    assert_eq!(
+        (mint.living(), timer.len(), timer.next_deadline()),
+        (0, 0, None)
     );
     let stats = timer.stats();
-    assert_eq!((stats.panicked, stats.rejected, stats.parked), (1, 1, 0));
-    let id = timer.start(TICK, 2).expect("there is room");
-    // What has no payload to give back passes the panic on, and changes nothing.
+    assert_eq!((stats.panicked, stats.rejected), (0, 0));
+    let id = timer.start(TICK, mint.token(2)).expect("there is room");
     clock.set_broken(true);
     let moved = catch_unwind(AssertUnwindSafe(|| timer.reschedule(id, Duration::MAX)));
     let asked = catch_unwind(AssertUnwindSafe(|| timer.remaining(id)));
+    let now = catch_unwind(AssertUnwindSafe(|| timer.now()));
+    // With a reading of the caller's, no clock is asked.
+    let given = timer.reschedule_under_lock(id, Timestamp::default(), 2 * TICK);
+    drop(given.expect("it runs"));
     clock.set_broken(false);
-    assert!(moved.is_err() && asked.is_err());
-    assert_eq!(timer.remaining(id), Some(TICK));
-    // After the shutdown it is no reason.
-    assert_eq!(timer.shutdown(), [2]);
-    clock.set_broken(true);
-    let refused = timer.start(TICK, 3);
-    clock.set_broken(false);
-    assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
+    assert!(moved.is_err() && asked.is_err() && now.is_err());
+    assert_eq!(timer.remaining(id), Some(2 * TICK));
+}
+
+/// G29: whether the thread that drives the timer has come or not. `stop` does not look at the clock.
+pub(crate) fn g29_past_its_deadline_a_timer_is_not_rescheduled<W: Tested>() {
+    for by_reading in [false, true] {
+        let (builder, clock) = manual::<u32, W>();
+        let (timer, expired) = with_channel(builder);
+        let reschedule = |id| match by_reading {
+            false => timer.reschedule(id, 5 * TICK),
+            true => timer
+                .reschedule_under_lock(id, timer.now(), 5 * TICK)
+                .is_ok(),
+        };
+        let [late, stopped, early] = [2, 2, 5].map(|ticks| timer.start(ticks * TICK, ticks));
+        let [late, stopped, early] = [late, stopped, early].map(|it| it.expect("there is room"));
+        clock.advance(TICK);
+        assert!(reschedule(early));
+        clock.advance(TICK);
+        assert!(!reschedule(late) && !reschedule(stopped));
+        assert!(timer.is_running(late) && timer.is_running(early));
+        assert_eq!(timer.remaining(late), Some(Duration::ZERO));
+        assert_eq!(timer.stop(stopped), Some(2));
+        assert!(!timer.is_running(stopped));
+        assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(2)));
+        assert!(!timer.is_running(late) && !reschedule(late));
+        clock.advance(4 * TICK);
+        assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(5)));
+    }
 }
 
 /// Ids whose timers have ended, and ids of another timer with the same slots in use.

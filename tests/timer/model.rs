@@ -249,7 +249,12 @@ impl<W: Tested> Pair<W> {
                 model.stats.cancelled += 1;
             }
             Some(Did::Stop(number, None)) => model.is_gone(number),
-            Some(Did::Reset(number, timeout, true)) => model.reschedule(number, timeout),
+            Some(Did::Reset(number, timeout, true)) => {
+                assert!(!model.is_overdue(number));
+                model.reschedule(number, timeout);
+            }
+            // Past its deadline it cannot be, whoever comes first.
+            Some(Did::Reset(number, ..)) if model.is_overdue(number) => {}
             Some(Did::Reset(number, _, false)) if W::ENDLESS => model.is_gone(number),
             Some(Did::Advance(expired)) => model.nested_pass(expired),
             Some(Did::Shutdown(remains)) => {

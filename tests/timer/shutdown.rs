@@ -1,13 +1,16 @@
 //! G15: a shutdown is prompt, legal from the callback, and every payload comes back or expires.
 
 use crate::support::noise::assert_median_within;
-use crate::support::{Mint, PATIENCE, Tally, Token, eventually, lock, refusal};
+use crate::support::{Mint, PATIENCE, Tally, Token, eventually, lock, on_a_stack_of, refusal};
 use crate::support::{threads_named, within};
 use crate::tested::{Tested, builder, manual, unique};
 use request_purgatory::{
     Timer, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
+    time::WakeFn,
 };
+use std::any::Any;
 use std::iter::repeat_with;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -233,5 +236,96 @@ pub(crate) fn g15_callbacks_under_way_are_waited_for<W: Tested>() {
         let timer = timer.build(drop).expect("no threads to refuse");
         timer.start(Duration::MAX, 1).expect("it fits");
         assert_eq!((timer.shutdown(), timer.shutdown()), (vec![1], vec![]));
+    });
+}
+
+/// A callback runs meanwhile, and needs the caller to go on.
+pub(crate) fn g15_a_timer_that_is_closed_returns_what_runs_and_does_not_wait<W: Tested>() {
+    within(PATIENCE, || {
+        let ((begins, begun), (goes_on, go_on)) = (channel(), channel());
+        let go_on = Mutex::new(go_on);
+        let timer = builder::<u32, W>(&unique("closed"))
+            .wheel_size(1 << 16)
+            .build(move |number| {
+                begins.send(number).expect("the test waits");
+                lock(&go_on).recv().expect("the test goes on");
+            })
+            .expect("threads are to be had");
+        timer.start(Duration::ZERO, 1).expect("it fits");
+        assert_eq!(begun.recv(), Ok(1));
+        timer.start(LONG, 2).expect("it fits");
+        assert_eq!((timer.close(), timer.close()), (vec![2], vec![]));
+        let refused = timer.start(LONG, 3);
+        assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
+        assert!(timer.is_shut_down() && timer.is_empty());
+        goes_on.send(()).expect("it waits");
+        assert!(timer.shutdown().is_empty());
+    });
+}
+
+/// The payload of a timer is the last handle of the next timer.
+#[test]
+fn g14_a_chain_of_timers_needs_no_stack() {
+    type Payload = Box<dyn Any + Send>;
+
+    fn timer() -> Timer<Payload> {
+        let builder = Timer::builder("chain").reaper(Reaper::Manual);
+        builder.build(drop).expect("no threads to refuse")
+    }
+
+    on_a_stack_of(256, || {
+        let mut last = timer();
+        for _ in 0..2_000 {
+            let next = timer();
+            assert!(next.start(Duration::MAX, Box::new(last)).is_ok());
+            last = next;
+        }
+    });
+}
+
+/// G3: the wake function of a reactor takes the lock under which a timer is started and rescheduled. The callback takes
+/// it as well, and finds the record.
+#[test]
+fn g03_a_timer_is_started_under_a_lock_that_all_callbacks_take() {
+    within(PATIENCE, || {
+        let (records, woken) = (Arc::new(Mutex::new(Vec::new())), Tally::new());
+        let (of_waker, wakes) = (records.clone(), woken.clone());
+        let waker = WakeFn::new(move || {
+            drop(lock(&of_waker));
+            wakes.add();
+            true
+        });
+        let of_callback = records.clone();
+        let timer = Timer::builder("g03")
+            .reaper(Reaper::Reactor(waker))
+            .build(move |number: u32| {
+                let mut records = lock(&of_callback);
+                let at = records.iter().position(|(_, other)| *other == number);
+                records.swap_remove(at.expect("its record is there"));
+            })
+            .expect("no threads to refuse");
+        for number in 0..100 {
+            let since = timer.now();
+            let mut locked = lock(&records);
+            let started = timer.start_under_lock(since, LONG - number * LONG / 1_000, number);
+            let (id, wake) = started.expect("there is room");
+            locked.push((id, number));
+            let timeout = (LONG - number * LONG / 1_000) / 2;
+            let sooner = timer.reschedule_under_lock(id, since, timeout);
+            let sooner = sooner.expect("it runs");
+            drop(locked);
+            drop((wake, sooner));
+        }
+        assert!(woken.count() > 0, "at least for the earliest of all");
+        let since = timer.now();
+        for (id, _) in lock(&records).iter() {
+            let now = timer.reschedule_under_lock(*id, since, Duration::ZERO);
+            // Not yet: this thread has the lock.
+            std::mem::forget(now.expect("it runs"));
+        }
+        // Their deadlines are at the next tick.
+        thread::sleep(Duration::from_millis(2));
+        assert_eq!((timer.advance(), lock(&records).len()), (100, 0));
+        assert_eq!(timer.stats().panicked, 0);
     });
 }

@@ -1,4 +1,5 @@
-//! Purgatories, timers, trackers and requests of [`request_purgatory`] on tokio's clock, also where a test pauses it.
+//! Purgatories and timers of [`request_purgatory`] on tokio's clock, also where a test pauses it; with the feature
+//! `tracker`, the trackers and requests of `request-purgatory-tracker` too.
 //!
 //! [`spawn`] builds one, and spawns the task that drives it. No thread of the library exists then.
 //!
@@ -20,11 +21,11 @@
 //! # }
 //! ```
 
-use request_purgatory::purgatory::{BuildError, Key, KeyHasher};
+use request_purgatory::purgatory::KeyHasher;
 use request_purgatory::scheme::Scheme;
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, Timestamp, WakeFn};
-use request_purgatory::{DelayedOperation, Purgatory, Requests, Timer, Tracker};
+use request_purgatory::{DelayedOperation, Purgatory, Timer};
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -79,9 +80,7 @@ impl Clock for TokioClock {
 ///
 /// # Panics
 /// If it is not called in a runtime of tokio, or in one without the time driver.
-pub fn spawn<T: Drive>(
-    build: impl FnOnce(TokioClock, Reaper) -> Result<T, BuildError>,
-) -> Result<T, BuildError> {
+pub fn spawn<T: Drive, E>(build: impl FnOnce(TokioClock, Reaper) -> Result<T, E>) -> Result<T, E> {
     let clock = TokioClock::new();
     let changed = Arc::new(Notify::new());
     let notified = changed.clone();
@@ -136,6 +135,17 @@ macro_rules! drive {
 drive! {
     [Op: DelayedOperation, S: KeyHasher] Purgatory<Op, S>;
     [T: Send + 'static, W: Scheme] Timer<T, W>;
-    [K: Key, V: Send + 'static, S: KeyHasher] Tracker<K, V, S>;
-    [K: Key, R: Send + 'static, S: KeyHasher] Requests<K, R, S>;
+}
+
+#[cfg(feature = "tracker")]
+mod of_trackers {
+    use super::Drive;
+    use request_purgatory::purgatory::{Key, KeyHasher};
+    use request_purgatory::time::Timestamp;
+    use request_purgatory_tracker::{Requests, Tracker};
+
+    drive! {
+        [K: Key, V: Send + 'static, S: KeyHasher] Tracker<K, V, S>;
+        [K: Key, R: Send + 'static, S: KeyHasher] Requests<K, R, S>;
+    }
 }

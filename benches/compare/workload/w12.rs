@@ -13,7 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use request_purgatory::{Timer, Tracker, Waits};
+use request_purgatory::{Timer, Waits};
+use request_purgatory_tracker::Tracker;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::time::DelayQueue;
 

@@ -4,11 +4,11 @@
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
 use request_purgatory::future::block_on;
-use request_purgatory::tracker::Responded;
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Purgatory, Requests, Timer, Tracker, Waits,
-    threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
+    Bound, Completion, DelayedOperation, Purgatory, Timer, Waits, threads::Dispatch,
+    threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
+use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::future::Future;
 use std::hint::black_box;
 use std::pin::pin;

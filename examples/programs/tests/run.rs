@@ -71,7 +71,7 @@ example!(job_queue; "1000 jobs by 8 workers", "100 workers aborted", "each job d
 example!(leases; "A holds the lease with token 1", "A writes again: Err", "C holds it with token 3");
 example!(listener; "followed 1000 records", "0 parked now");
 example!(reactor; "room 1 heard \"hello\"", "the driver has ended");
-example!(rpc_client; "1800 calls answered, 200 timed out");
+example!(rpc_client; "1800 calls answered, 200 timed out", "attempts to connect were refused");
 example!(sessions, "5000"; "closed by their owners    4950", "reported             50");
 example!(timeouts; "100 connections closed when they were idle");
 

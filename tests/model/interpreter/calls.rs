@@ -198,14 +198,11 @@ impl Model {
     fn reschedule(&mut self, number: usize, timeout: Duration) -> bool {
         let deadline = self.setup.choices.deadline(self.now, timeout);
         let (tick, overdue) = (self.tick(), self.is_past(deadline));
-        let driving = self.driving == Some(self.known[number].side);
-        let next = self.followed.next() == Some(&Event::Returned(Outcome::Flag(true)));
         let Some(parked) = self.parked(number) else {
             return false;
         };
-        // It may be on its way to its end.
-        let is_due = driving && parked.deadline.is_some_and(|deadline| deadline <= tick);
-        if is_due && !next || parked.marks.contains(&End::Expired) {
+        // Past its deadline it cannot be, whoever comes first.
+        if parked.deadline.is_some_and(|deadline| deadline <= tick) {
             return false;
         }
         (parked.deadline, parked.overdue) = (deadline, overdue);

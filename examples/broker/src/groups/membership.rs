@@ -5,7 +5,7 @@ use super::member::{Id, MAX_ID, Member, Parked, Terms, charge, join_failed, sync
 use crate::exchange::{Answer, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
-use request_purgatory::purgatory::RejectReason;
+use request_purgatory_tracker::RejectReason;
 use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;

@@ -1,0 +1,101 @@
+//! The settings of both types, and their builder.
+
+use crate::error::BuildError;
+use crate::values::Expiring;
+use request_purgatory::Timer;
+use request_purgatory::threads::{Dispatch, Reaper};
+use request_purgatory::time::Clock;
+use std::fmt;
+use std::time::Duration;
+
+/// The settings that both types have.
+pub(crate) struct Settings {
+    pub(crate) timer: request_purgatory::purgatory::Builder<Timer<Expiring>>,
+    /// The timer has it as well, for the same reading of the clock.
+    pub(crate) max_timeout: Duration,
+}
+
+/// What was built with the default settings.
+pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
+    built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
+}
+
+/// A type that has a [`Builder`].
+pub(crate) trait Built {
+    /// Its settings beside the common ones.
+    type Own;
+}
+
+/// The settings of a [`Tracker`](crate::Tracker) or of [`Requests`](crate::Requests), each with a default.
+///
+/// `builder(name)` of the type begins, and `build` ends. But for `first_token`, `remembered_ids` and `hasher`, the
+/// settings are those of the [`Timer`] below.
+#[expect(private_bounds, reason = "the two types are all that can be built")]
+pub struct Builder<T: Built> {
+    pub(crate) settings: Settings,
+    pub(crate) own: T::Own,
+}
+
+/// Settings of the timer.
+macro_rules! of_the_timer {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty)?);)*) => {$(
+        $(#[$doc])*
+        #[doc = ""]
+        #[doc = concat!(
+            "As [`Builder::", stringify!($name), "`](request_purgatory::purgatory::Builder::", stringify!($name), ") of the timer."
+        )]
+        pub fn $name(mut self $(, $argument: $type)?) -> Self {
+            self.settings.timer = self.settings.timer.$name($($argument)?);
+            self
+        }
+    )*};
+}
+
+#[expect(private_bounds, reason = "the two types are all that can be built")]
+impl<T: Built> Builder<T> {
+    pub(crate) fn new(name: impl Into<String>, own: T::Own) -> Self {
+        Self {
+            settings: Settings {
+                timer: Timer::builder(name),
+                max_timeout: Duration::MAX,
+            },
+            own,
+        }
+    }
+
+    of_the_timer! {
+        /// The resolution of the timer: the callback of a value runs at its deadline or up to one tick later. Default: 1 ms.
+        tick(tick: Duration);
+        /// Slots per level of the timing wheel. Default: 64.
+        wheel_size(slots: usize);
+        /// The highest number of values that are kept, or whose callback has not returned: beyond it, one is rejected with
+        /// [`RejectReason::Full`](crate::RejectReason::Full). Default: none.
+        max_parked(count: usize);
+        /// The source of time. Default: the system's monotonic clock.
+        clock(clock: impl Clock);
+        /// The thread on which your code runs for what has expired. Default: [`Dispatch::OwnThread`], or
+        /// [`Dispatch::Inline`] without a reaper thread of the library.
+        dispatch(dispatch: Dispatch);
+        /// Which thread drives the timer. Default: [`Reaper::Own`].
+        reaper(reaper: Reaper);
+        /// Starts the threads when this is built. Default: they start when they are first needed.
+        threads_at_once();
+    }
+
+    /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them.
+    /// Default: none.
+    pub fn max_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timer = self.settings.timer.max_timeout(timeout);
+        self.settings.max_timeout = timeout;
+        self
+    }
+}
+
+impl<T: Built> fmt::Debug for Builder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Builder");
+        shown
+            .field("timer", &self.settings.timer)
+            .finish_non_exhaustive()
+    }
+}

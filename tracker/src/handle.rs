@@ -1,0 +1,138 @@
+//! What both public types have: methods over their shared state, and references that do not keep that running.
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Weak};
+
+/// A public type over shared state.
+pub(crate) trait Handle: Sized {
+    /// The state.
+    type Shared: Any + Send + Sync;
+
+    /// A handle of it.
+    fn over(shared: Arc<Self::Shared>) -> Self;
+}
+
+/// A reference to a [`Tracker`](crate::Tracker) or [`Requests`](crate::Requests) that does not keep it running.
+/// `downgrade` of the type makes it.
+#[expect(private_bounds, reason = "the two types are all that it can refer to")]
+pub struct WeakRef<T: Handle> {
+    /// Without its type: a value may hold a reference to its own tracker, and with the type the compiler would have to know
+    /// whether the value is [`Send`] to find out whether it is.
+    shared: Weak<dyn Any + Send + Sync>,
+    to: PhantomData<fn() -> T>,
+}
+
+#[expect(private_bounds, reason = "the two types are all that it can refer to")]
+impl<T: Handle> WeakRef<T> {
+    pub(crate) fn to(shared: &Arc<T::Shared>) -> Self {
+        let shared: Weak<T::Shared> = Arc::downgrade(shared);
+        Self {
+            shared,
+            to: PhantomData,
+        }
+    }
+
+    /// What it refers to, if that is not shut down by the drop of its last clone.
+    pub fn upgrade(&self) -> Option<T> {
+        let shared: Arc<T::Shared> = self.shared.upgrade()?.downcast().ok()?;
+        Some(T::over(shared))
+    }
+}
+
+impl<T: Handle> Clone for WeakRef<T> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            to: PhantomData,
+        }
+    }
+}
+
+impl<T: Handle> fmt::Debug for WeakRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("WeakRef");
+        let alive = self.shared.strong_count() > 0;
+        shown.field("alive", &alive).finish_non_exhaustive()
+    }
+}
+
+/// The methods that both types have, and what [`Clone`] and the like are for them.
+macro_rules! handle {
+    ([$($generics:tt)*] $type:ty, $name:literal, $shared:ty, $what:literal) => {
+        impl<$($generics)*> $type {
+            #[doc = concat!("The number of ", $what, " now. One whose deadline has passed counts until the thread that")]
+            /// drives the timer has come to it. Takes no lock.
+            pub fn len(&self) -> usize {
+                self.shared.timer.len()
+            }
+
+            #[doc = concat!("Whether there are no ", $what, " now, as [`len`](Self::len) counts them. Takes no lock.")]
+            pub fn is_empty(&self) -> bool {
+                self.shared.timer.is_empty()
+            }
+
+            #[doc = concat!("The counts so far, and how many ", $what, " there are now, as [`len`](Self::len) counts")]
+            /// them. Takes no lock.
+            pub fn stats(&self) -> Stats {
+                self.shared.stats()
+            }
+
+            #[doc = concat!("Expires ", $what, " whose deadline has passed. For use without a reaper (with one, it is")]
+            /// harmless). Returns how many expired.
+            ///
+            /// Your code runs where [`Dispatch`](request_purgatory::threads::Dispatch) says. What your code starts
+            /// meanwhile is left for the next call.
+            ///
+            /// Takes the lock of every timer shard in turn, for 64 timers at a time, and those of the map shards of the
+            /// keys of what has expired. Reads the clock; if that panics, so does this call.
+            pub fn advance(&self) -> usize {
+                self.shared.timer.advance()
+            }
+
+            /// The time of the next call of [`advance`](Self::advance), on the clock in use: at or before the earliest
+            /// deadline; a time that has passed if there is something to do now. `None` if there is nothing to do.
+            ///
+            /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake function.
+            pub fn next_deadline(&self) -> Option<Timestamp> {
+                self.shared.timer.next_deadline()
+            }
+
+            /// Whether it has been shut down. Takes no lock.
+            pub fn is_shut_down(&self) -> bool {
+                self.shared.timer.is_shut_down()
+            }
+
+            /// A reference that does not keep it running, for callbacks.
+            pub fn downgrade(&self) -> WeakRef<Self> {
+                WeakRef::to(&self.shared)
+            }
+        }
+
+        impl<$($generics)*> Handle for $type {
+            type Shared = $shared;
+
+            fn over(shared: Arc<$shared>) -> Self {
+                Self { shared }
+            }
+        }
+
+        impl<$($generics)*> Clone for $type {
+            fn clone(&self) -> Self {
+                Self {
+                    shared: self.shared.clone(),
+                }
+            }
+        }
+
+        impl<$($generics)*> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut shown = f.debug_struct($name);
+                shown.field("timer", &self.shared.timer);
+                shown.field("stats", &self.stats()).finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use handle;

@@ -1,0 +1,99 @@
+//! The requests that ended last without a response, by the hashes of their ids.
+
+use hashbrown::HashMap;
+use request_purgatory::purgatory::RandomState;
+use std::collections::VecDeque;
+
+/// In the order of their ends. No id is kept, so the size of the ids does not matter.
+pub(crate) struct Remembered {
+    /// By hash: how many requests wait for a late response, and how many have had it since.
+    counts: HashMap<u64, Ended, RandomState>,
+    /// The hashes of both.
+    order: VecDeque<u64>,
+    /// The most that `order` has.
+    max: usize,
+}
+
+#[derive(Default)]
+struct Ended {
+    waiting: u32,
+    answered: u32,
+}
+
+impl Remembered {
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            counts: HashMap::default(),
+            order: VecDeque::new(),
+            // A count of one hash cannot overflow.
+            max: max.min(u32::MAX as usize),
+        }
+    }
+
+    /// A request with an id of this hash has ended. The oldest one may be forgotten for that.
+    pub(crate) fn add(&mut self, hash: u64) {
+        if self.max == 0 {
+            return;
+        }
+        if self.order.len() == self.max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.forget(oldest);
+        }
+        self.counts.entry(hash).or_default().waiting += 1;
+        self.order.push_back(hash);
+    }
+
+    /// The oldest request of this hash is forgotten.
+    fn forget(&mut self, hash: u64) {
+        let Some(ended) = self.counts.get_mut(&hash) else {
+            return;
+        };
+        // Responses are to the oldest ones, so where some have theirs, the oldest has.
+        match ended.answered {
+            0 => ended.waiting -= 1,
+            _ => ended.answered -= 1,
+        }
+        if ended.waiting + ended.answered == 0 {
+            self.counts.remove(&hash);
+        }
+    }
+
+    /// A response has come to an id of this hash. Whether a request waited for it, the oldest one.
+    pub(crate) fn take(&mut self, hash: u64) -> bool {
+        let ended = self.counts.get_mut(&hash);
+        let Some(ended) = ended.filter(|ended| ended.waiting > 0) else {
+            return false;
+        };
+        ended.waiting -= 1;
+        ended.answered += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Remembered;
+
+    /// Against a list of all ends.
+    #[test]
+    fn g06_as_many_ends_are_remembered_as_are_asked_for() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for max in [0, 1, 2, 7] {
+            let (mut remembered, mut all) = (Remembered::new(max), Vec::<(u64, bool)>::new());
+            for _ in 0..10_000 {
+                let hash = random.u64(..4);
+                if random.bool() {
+                    remembered.add(hash);
+                    all.push((hash, false));
+                } else {
+                    let last = all.len().saturating_sub(max);
+                    let found = all[last..].iter_mut().find(|end| **end == (hash, false));
+                    let expected = found.map(|end| end.1 = true).is_some();
+                    assert_eq!(remembered.take(hash), expected);
+                }
+                assert!(remembered.order.len() <= max && remembered.counts.len() <= max);
+            }
+        }
+    }
+}
