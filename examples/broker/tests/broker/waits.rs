@@ -30,18 +30,59 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     client.produce("t", b"value");
     let too_few = waited_out(&mut client, &fetch("t", 1, 300).with_min_bytes(1_000));
     assert_eq!(too_few, (0, batch(&[b"value"]).len()));
-    // What counts is what an answer may hold: of each partition, and in all.
-    let mut little = fetch("t", 1, 300).with_min_bytes(10);
-    little.topics[0].partitions[0].partition_max_bytes = 1;
-    waited_out(&mut client, &little);
-    let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
-    client.fetch(&greedy.with_max_bytes(10));
     // What is answered at once is answered to a client that has nothing more to say.
     for _ in 0..20 {
         let mut last = broker.client();
         let sent = last.send(FETCH, &fetch("t", 1, 0));
         last.socket.shutdown(Shutdown::Write).expect("end");
         last.receive_fetched(sent);
+    }
+}
+
+/// What a fetch waits for is measured by the rules of its answer: whole batches, a first one that is longer than any limit,
+/// and none that would go beyond a limit.
+#[test]
+fn a_fetch_that_has_as_much_as_its_answer_may_hold_does_not_wait_for_more() {
+    let (_broker, mut client) = Broker::with_topic(4, &[]);
+    let batch = batch(&[&[0; 500]]);
+    let one = batch.len();
+    // Partition 0 has two batches, partitions 1 and 3 have one, partition 2 has none.
+    for partition in [0, 0, 1, 3] {
+        assert_eq!(client.produce_to(-1, "t", partition, &batch).0, 0);
+    }
+    let (half, much) = (one / 2, 1 << 20);
+    let mut lengths = |partitions: &[i32], min, max, limit, max_wait| {
+        let all = partitions.iter().map(|partition| (*partition, 0));
+        let mut fetch = fetch_from("t", &all.collect::<Vec<_>>(), max_wait);
+        for partition in &mut fetch.topics[0].partitions {
+            partition.partition_max_bytes = limit as i32;
+        }
+        client.lengths(&fetch.with_min_bytes(min as i32).with_max_bytes(max as i32))
+    };
+    for (partitions, min_bytes, max_bytes, limit, expected) in [
+        // The first batch is longer than the limit of its partition, or of all.
+        (&[0][..], one, much, half, &[one][..]),
+        (&[2, 1], one, half, much, &[0, one]),
+        // What is there lies beyond the limits, and so will all that comes.
+        (&[0], 2 * one, one + half, much, &[one]),
+        (&[0, 1], 3 * one, much, one + half, &[one, one]),
+        (&[1, 3], 3 * one, much, one, &[one, one]),
+        (&[1, 2], 2 * one, one + 60, much, &[one, 0]),
+        (&[], 1, much, much, &[]),
+    ] {
+        let found = lengths(partitions, min_bytes, max_bytes, limit, 600_000);
+        assert_eq!(found, expected, "{partitions:?} {min_bytes} {max_bytes} {limit}");
+    }
+    // Here more could come.
+    for (partitions, max_bytes, limit, expected) in [
+        (&[1][..], much, 2 * one, &[one][..]),
+        (&[1, 2], 2 * one, one, &[one, 0]),
+        (&[2], half, half, &[0]),
+    ] {
+        let asked = Instant::now();
+        let found = lengths(partitions, 2 * one, max_bytes, limit, 300);
+        assert_eq!(found, expected, "{partitions:?} {max_bytes} {limit}");
+        assert!(asked.elapsed().as_millis() >= 300, "{partitions:?}");
     }
 }
 
