@@ -77,10 +77,17 @@ pub(super) struct Terms {
 
 impl Member {
     pub(super) fn fail(&mut self, id: &str, error: Code) {
-        match self.parked.take() {
-            Some((Parked::Join, waiter)) => waiter.answer(join_failed(id, error)),
-            Some((Parked::Sync, waiter)) => waiter.answer(sync_failed(error)),
-            None => {}
+        if let Some((parked, waiter)) = self.parked.take() {
+            parked.refuse(waiter, id, error);
+        }
+    }
+}
+
+impl Parked {
+    pub(super) fn refuse(self, waiter: Waiter, id: &str, error: Code) {
+        match self {
+            Self::Join => waiter.answer(join_failed(id, error)),
+            Self::Sync => waiter.answer(sync_failed(error)),
         }
     }
 }

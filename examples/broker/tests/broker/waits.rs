@@ -65,7 +65,7 @@ fn a_fetch_that_has_as_much_as_its_answer_may_hold_does_not_wait_for_more() {
         (&[2, 1], one, half, much, &[0, one]),
         // What is there lies beyond the limits, and so will all that comes.
         (&[0], 2 * one, one + half, much, &[one]),
-        (&[0, 1], 3 * one, much, one + half, &[one, one]),
+        (&[0, 1], 3 * one, much, one + 60, &[one, one]),
         (&[1, 3], 3 * one, much, one, &[one, one]),
         (&[1, 2], 2 * one, one + 60, much, &[one, 0]),
         (&[], 1, much, much, &[]),
