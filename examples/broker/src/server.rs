@@ -9,7 +9,7 @@ use crate::broker::Broker;
 use crate::exchange::{Answer, Caller, Reply};
 use crate::listen::Listeners;
 use crate::wire::frame::{ENVELOPE, MAX_FRAME, encode};
-use crate::wire::request::Envelope;
+use crate::wire::request::{Envelope, Misfit};
 use incoming::{End, Incoming, Sent};
 use limits::{Limits, PER_ELEMENT, time_for};
 use std::net::SocketAddr;
@@ -51,8 +51,14 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
                     let mut context = context.clone();
                     tokio::spawn(async move {
                         let served = serve(socket, peer, &mut context).await;
-                        if let Err(End::Dropped(reason)) = served {
-                            log!("closed the connection of {peer}: {reason}");
+                        match served {
+                            Ok(()) | Err(End::Closed) => {}
+                            Err(End::Dropped(why)) => log!("closed the connection of {peer}: {why}"),
+                            Err(End::Refused(why)) => {
+                                if context.limits.is_first_refusal(&why) {
+                                    log!("closed the connection of {peer}: {why}, and those like it from now on");
+                                }
+                            }
                         }
                     });
                 }
@@ -134,7 +140,10 @@ impl Connection<'_> {
                 return write(&mut self.writer, &refusal).await;
             }
         };
-        let mut envelope = Envelope::open(&frame)?;
+        let mut envelope = Envelope::open(&frame).map_err(|misfit| match misfit {
+            Misfit::Version(..) => End::Refused(misfit.to_string()),
+            Misfit::Malformed(why) => End::Dropped(why),
+        })?;
         let elements = PER_ELEMENT * envelope.elements;
         let weight = frame.len() + elements;
         drop(frame);

@@ -4,6 +4,30 @@ use crate::messages::*;
 use crate::wire::frame::encode;
 use crate::wire::outline::{Walk, by_key};
 use bytes::{Buf, Bytes, BytesMut};
+use std::fmt::{self, Display, Formatter};
+
+/// Why a request was not understood. There is no version to answer it in, so its connection is to be closed.
+#[derive(Debug)]
+pub enum Misfit {
+    /// A call of Kafka's that is known here, in a version that is not.
+    Version(ApiKey, i16),
+    Malformed(String),
+}
+
+impl Display for Misfit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(key, version) => write!(f, "{key:?} v{version} not supported"),
+            Self::Malformed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl<S: Into<String>> From<S> for Misfit {
+    fn from(why: S) -> Self {
+        Self::Malformed(why.into())
+    }
+}
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
 #[derive(Debug)]
@@ -27,8 +51,9 @@ impl Envelope {
     ///
     /// Bytes after the last field are let pass, as other brokers do: librdkafka's Metadata request has three.
     ///
-    /// An error says why it was not understood. There is no version to answer it in, so its connection is to be closed.
-    pub fn open(frame: &Bytes) -> Result<Self, String> {
+    /// # Errors
+    /// See [`Misfit`].
+    pub fn open(frame: &Bytes) -> Result<Self, Misfit> {
         let start = frame.get(..8);
         let mut start = start.ok_or("frame too short for a request header")?;
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
@@ -46,7 +71,7 @@ impl Envelope {
             envelope.version = 0;
             return match api {
                 ApiKey::ApiVersions => Ok(envelope),
-                key => Err(format!("{key:?} v{version} not supported")),
+                key => Err(Misfit::Version(*key, version)),
             };
         }
 
@@ -61,11 +86,11 @@ impl Envelope {
     }
 
     /// Decodes what is asked. `None` for an ApiVersions request in a version that is not known here.
-    pub fn decode(&mut self) -> Result<Option<RequestKind>, String> {
+    pub fn decode(&mut self) -> Result<Option<RequestKind>, Misfit> {
         let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
         let body = self.body.take().map(decode).transpose();
-        body.map_err(|error| malformed(api, version, &error.to_string()))
+        body.map_err(|error| malformed(api, version, &error.to_string()).into())
     }
 }
 

@@ -119,7 +119,9 @@ fn a_stall_ends_all_sessions_that_were_over_by_the_clock_and_no_other() {
     let broker = Broker::with(&["--group-delay-ms", "0"]);
     let sessions = [6, 2].map(|seconds| [Duration::from_secs(seconds); MEMBERS]);
     let sessions = sessions.into_iter().flatten().enumerate();
-    let mut members: Vec<_> = sessions.map(|(at, it)| lone_member(&broker, at, it)).collect();
+    let mut members: Vec<_> = sessions
+        .map(|(at, it)| lone_member(&broker, at, it))
+        .collect();
     // How many with a long and with a short session are told that they are no members, after such a stall.
     let mut refused = |stall: Duration| {
         broker.signal(Signal::STOP);
@@ -129,7 +131,11 @@ fn a_stall_ends_all_sessions_that_were_over_by_the_clock_and_no_other() {
         broker.signal(Signal::CONT);
         let mut refused = [0; 2];
         for (at, sent) in sent.into_iter().enumerate() {
-            match members[at].0.receive::<HeartbeatRequest>(0, sent).error_code {
+            match members[at]
+                .0
+                .receive::<HeartbeatRequest>(0, sent)
+                .error_code
+            {
                 0 => {}
                 error => {
                     assert_eq!(error, UNKNOWN_MEMBER_ID);

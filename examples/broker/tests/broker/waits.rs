@@ -71,7 +71,10 @@ fn a_fetch_that_has_as_much_as_its_answer_may_hold_does_not_wait_for_more() {
         (&[], 1, much, much, &[]),
     ] {
         let found = lengths(partitions, min_bytes, max_bytes, limit, 600_000);
-        assert_eq!(found, expected, "{partitions:?} {min_bytes} {max_bytes} {limit}");
+        assert_eq!(
+            found, expected,
+            "{partitions:?} {min_bytes} {max_bytes} {limit}"
+        );
     }
     // Here more could come.
     for (partitions, max_bytes, limit, expected) in [

@@ -238,10 +238,12 @@ fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
     // As it is, and with something that begins a rebalance.
     let again = join_request(&ids[1]);
     let changed = join_request(&ids[2]).with_protocols(protocols(&["range"]));
-    let join = |request: JoinGroupRequest| move |state: &mut State, waiter| {
-        let memory = Arc::clone(&state.shared.memory);
-        let terms = Terms::of(&request, &caller("a-client", 9, true), &memory);
-        state.join(&request, terms.expect("there is memory"), waiter);
+    let join = |request: JoinGroupRequest| {
+        move |state: &mut State, waiter| {
+            let memory = Arc::clone(&state.shared.memory);
+            let terms = Terms::of(&request, &caller("a-client", 9, true), &memory);
+            state.join(&request, terms.expect("there is memory"), waiter);
+        }
     };
     let sync = sync_request(&ids[3], 1, &[]);
     type Ask = Box<dyn FnOnce(&mut State, Waiter)>;
