@@ -3,7 +3,7 @@
 use crate::messages::*;
 use crate::wire::frame::encode;
 use crate::wire::outline::{Walk, by_key};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::fmt::{self, Display, Formatter};
 
 /// Why a request was not understood. There is no version to answer it in, so its connection is to be closed.
@@ -87,11 +87,44 @@ impl Envelope {
 
     /// Decodes what is asked. `None` for an ApiVersions request in a version that is not known here.
     pub fn decode(&mut self) -> Result<Option<RequestKind>, Misfit> {
+        if (self.api, self.version) == (ApiKey::OffsetCommit, 1) {
+            // The decoder does not know it any more. It is answered as the next one is.
+            self.version = 2;
+            self.body = self.body.as_deref().and_then(with_retention_time);
+        }
         let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
         let body = self.body.take().map(decode).transpose();
         body.map_err(|error| malformed(api, version, &error.to_string()).into())
     }
+}
+
+/// An OffsetCommit request of version 1, which has a time for each offset, as one of version 2, which has one for all. Both
+/// leave it to the broker.
+fn with_retention_time(body: &[u8]) -> Option<Bytes> {
+    const OF_THE_BROKER: i64 = -1;
+    let put_text = |bytes: &mut BytesMut, text: &[u8]| {
+        bytes.put_u16(text.len() as u16);
+        bytes.put_slice(text);
+    };
+    let (mut walk, mut bytes) = (Walk::along(body, 1), BytesMut::with_capacity(body.len()));
+    put_text(&mut bytes, walk.text()?);
+    bytes.put_slice(walk.take(4)?);
+    put_text(&mut bytes, walk.text()?);
+    bytes.put_i64(OF_THE_BROKER);
+    let topics = walk.elements()?;
+    bytes.put_u32(topics as u32);
+    for _ in 0..topics {
+        put_text(&mut bytes, walk.text()?);
+        let partitions = walk.elements()?;
+        bytes.put_u32(partitions as u32);
+        for _ in 0..partitions {
+            bytes.put_slice(walk.take(12)?);
+            let _time = walk.take(8)?;
+            put_text(&mut bytes, walk.text()?);
+        }
+    }
+    Some(bytes.freeze())
 }
 
 /// The text of an error of the decoder may end with a line.

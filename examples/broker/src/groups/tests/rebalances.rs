@@ -221,6 +221,23 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert!(joins.iter_mut().all(Asked::waits));
 }
 
+#[test]
+fn in_version_0_a_rebalance_may_last_as_long_as_a_session() {
+    let world = World::new();
+    // What is not in the request.
+    let request = join_request("").with_rebalance_timeout_ms(-1);
+    let first = world
+        .stabilised(vec![world.ask(request.clone(), 0)], 1)
+        .remove(0);
+    let mut second = world.ask(request.clone(), 0);
+    world.pass(SESSION - MS);
+    assert_eq!(world.heartbeat(&first, 1), Code::RebalanceInProgress.code());
+    assert!(second.waits());
+    let again = world.ask(request.with_member_id(text(&first)), 0).answer();
+    assert_eq!((again.error_code, again.generation_id), (0, 2));
+    assert_eq!((again.members.len(), second.answer().generation_id), (2, 2));
+}
+
 /// Its expiry is on its way, and the group does not know yet.
 #[test]
 fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
