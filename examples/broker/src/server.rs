@@ -82,7 +82,8 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
 
 /// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
 ///
-/// Whatever ends this drops the request that is served: that takes a vanished client's request out of its purgatory. (A
+/// Whatever ends this drops the request that is served: that takes it out of its purgatory. A client that closes its sending
+/// half may have vanished, and what it waits for is taken out as well: it is answered as if its time were over. (A
 /// client that sends many at once gets no more than its turn: tokio ends that when it has taken memory for some dozens.)
 async fn serve(
     mut socket: TcpStream,
@@ -168,7 +169,10 @@ impl Connection<'_> {
                     // One that is there is given.
                     biased;
                     answer = &mut waiting.answer => answer,
-                    gone = self.incoming.gone() => match gone? {},
+                    closed = self.incoming.closed() => {
+                        closed?;
+                        waiting.hurry().await
+                    }
                 };
                 waiting.leave = None;
                 answer.map_err(|_| End::from("a request ended without an answer"))?

@@ -297,14 +297,15 @@ impl State {
         }
     }
 
-    /// A client has gone that waited. Its member stays for as long as a session lasts: it may come back.
+    /// A client that waits sends no more. Its member stays for as long as a session lasts: it may come back.
     pub(super) fn client_gone(&mut self) {
-        let has_gone = |(id, member): (&Id, &mut Member)| {
-            let gone = member.parked.take_if(|(_, waiter)| waiter.0.is_closed());
-            gone.map(|_| Id::clone(id))
-        };
-        let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();
+        let meant = |member: &Member| matches!(&member.parked, Some((_, it)) if it.hurries());
+        let gone = self.members.iter().filter(|(_, member)| meant(member));
+        let gone: Vec<_> = gone.map(|(id, _)| Id::clone(id)).collect();
         for id in &gone {
+            if let Some(member) = self.members.get_mut(id) {
+                member.fail(id, Code::RebalanceInProgress);
+            }
             // A session that was suspended is not over. At the shutdown there is none any more.
             let _ = self.renew(id);
         }

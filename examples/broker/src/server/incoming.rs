@@ -5,7 +5,6 @@ use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME, PREFIX};
 use crate::wire::request::{LONGEST, START, refuse};
 use bytes::{Bytes, BytesMut};
-use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
@@ -131,12 +130,15 @@ impl<'a> Incoming<'a> {
         Ok(Sent::TooLong(refusal, length))
     }
 
-    /// Fails when the client goes away, or sends what is no request. Reads ahead a little for that, but begins nothing.
-    pub(crate) async fn gone(&mut self) -> Result<Infallible, End> {
+    /// Returns when the client has closed its sending half, or all. Reads ahead a little for that, but begins nothing.
+    ///
+    /// # Errors
+    /// The connection is broken, or what was sent is no request.
+    pub(crate) async fn closed(&mut self) -> Result<(), End> {
         loop {
             while self.buffer.len() < ALLOWANCE {
                 if self.fill(ALLOWANCE).await? == 0 {
-                    return Err(End::Closed);
+                    return Ok(());
                 }
                 if self.buffer.len() >= PREFIX {
                     frame::length(&self.buffer)?;
@@ -144,7 +146,7 @@ impl<'a> Incoming<'a> {
             }
             let ready = self.socket.ready(Interest::READABLE).await?;
             if ready.is_read_closed() {
-                return Err(End::Closed);
+                return Ok(());
             }
             sleep(LOOK).await;
         }
