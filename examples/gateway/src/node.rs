@@ -2,9 +2,12 @@
 
 use crate::api;
 use crate::connection::Connection;
-use crate::gateway::Gateway;
+use crate::gateway::{Client, Gateway};
 use anyhow::{Context, Result, bail};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -68,6 +71,7 @@ pub async fn run(
     let service = TowerToHyperService::new(api::router(gateway.clone()));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
+        .half_close(true)
         .header_read_timeout(patience.head)
         .max_buf_size(BUFFER)
         .max_headers(64);
@@ -115,13 +119,25 @@ pub async fn run(
         let Ok(connection) = Connection::new(socket, patience.unread) else {
             continue;
         };
-        let watch = connection.watch();
-        let serve = graceful.watch(http.serve_connection(connection, service.clone()));
+        let (watch, client) = (connection.watch(), Client::default());
+        let (service, asks) = (service.clone(), client.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(asks.clone());
+            service.call(request)
+        });
+        let serve = graceful.watch(http.serve_connection(connection, service));
         clients.spawn(async move {
+            let closed = async {
+                watch.is_closed().await;
+                client.sends_no_more.cancel();
+                // Its answer ends the connection.
+                std::future::pending().await
+            };
             tokio::select! {
                 // The client has left, or its request makes no sense: there is no one to tell.
                 _ = serve => {}
-                () = watch.is_lost() => {}
+                () = watch.is_stuck() => {}
+                () = closed => {}
             }
             drop(room);
         });
