@@ -54,6 +54,34 @@ checks! {
     confluent_administers_groups: "group_admin.py", "confluent_kafka", "confluent_kafka", &[];
 }
 
+/// A client that is not installed has no row to compare.
+#[test]
+fn clients_do_what_the_page_says() {
+    if !available("kcat", &["-V"]) || !available(&python(), &["-c", "import confluent_kafka"]) {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/table.py");
+    let clients = [
+        "kcat",
+        "confluent-kafka",
+        "kafka-python",
+        "aiokafka",
+        "kafkajs",
+        "sarama",
+        "kafka-go",
+    ];
+    std::thread::scope(|scope| {
+        for client in clients {
+            scope.spawn(move || {
+                let mut table = Command::new(python());
+                let table = table.args(["-B", script]).arg(command().get_program());
+                let output = run(table.arg(client), "");
+                assert!(output.status.success(), "{client}: {output:?}");
+            });
+        }
+    });
+}
+
 fn kcat(broker: &Broker, arguments: &str, input: &str) -> Output {
     let mut command = Command::new("kcat");
     command.args(["-b", &broker.address.to_string()]);
