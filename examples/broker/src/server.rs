@@ -197,7 +197,7 @@ impl Connection<'_> {
 
 async fn write(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), End> {
     match timeout(time_for(bytes.len()), writer.write_all(bytes)).await {
-        Ok(written) => Ok(written?),
+        Ok(written) => written.map_err(|error| End::of(&error)),
         Err(_) => Err(End::from("the client takes too long to read its answer")),
     }
 }

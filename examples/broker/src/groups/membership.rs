@@ -132,6 +132,8 @@ impl State {
                 Id::from(member)
             }
         };
+        // One whose session is over has left already.
+        self.renew(&id)?;
         self.remove_member(&id);
         self.rebalance();
         Ok(())

@@ -6,6 +6,7 @@ use crate::wire::frame::{self, MAX_FRAME, PREFIX};
 use crate::wire::request::{LONGEST, START, refuse};
 use bytes::{Bytes, BytesMut};
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::ReadHalf;
@@ -31,6 +32,16 @@ pub(crate) enum End {
 impl<R: Display> From<R> for End {
     fn from(reason: R) -> Self {
         Self::Dropped(reason.to_string())
+    }
+}
+
+impl End {
+    /// Of a socket that fails. A client that has gone is no trouble, however it went.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Self::Closed,
+            _ => Self::from(error),
+        }
     }
 }
 
@@ -89,7 +100,7 @@ impl<'a> Incoming<'a> {
         match timeout(patience, self.fill(ALLOWANCE)).await {
             Err(_) => Err(end),
             Ok(Ok(0)) => Err(End::Closed),
-            Ok(read) => read.map(|_| ()).map_err(End::from),
+            Ok(read) => read.map(|_| ()),
         }
     }
 
@@ -153,11 +164,12 @@ impl<'a> Incoming<'a> {
     }
 
     /// Reads once, until the buffer has `up_to` bytes at most. 0 at the end of the connection.
-    async fn fill(&mut self, up_to: usize) -> std::io::Result<usize> {
+    async fn fill(&mut self, up_to: usize) -> Result<usize, End> {
         let room = up_to - self.buffer.len();
         self.buffer.reserve(GROWTH.min(room));
         let mut socket = (&mut self.socket).take(room as u64);
-        socket.read_buf(&mut self.buffer).await
+        let read = socket.read_buf(&mut self.buffer).await;
+        read.map_err(|error| End::of(&error))
     }
 }
 

@@ -320,6 +320,11 @@ fn who_closes_the_sending_half_is_answered_whenever_that_is() {
     let found = slow.receive_fetched(sent);
     assert_eq!(records(&found[0]).len(), long.len());
     slow.assert_closed();
+    let log = broker.log();
+    assert!(
+        log.len() == 1 && log[0].contains("inside a frame"),
+        "{log:?}"
+    );
 }
 
 #[test]
@@ -342,5 +347,10 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
         broker.wait_for_figure(figure, 10);
         drop(clients);
         broker.wait_for_figure(figure, 0);
+        broker.wait_for_figure("connections", 0);
     }
+    // None of them is any trouble, but those that stop in a request.
+    let log = broker.log();
+    let is_torn = |line: &String| line.contains("inside a frame");
+    assert!(log.iter().all(is_torn), "{log:#?}");
 }

@@ -251,7 +251,8 @@ fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
     let commit = commit_request((GROUP, &ids[0], 1), &[(0, 7)], 0);
     let beat = group.lock().heartbeat(&heartbeat_request(&ids[0], 1));
     let commit = group.lock().check_commit(&commit);
-    assert_eq!([beat, commit], [Err(Code::UnknownMemberId); 2]);
+    let leave = group.change(|state| state.leave(&ids[0], None));
+    assert_eq!([beat, commit, leave], [Err(Code::UnknownMemberId); 3]);
     // As it is, and with something that begins a rebalance.
     let again = join_request(&ids[1]);
     let changed = join_request(&ids[2]).with_protocols(protocols(&["range"]));
