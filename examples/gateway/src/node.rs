@@ -14,7 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -31,6 +31,7 @@ const BUFFER: usize = 16 * 1024;
 const SEND_BUFFER: u32 = 64 * 1024;
 /// Before a client is accepted again, where there was no file for it: this long, then twice as long, up to 20 times.
 const PAUSE: Duration = Duration::from_millis(50);
+const SECOND: Duration = Duration::from_secs(1);
 /// Files that are no connections of clients.
 const FILES: u64 = 128;
 
@@ -86,6 +87,7 @@ pub async fn run(
     let mut clients = JoinSet::new();
     // How many clients in a row were not accepted.
     let mut troubles = 0_u32;
+    let mut told = None;
     loop {
         let accepted = async {
             let room = room.clone().acquire_owned().await?;
@@ -105,8 +107,9 @@ pub async fn run(
             // The client has gone before it was its turn.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
             Err(error) => {
-                // No file, or no memory: there may be one in a moment. The first time, it is told.
-                if troubles == 0 {
+                // No file, or no memory: there may be one in a moment. It is told once in a second at most.
+                if told.is_none_or(|told: Instant| told.elapsed() >= SECOND) {
+                    told = Some(Instant::now());
                     eprintln!("gateway: no client is accepted: {error}; trying again");
                 }
                 troubles += 1;

@@ -88,6 +88,9 @@ fn kcat(broker: &Broker, arguments: &str, input: &str) -> Output {
     run(command.args(arguments.split(' ')), input)
 }
 
+/// Where the attributes of a batch are, of which the last bits name its codec.
+const ATTRIBUTES: usize = 21;
+
 #[test]
 fn kcat_gets_back_what_it_produced_in_any_compression_and_length() {
     if !available("kcat", &["-V"]) {
@@ -96,11 +99,14 @@ fn kcat_gets_back_what_it_produced_in_any_compression_and_length() {
     let broker = Broker::with(&["--partitions", "3"]);
     let line = |number| format!("line {number} {number:x}\n");
     let lines: String = (0..2_000).map(line).collect();
-    for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
+    for (number, codec) in (0..).zip(["none", "gzip", "snappy", "lz4", "zstd"]) {
         let acks = if codec == "none" { "0" } else { "all" };
         let arguments = format!("-P -p 1 -t {codec} -z {codec} -H name=value -X acks={acks}");
         let output = kcat(&broker, &arguments, &lines);
         assert!(output.status.success(), "{output:?}");
+        let fetched = broker.client().fetch(&fetch_from(codec, &[(1, 0)], 0));
+        let (_, attributes) = records(&fetched[0]).split_at(ATTRIBUTES);
+        assert_eq!(attributes[1] & 7, number, "{codec} is what was sent");
         let arguments = format!("-C -t {codec} -o beginning -e -f %h:%s\\n");
         let consumed = kcat(&broker, &arguments, "");
         let expected = lines.replace("line", "name=value:line");
