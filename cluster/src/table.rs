@@ -98,8 +98,8 @@ pub struct Table<K> {
 }
 
 impl<K: Key> Table<K> {
-    /// An empty table, for so many keys, of which so many may linger. `wake` is called, with no lock held, when there is
-    /// something to do for the driver.
+    /// An empty table, for so many keys, of which so many may linger. `wake` is called, with no lock held, when there
+    /// is something to do for the driver.
     pub fn new(
         max_keys: usize,
         max_lingering: usize,
@@ -223,8 +223,8 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// Begins the linger of keys that lost their last interest, forgets those whose linger is over (and the oldest, where
-    /// too many linger), and takes out all orders. Returns when the next linger is over.
+    /// Begins the linger of keys that lost their last interest, forgets those whose linger is over (and the oldest,
+    /// where too many linger), and takes out all orders. Returns when the next linger is over.
     pub fn tend(&self, now: Time, linger: Duration, orders: &mut Vec<Order<K>>) -> Option<Time> {
         let mut next = None::<Time>;
         for shard in &self.shards {

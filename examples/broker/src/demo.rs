@@ -26,7 +26,8 @@ const LOAD: &str = "\
 second later, 50 idle ones get none. Each producer and each consumer has a connection of its own; producers wait for all replicas (acks=-1), \
 consumers for the first byte (min_bytes=1), 500 ms at most";
 
-/// Topic, partitions, pause between the acknowledgement of a record and the next one in its partition, consumers of each.
+/// Topic, partitions, pause between the acknowledgement of a record and the next one in its partition, consumers of
+/// each.
 const TRAFFIC: [(&str, i32, Duration, u64); 3] = [
     ("busy", 4, Duration::from_millis(5), 2),
     ("slow", 10, Duration::from_secs(1), 1),

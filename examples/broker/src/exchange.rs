@@ -132,8 +132,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// The answer to a client that sends no more. It may have gone, and then waits for nothing; or it has closed its sending
-    /// half only, and gets an answer. Which of them it is cannot be seen.
+    /// The answer to a client that sends no more. It may have gone, and then waits for nothing; or it has closed its
+    /// sending half only, and gets an answer. Which of them it is cannot be seen.
     pub(crate) async fn hurry(&mut self) -> Result<Answer, RecvError> {
         if let Ok(answer) = timeout(self.grace, &mut self.answer).await {
             return answer;

@@ -33,8 +33,8 @@ impl Place {
         }))
     }
 
-    /// Writes a line, or counts it. The next that is written says how many were not. If standard error is closed, the line
-    /// is lost.
+    /// Writes a line, or counts it. The next that is written says how many were not. If standard error is closed, the
+    /// line is lost.
     pub(crate) fn write(&self, line: Arguments<'_>) {
         if let Some(line) = self.next(Instant::now(), line) {
             let _ = writeln!(std::io::stderr().lock(), "broker: {line}");

@@ -82,9 +82,10 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
 
 /// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
 ///
-/// Whatever ends this drops the request that is served: that takes it out of its purgatory. A client that closes its sending
-/// half may have vanished, and what it waits for is taken out as well: it is answered as if its time were over. (A
-/// client that sends many at once gets no more than its turn: tokio ends that when it has taken memory for some dozens.)
+/// Whatever ends this drops the request that is served: that takes it out of its purgatory. A client that closes its
+/// sending half may have vanished, and what it waits for is taken out as well: it is answered as if its time were over.
+/// (A client that sends many at once gets no more than its turn: tokio ends that when it has taken memory for some
+/// dozens.)
 async fn serve(
     mut socket: TcpStream,
     client: SocketAddr,

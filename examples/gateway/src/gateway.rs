@@ -40,8 +40,8 @@ impl Default for Patience {
     }
 }
 
-/// How long a client still waits that sends no more. It may have closed its sending half only, and is answered; or it has
-/// gone, which looks the same. What the store has is known by then.
+/// How long a client still waits that sends no more. It may have closed its sending half only, and is answered; or it
+/// has gone, which looks the same. What the store has is known by then.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The client of a connection.

@@ -7,13 +7,13 @@
 //! cargo run --release -p long_poll -- --load 10000          parks 10,000 requests, and answers them all
 //! ```
 //!
-//! A request whose client goes away is dropped by the server, and its wait with it. A client that closes its sending half
-//! only (`nc -N`) looks the same from here, and `axum::serve` takes it for one that has gone: a wait of its ends, and it is
-//! sent no more, not even the rest of an answer. What it has posted may be done all the same. `examples/gateway` answers
-//! such clients, and for that it has to look itself who has gone.
+//! A request whose client goes away is dropped by the server, and its wait with it. A client that closes its sending
+//! half only (`nc -N`) looks the same from here, and `axum::serve` takes it for one that has gone: a wait of its ends,
+//! and it is sent no more, not even the rest of an answer. What it has posted may be done all the same.
+//! `examples/gateway` answers such clients, and for that it has to look itself who has gone.
 //!
-//! The answers are those of the table "What to answer" in `docs/guide/from-polling.md`. The server is in this file; `load`
-//! is the clients of the measurement.
+//! The answers are those of the table "What to answer" in `docs/guide/from-polling.md`. The server is in this file;
+//! `load` is the clients of the measurement.
 
 mod load;
 mod signal;

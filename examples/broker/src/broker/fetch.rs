@@ -103,8 +103,8 @@ impl Fetch {
 }
 
 impl Request for Fetch {
-    /// Whether there is something to answer with: `min_bytes` over all partitions, an error, or as much as there can be.
-    /// What is there is what an answer made now would have, so that the two cannot differ.
+    /// Whether there is something to answer with: `min_bytes` over all partitions, an error, or as much as there can
+    /// be. What is there is what an answer made now would have, so that the two cannot differ.
     fn is_satisfied(&self) -> bool {
         let (mut bytes, mut may_grow) = (0, false);
         for share in self.shares() {

@@ -17,7 +17,8 @@ const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 pub(crate) fn api_versions(error: Option<Code>) -> ApiVersionsResponse {
     let api_keys = APIS.iter().map(|(key, versions, _)| {
         let oldest = match key {
-            // For a broker without it an older librdkafka (2.0.2, say) compresses nothing. It sends a newer one. Kafka 4 does so.
+            // For a broker without it an older librdkafka (2.0.2, say) compresses nothing. It sends a newer one. Kafka
+            // 4 does so.
             ApiKey::Produce => 0,
             _ => *versions.start(),
         };

@@ -99,8 +99,8 @@ impl Envelope {
     }
 }
 
-/// An OffsetCommit request of version 1, which has a time for each offset, as one of version 2, which has one for all. Both
-/// leave it to the broker.
+/// An OffsetCommit request of version 1, which has a time for each offset, as one of version 2, which has one for all.
+/// Both leave it to the broker.
 fn with_retention_time(body: &[u8]) -> Option<Bytes> {
     const OF_THE_BROKER: i64 = -1;
     let put_text = |bytes: &mut BytesMut, text: &[u8]| {

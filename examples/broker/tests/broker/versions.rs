@@ -104,7 +104,8 @@ fn every_request_is_answered_in_every_version() {
     broker.may_miss = true;
 }
 
-/// Its requests, byte for byte: kafka-protocol does not write them. (kafka-go and others send such a JoinGroup as well.)
+/// Its requests, byte for byte: kafka-protocol does not write them. (kafka-go and others send such a JoinGroup as
+/// well.)
 #[test]
 fn a_sarama_of_2019_is_understood() {
     let (broker, mut client) = Broker::with_topic(1, &["--group-delay-ms", "0"]);

@@ -32,8 +32,8 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     assert_eq!(too_few, (0, batch(&[b"value"]).len()));
 }
 
-/// What a fetch waits for is measured by the rules of its answer: whole batches, a first one that is longer than any limit,
-/// and none that would go beyond a limit.
+/// What a fetch waits for is measured by the rules of its answer: whole batches, a first one that is longer than any
+/// limit, and none that would go beyond a limit.
 #[test]
 fn a_fetch_that_has_as_much_as_its_answer_may_hold_does_not_wait_for_more() {
     let (_broker, mut client) = Broker::with_topic(4, &[]);
@@ -261,8 +261,8 @@ fn what_waits_for_a_deleted_topic_is_told() {
     assert_eq!(answer, [(UNKNOWN_TOPIC_OR_PARTITION, -1); 2]);
 }
 
-/// Before the broker has read the request, while it waits, and while the answer is on its way. What waits is answered as if
-/// its time were over, and a produce whose replicas are not far behind as if it had stayed.
+/// Before the broker has read the request, while it waits, and while the answer is on its way. What waits is answered
+/// as if its time were over, and a produce whose replicas are not far behind as if it had stayed.
 #[test]
 fn who_closes_the_sending_half_is_answered_whenever_that_is() {
     let broker = Broker::with(&["--replica-lag-ms", "100", "--group-delay-ms", "60000"]);
