@@ -1,5 +1,5 @@
-"""What stock clients can do with the broker: BROKER [CLIENT]. Prints the row of the README for a client, or for each that is
-installed, and exits with an error if it has another one.
+"""What stock clients can do with the broker: BROKER [CLIENT]. Prints the row of the README for a client, or for each that
+is installed, and exits with an error if it has another one.
 
     python -m pip install aiokafka confluent-kafka kafka-python
     npm install --prefix .venv kafkajs      # or elsewhere, and NODE_PATH says where
@@ -43,7 +43,8 @@ def kcat(action, address, topic, count="0"):
         lines = "".join(f"{number}\\n" for number in range(int(count)))
         return ["sh", "-c", f"printf '{lines}' | kcat -b {address} -P -t {topic}"]
     if action == "list":
-        return ["sh", "-c", f"kcat -b {address} -L -t {topic} | sed -n 's/.*\"\\(.*\\)\" with \\(.*\\) part.*/\\1 \\2/p'"]
+        words = r"""s/.*"\(.*\)" with \(.*\) part.*/\1 \2/p"""
+        return ["sh", "-c", f"kcat -b {address} -L -t {topic} | sed -n '{words}'"]
     return ["kcat", "-b", address, "-C", "-t", topic, "-o", "beginning", "-c", count]
 
 

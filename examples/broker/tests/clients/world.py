@@ -120,8 +120,9 @@ class World:
             self.listen()
 
     def settle(self, repeats=0, patience=PATIENCE):
-        """Waits until the members share the partitions, each with some, and everything was read: once, but for `repeats`."""
-        shared = lambda: sorted(index for member in self.members for index in member.assigned) == list(range(PARTITIONS))
+        """Waits until the members share the partitions, and everything was read: once, but for `repeats`."""
+        assigned = lambda: sorted(index for member in self.members for index in member.assigned)
+        shared = lambda: assigned() == list(range(PARTITIONS))
         self.wait("shares", lambda: shared() and all(member.assigned for member in self.members), patience)
         self.produce()
         self.wait("records", lambda: len(self.read) >= self.produced)
