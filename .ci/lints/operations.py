@@ -39,8 +39,10 @@ def compare(where, names, all_of):
 
 
 panels = json.loads((FOLDER / "dashboard.json").read_text())
-expressions = [target["expr"] for panel in panels["panels"] for target in panel.get("targets", ())]
-for panel in panels["panels"]:
+# A row that is collapsed has its panels in itself.
+shown = [each for panel in panels["panels"] for each in (panel, *panel.get("panels", ()))]
+expressions = [target["expr"] for panel in shown for target in panel.get("targets", ())]
+for panel in shown:
     # A heading asks nothing.
     if panel["type"] == "row":
         continue
@@ -63,10 +65,14 @@ library = re.findall(rf'"({NAME})"', (ROOT / SOURCES[0]).read_text())
 compare("docs/observability.md", table, library)
 
 alerts = re.findall(r"^ +- alert: (\w+)$", rules, re.M)
-rows = re.findall(r"^\| `(\w+)` \|", (FOLDER / "README.md").read_text(), re.M)
+readme = (FOLDER / "README.md").read_text()
+rows = re.findall(r"^\| (?:<a id=\"\w+\"></a>)?`(Purgatory\w+)` \|", readme, re.M)
 if sorted(alerts) != sorted(rows):
     wrong.append(f"README.md has not one row for each alert: {sorted(set(alerts) ^ set(rows))}")
 for alert in alerts:
+    runbook = f"README.md#{alert.lower()}"
+    if f"{runbook}\n" not in rules or f'<a id="{alert.lower()}">' not in readme:
+        wrong.append(f"alerts.yml and README.md do not agree on {runbook}")
     if f'alertname="{alert}"' not in tests:
         wrong.append(f"alerts.test.yml does not see {alert} fire")
 

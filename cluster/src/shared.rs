@@ -32,9 +32,14 @@ impl<K: Key> Shared<K> {
         let wake = ordered.clone();
         let now = Instant::now();
         Self {
-            table: Arc::new(Table::new(config.max_keys, config.rules, move || {
-                wake.notify_one();
-            })),
+            table: Arc::new(Table::new(
+                config.max_keys,
+                config.max_lingering,
+                config.rules,
+                move || {
+                    wake.notify_one();
+                },
+            )),
             ordered,
             started: now,
             out_of_step_since: Mutex::new(Some(now)),

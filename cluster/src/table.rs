@@ -84,6 +84,8 @@ pub struct Table<K> {
     hasher: KeyHash,
     keys: AtomicUsize,
     max_keys: usize,
+    /// How many keys of a shard may linger, and how many of them may be idle before the driver is woken.
+    max_lingering: usize,
     /// Beside it the highest version of the store, of any key, that is known in this history.
     history: Mutex<(History, u64)>,
     /// How many reads have begun.
@@ -96,8 +98,14 @@ pub struct Table<K> {
 }
 
 impl<K: Key> Table<K> {
-    /// An empty table. `wake` is called, with no lock held, when there are orders for the driver.
-    pub fn new(max_keys: usize, rules: Rules, wake: impl Fn() + Send + Sync + 'static) -> Self {
+    /// An empty table, for so many keys, of which so many may linger. `wake` is called, with no lock held, when there
+    /// is something to do for the driver.
+    pub fn new(
+        max_keys: usize,
+        max_lingering: usize,
+        rules: Rules,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         let shard = || {
             Mutex::new(Shard {
                 slots: HashMap::default(),
@@ -113,6 +121,7 @@ impl<K: Key> Table<K> {
             hasher: KeyHash::default(),
             keys: AtomicUsize::new(0),
             max_keys,
+            max_lingering: max_lingering.div_ceil(SHARDS),
             history: Mutex::default(),
             reads: AtomicU64::new(0),
             places: Mutex::new(Arc::default()),
@@ -184,8 +193,14 @@ impl<K: Key> Table<K> {
         let idle = (!slot.is_idle).then(|| key.clone());
         slot.interests = 0;
         slot.is_idle = true;
-        // The driver looks now and then. To wake it for this would cost as much as to end a wait.
+        // The driver looks now and then. To wake it for each would cost as much as to end a wait.
+        let had_room = shard.idle.len() <= self.max_lingering;
         shard.idle.extend(idle);
+        let is_burst = had_room && shard.idle.len() > self.max_lingering;
+        drop(shard);
+        if is_burst {
+            (self.wake)();
+        }
     }
 
     /// Orders a read of `key`.
@@ -208,8 +223,8 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// Begins the linger of keys that lost their last interest, forgets those whose linger is over, and takes out all
-    /// orders. Returns when the next linger is over.
+    /// Begins the linger of keys that lost their last interest, forgets those whose linger is over (and the oldest,
+    /// where too many linger), and takes out all orders. Returns when the next linger is over.
     pub fn tend(&self, now: Time, linger: Duration, orders: &mut Vec<Order<K>>) -> Option<Time> {
         let mut next = None::<Time>;
         for shard in &self.shards {
@@ -237,9 +252,14 @@ impl<K: Key> Table<K> {
                     lingering.insert(end, key);
                 }
             }
-            while let Some(first) = lingering.first_entry()
-                && first.key().0 <= now
-            {
+            loop {
+                let are_too_many = lingering.len() > self.max_lingering;
+                let Some(first) = lingering.first_entry() else {
+                    break;
+                };
+                if first.key().0 > now && !are_too_many {
+                    break;
+                }
                 let key = first.remove();
                 let Some(slot) = slots.get(&key) else {
                     continue;

@@ -137,3 +137,13 @@ fn the_page_shows_each_engine_in_twenty_lines() {
         assert!(lines <= 20, "{engine}: {lines} lines");
     }
 }
+
+/// The tests of the documentation run it. What a newcomer pastes first must need no server.
+#[test]
+fn the_first_example_of_the_page_runs_as_it_stands() {
+    let page = include_str!("../README.md");
+    let first = page.split("```").find(|it| it.starts_with("rust"));
+    let first = first.expect("there is an example");
+    assert!(first.starts_with("rust\n"), "it is compiled and run");
+    assert!(first.contains("MemoryEngine") && first.contains("fn main()"));
+}

@@ -52,7 +52,7 @@ impl Node {
             .dispatch(Dispatch::Inline)
             .build()
             .expect("the settings are sound");
-        let table = Arc::new(Table::new(10, rules, || {}));
+        let table = Arc::new(Table::new(10, 10, rules, || {}));
         attach(&table, &waits);
         Self {
             table,

@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn g24_a_fault_begins_the_count_of_sound_rounds_anew() {
         let config = Config::default();
-        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
+        let entry = Table::new(1, 1, Rules::default(), || {}).enter(&7);
         let entry = entry.expect("there is room");
         let mut audit = Audit::new(&config, Duration::ZERO);
         let passed = (1..=4).map(|number| {
@@ -261,7 +261,7 @@ mod tests {
 
     /// A round of two keys whose first slice has found something.
     fn found_by_the_first_slice(config: &Config) -> Audit<u64> {
-        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
+        let entry = Table::new(1, 1, Rules::default(), || {}).enter(&7);
         let entry = entry.expect("there is room");
         let mut audit = Audit::new(config, Duration::ZERO);
         audit.begin(vec![7, 8], Duration::ZERO);

@@ -9,7 +9,7 @@ use crate::table::Waiting;
 
 /// The protocol of a node that has just started, at time zero, and its table.
 fn started(config: &Config) -> (Arc<Table<u64>>, Protocol<u64>) {
-    let table = Arc::new(Table::new(100, config.rules, || {}));
+    let table = Arc::new(Table::new(100, 100, config.rules, || {}));
     let protocol = Protocol::new(table.clone(), config, Duration::ZERO);
     (table, protocol)
 }

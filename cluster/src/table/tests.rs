@@ -32,7 +32,7 @@ impl Waiting<u8> for Place {
 /// with the end of the last interest.
 #[test]
 fn a_hot_key_lingers_once() {
-    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let table = Table::<u8>::new(1, 1, Rules::default(), || {});
     let tend = |now| {
         table.tend(
             Duration::from_secs(now),
@@ -56,10 +56,53 @@ fn a_hot_key_lingers_once() {
     assert_eq!((tend(210), table.watched_keys()), (None, 0));
 }
 
+/// A crowd leaves: as many linger as may, the last ones to leave, and nothing waits for the driver's next look.
+#[test]
+fn no_more_keys_linger_than_may() {
+    const KEYS: u64 = 10_000;
+    const MOST: usize = 1_000;
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let woken = wakes.clone();
+    let wake = move || _ = woken.fetch_add(1, Ordering::Relaxed);
+    let table = Table::<u64>::new(usize::MAX, MOST, Rules::default(), wake);
+    let tend = |now, orders: &mut Vec<_>| {
+        table.tend(Duration::from_secs(now), Duration::from_secs(10), orders)
+    };
+    let entries = (0..KEYS)
+        .map(|key| table.enter(&key).unwrap())
+        .collect::<Vec<_>>();
+    tend(0, &mut Vec::new());
+    let before = wakes.swap(0, Ordering::Relaxed);
+    assert_ne!(before, 0, "they were to be watched");
+    let leave = |keys: std::ops::Range<u64>| {
+        keys.for_each(|key| table.leave(&key, &entries[key as usize]));
+    };
+    // As many as may: the driver is let be, and forgets none.
+    leave(0..500);
+    let mut orders = Vec::new();
+    tend(1, &mut orders);
+    assert_eq!((wakes.load(Ordering::Relaxed), orders.len()), (0, 0));
+    // All but the last ten.
+    leave(500..KEYS - 10);
+    assert_ne!(wakes.load(Ordering::Relaxed), 0);
+    tend(2, &mut orders);
+    let lingering = table.watched_keys() - 10;
+    assert!((MOST..MOST + SHARDS).contains(&lingering), "{lingering}");
+    assert_eq!(orders.len(), KEYS as usize - 10 - lingering);
+    assert!(orders.contains(&Order::Unwatch(0)), "the first to leave");
+    assert!(table.entry(&(KEYS - 11)).is_some(), "the last to leave");
+    assert!(table.entry(&(KEYS - 1)).is_some(), "one that is waited for");
+    // One that is waited for again is watched anew, or still.
+    let again = table.enter(&0).unwrap();
+    table.leave(&0, &again);
+    tend(13, &mut orders);
+    assert_eq!(table.watched_keys(), 11);
+}
+
 /// The store tells its epoch while there is no interest in the key.
 #[test]
 fn g24_a_key_that_lingers_learns_the_epoch() {
-    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let table = Table::<u8>::new(1, 1, Rules::default(), || {});
     let entry = table.enter(&7).unwrap();
     table.leave(&7, &entry);
     assert!(table.adopt(Epoch(1)));
@@ -69,7 +112,7 @@ fn g24_a_key_that_lingers_learns_the_epoch() {
 /// A burst of keys leaves no room behind, wherever they were.
 #[test]
 fn a_burst_of_keys_leaves_no_memory() {
-    let table = Table::<u64>::new(usize::MAX, Rules::default(), || {});
+    let table = Table::<u64>::new(usize::MAX, 0, Rules::default(), || {});
     let all = || 0..20_000;
     let entries = all().map(|key| table.enter(&key).unwrap());
     let entries = entries.collect::<Vec<_>>();
@@ -86,7 +129,7 @@ fn a_burst_of_keys_leaves_no_memory() {
 
 #[test]
 fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
-    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let table = Table::<u8>::new(1, 1, Rules::default(), || {});
     let place = place(false);
     table.attach(place.clone());
     assert_eq!(Arc::strong_count(&place), 2);
@@ -97,7 +140,7 @@ fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
 /// Purgatories are replaced one after the other, the next one made before the last one is dropped.
 #[test]
 fn g06_a_place_that_is_gone_is_forgotten_beside_those_that_stay() {
-    let table = Table::<u8>::new(1, Rules::default(), || {});
+    let table = Table::<u8>::new(1, 1, Rules::default(), || {});
     let places = [true, false, true].map(place);
     for place in &places {
         table.attach(place.clone());
@@ -128,7 +171,7 @@ impl Clone for Fragile {
 /// Whichever of its copies panics, an interest leaves nothing behind, and the next one has the key watched.
 #[test]
 fn g24_an_interest_whose_key_panics_leaves_nothing_behind() {
-    let table = Table::<Fragile>::new(1, Rules::default(), || {});
+    let table = Table::<Fragile>::new(1, 1, Rules::default(), || {});
     let enter = |copies| {
         COPIES.set(copies);
         catch_unwind(AssertUnwindSafe(|| table.enter(&Fragile(7))))

@@ -51,6 +51,34 @@ async fn g24_a_key_stays_watched_for_the_linger_after_the_last_interest() {
     }
 }
 
+/// At once: not when the driver looks next, nor when the linger is over.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_leaves_does_not_keep_its_keys() {
+    let config = Config {
+        audit: LONG * 100,
+        linger: LONG * 100,
+        max_lingering: 64,
+        ..Config::default()
+    };
+    let engine = Engine::default();
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let stays = node.interest(10_000..10_010).unwrap();
+    for _ in 0..3 {
+        drop(node.interest(0..5_000).unwrap());
+        let left = Instant::now();
+        until(&node, |it| it.watched_keys <= 10 + 64 + 16).await;
+        assert!(left.elapsed() < Duration::from_secs(1));
+        until(&node, |it| {
+            engine.0.lock().unwrap().watched.len() == it.watched_keys
+        })
+        .await;
+    }
+    // A few that leave linger.
+    drop(stays);
+    sleep(LONG).await;
+    assert!(node.stats().watched_keys >= 64);
+}
+
 /// Keys that come and go together, in a session and before one.
 #[tokio::test(start_paused = true)]
 async fn g24_the_watches_of_all_keys_that_are_forgotten_end() {

@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+/// How long a produce whose client sends no more waits for its replicas, at most.
+const REPLICAS: Duration = Duration::from_secs(1);
+
 /// The broker, without its sockets.
 pub(crate) struct Broker {
     pub(crate) purgatories: Purgatories,
@@ -124,7 +127,12 @@ impl Broker {
                     // Offsets are ranks; none is negative.
                     partition.produces.watch().at_rank(*offset as u64)
                 });
-                park(&self.purgatories.produce, watches, produced, timeout)
+                let mut reply = park(&self.purgatories.produce, watches, produced, timeout);
+                if let Reply::Later(waiting) = &mut reply {
+                    // It is appended, and the replicas are about to have it.
+                    waiting.grace = REPLICAS;
+                }
+                reply
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.
             _ => produced.answer().into(),

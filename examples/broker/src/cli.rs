@@ -50,6 +50,9 @@ pub(crate) struct ServeOptions {
     /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
+    /// Most lines that each kind of trouble writes to the log in a second; what is left out is counted
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub(crate) log_lines: u32,
 }
 
 /// How a broker behaves.

@@ -22,11 +22,12 @@ use tokio::time::{sleep, timeout};
 
 /// What the clients do. For the page as well.
 const LOAD: &str = "\
-4 busy partitions get a record every 5 ms and have 2 consumers each, 10 slow ones get a record a second, 50 idle ones \
-get none. Each producer and each consumer has a connection of its own; producers wait for all replicas (acks=-1), \
-consumers for the first byte (min_bytes=1), 500 ms at most";
+4 busy partitions get a record 5 ms after the last was acknowledged and have 2 consumers each, 10 slow ones get one a \
+second later, 50 idle ones get none. Each producer and each consumer has a connection of its own; producers wait for \
+all replicas (acks=-1), consumers for the first byte (min_bytes=1), 500 ms at most";
 
-/// Topic, partitions, time between the records of each partition, consumers of each.
+/// Topic, partitions, pause between the acknowledgement of a record and the next one in its partition, consumers of
+/// each.
 const TRAFFIC: [(&str, i32, Duration, u64); 3] = [
     ("busy", 4, Duration::from_millis(5), 2),
     ("slow", 10, Duration::from_secs(1), 1),

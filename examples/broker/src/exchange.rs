@@ -4,8 +4,11 @@ use crate::messages::*;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::RecvError};
+use tokio::time::timeout;
 
 /// The one broker of this cluster.
 pub(crate) const NODE: BrokerId = BrokerId(1);
@@ -82,36 +85,75 @@ impl<A: Into<Answer>> From<A> for Reply {
 
 pub(crate) fn answered_later() -> (Waiter, Waiting) {
     let (sender, answer) = oneshot::channel();
-    let leave = None;
-    (Waiter(sender), Waiting { answer, leave })
+    let hurries = Arc::<AtomicBool>::default();
+    let waiting = Waiting {
+        answer,
+        hurries: Arc::clone(&hurries),
+        leave: None,
+        grace: Duration::ZERO,
+    };
+    let waiter = Waiter {
+        answer: sender,
+        hurries,
+    };
+    (waiter, waiting)
 }
 
 /// Where the answer to a request goes. One that is dropped unanswered belonged to a client that has gone.
 ///
 /// INVARIANT: it is answered once: [`answer`](Self::answer) consumes it.
-pub(crate) struct Waiter(pub(crate) oneshot::Sender<Answer>);
+pub(crate) struct Waiter {
+    answer: oneshot::Sender<Answer>,
+    hurries: Arc<AtomicBool>,
+}
 
 impl Waiter {
     /// Only wakes the task of the connection, so it may be called under a lock.
     pub(crate) fn answer(self, answer: impl Into<Answer>) {
         // The receiver is dropped if the client has left.
-        let _ = self.0.send(answer.into());
+        let _ = self.answer.send(answer.into());
+    }
+
+    /// Whether the client sends no more, and so does not wait any longer.
+    pub(crate) fn hurries(&self) -> bool {
+        // ORDERING: Relaxed: it is set before `leave` takes the lock under which this is read.
+        self.hurries.load(Relaxed)
     }
 }
 
 /// The receiving end of a delayed operation's answer. Dropping it says that the client has gone.
 pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Receiver<Answer>,
-    /// What takes the client's request out of where it waits.
+    hurries: Arc<AtomicBool>,
+    /// Takes the client's request out of where it waits, as if its time were over: it is answered.
     pub(crate) leave: Option<Box<dyn FnOnce() + Send>>,
+    /// How much longer it waits if its client sends no more.
+    pub(crate) grace: Duration,
+}
+
+impl Waiting {
+    /// The answer to a client that sends no more. It may have gone, and then waits for nothing; or it has closed its
+    /// sending half only, and gets an answer. Which of them it is cannot be seen.
+    pub(crate) async fn hurry(&mut self) -> Result<Answer, RecvError> {
+        if let Ok(answer) = timeout(self.grace, &mut self.answer).await {
+            return answer;
+        }
+        self.end();
+        (&mut self.answer).await
+    }
+
+    fn end(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            self.hurries.store(true, Relaxed);
+            leave();
+        }
+    }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(leave) = self.leave.take() {
-            // From here on no answer counts, and who gives one can see it.
-            self.answer.close();
-            leave();
-        }
+        // From here on no answer counts.
+        self.answer.close();
+        self.end();
     }
 }

@@ -13,7 +13,7 @@
 //! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
-//! | below all | `messages` (Kafka's), `exchange` (a request and its answer), `cli` (options), `listen` |
+//! | below all | `messages` (Kafka's), `exchange` (a request and its answer), `cli` (options), `listen`, `log` |
 
 /// Prints a line on standard output. Fails if that was closed.
 macro_rules! say {
@@ -24,11 +24,11 @@ macro_rules! say {
     }};
 }
 
-/// Prints a line on standard error. If that is closed, the line is lost.
+/// Prints a line on standard error, if this place has not printed too many of late: see `log.rs`.
 macro_rules! log {
     ($($words:tt)*) => {{
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr().lock(), "broker: {}", format_args!($($words)*));
+        static PLACE: $crate::log::Place = $crate::log::Place::new();
+        PLACE.write(format_args!($($words)*));
     }};
 }
 
@@ -38,6 +38,7 @@ mod demo;
 mod exchange;
 mod groups;
 mod listen;
+mod log;
 pub mod messages;
 mod page;
 mod serve;

@@ -3,14 +3,15 @@
 use crate::broker::{Broker, delayed::Purgatories};
 use crate::cli::{ServeOptions, Settings};
 use crate::listen::Listeners;
-use crate::{page, server};
+use crate::{log, page, server};
 use anyhow::Context;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
 pub(crate) async fn run(options: &ServeOptions) -> anyhow::Result<()> {
     // Before the address is printed, so that no interrupt comes too early.
     let interrupted = interrupted()?;
+    log::LINES.store(options.log_lines, Relaxed);
     let (settings, metrics) = (&options.settings, options.metrics.as_deref());
     let (broker, listeners) = start(settings, &options.listen, metrics, "").await?;
     if let Some(interval) = options.report_ms {

@@ -9,7 +9,7 @@ use crate::broker::Broker;
 use crate::exchange::{Answer, Caller, Reply};
 use crate::listen::Listeners;
 use crate::wire::frame::{ENVELOPE, MAX_FRAME, encode};
-use crate::wire::request::Envelope;
+use crate::wire::request::{Envelope, Misfit};
 use incoming::{End, Incoming, Sent};
 use limits::{Limits, PER_ELEMENT, time_for};
 use std::net::SocketAddr;
@@ -51,8 +51,14 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
                     let mut context = context.clone();
                     tokio::spawn(async move {
                         let served = serve(socket, peer, &mut context).await;
-                        if let Err(End::Dropped(reason)) = served {
-                            log!("closed the connection of {peer}: {reason}");
+                        match served {
+                            Ok(()) | Err(End::Closed) => {}
+                            Err(End::Dropped(why)) => log!("closed the connection of {peer}: {why}"),
+                            Err(End::Refused(why)) => {
+                                if context.limits.is_first_refusal(&why) {
+                                    log!("closed the connection of {peer}: {why}, and those like it from now on");
+                                }
+                            }
                         }
                     });
                 }
@@ -76,8 +82,10 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
 
 /// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
 ///
-/// Whatever ends this drops the request that is served: that takes a vanished client's request out of its purgatory. (A
-/// client that sends many at once gets no more than its turn: tokio ends that when it has taken memory for some dozens.)
+/// Whatever ends this drops the request that is served: that takes it out of its purgatory. A client that closes its
+/// sending half may have vanished, and what it waits for is taken out as well: it is answered as if its time were over.
+/// (A client that sends many at once gets no more than its turn: tokio ends that when it has taken memory for some
+/// dozens.)
 async fn serve(
     mut socket: TcpStream,
     client: SocketAddr,
@@ -134,7 +142,10 @@ impl Connection<'_> {
                 return write(&mut self.writer, &refusal).await;
             }
         };
-        let mut envelope = Envelope::open(&frame)?;
+        let mut envelope = Envelope::open(&frame).map_err(|misfit| match misfit {
+            Misfit::Version(..) => End::Refused(misfit.to_string()),
+            Misfit::Malformed(why) => End::Dropped(why),
+        })?;
         let elements = PER_ELEMENT * envelope.elements;
         let weight = frame.len() + elements;
         drop(frame);
@@ -159,7 +170,10 @@ impl Connection<'_> {
                     // One that is there is given.
                     biased;
                     answer = &mut waiting.answer => answer,
-                    gone = self.incoming.gone() => match gone? {},
+                    closed = self.incoming.closed() => {
+                        closed?;
+                        waiting.hurry().await
+                    }
                 };
                 waiting.leave = None;
                 answer.map_err(|_| End::from("a request ended without an answer"))?
@@ -184,7 +198,7 @@ impl Connection<'_> {
 
 async fn write(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), End> {
     match timeout(time_for(bytes.len()), writer.write_all(bytes)).await {
-        Ok(written) => Ok(written?),
+        Ok(written) => written.map_err(|error| End::of(&error)),
         Err(_) => Err(End::from("the client takes too long to read its answer")),
     }
 }

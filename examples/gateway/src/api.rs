@@ -13,12 +13,12 @@
 
 mod query;
 
-use crate::gateway::{Gateway, PollError};
+use crate::gateway::{Client, Gateway, PollError};
 use crate::page;
 use crate::store::Topic;
 use axum::Router;
-use axum::extract::rejection::StringRejection;
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::extract::rejection::{QueryRejection, StringRejection};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -35,7 +35,7 @@ pub const MAX_TOPIC: usize = 256;
 
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
-/// The routes of a node.
+/// The routes of a node. Each request has a [`Client`] among its extensions.
 pub fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/topics/{topic}", get(poll).post(post))
@@ -135,12 +135,14 @@ async fn post(
 async fn poll(
     State(gateway): State<Arc<Gateway>>,
     path: Named,
-    RawQuery(query): RawQuery,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    Extension(client): Extension<Client>,
 ) -> Result<Response, Refusal> {
     let topic = topic(path)?;
-    let asked = Poll::parse(query.as_deref().unwrap_or(""), gateway.max_wait());
+    let Query(pairs) = query.map_err(|error| Refusal::bad(error.body_text()))?;
+    let asked = Poll::parse(&pairs, gateway.max_wait());
     let Poll { seen, wait } = asked.map_err(Refusal::bad)?;
-    let answer = gateway.poll(topic, seen, wait).await?;
+    let answer = gateway.poll(topic, seen, wait, &client).await?;
     let json = (header::CONTENT_TYPE, "application/json");
     Ok(([NO_STORE, json], answer.json.clone()).into_response())
 }

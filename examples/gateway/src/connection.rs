@@ -1,5 +1,5 @@
 //! The connection of a client, watched from beside: while an answer is awaited, hyper does not look whether the client
-//! is still there if it has sent more than one request, and it waits for ever for a client that does not read.
+//! is still there, and it waits for ever for a client that does not read.
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::io::{Error, ErrorKind, Result};
@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
+use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 /// The watch looks this often within the time that a client may take to read.
 const LOOKS: u32 = 8;
+/// How soon it looks again whether a client has gone that sends ahead. Each time it doubles.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 struct Shared {
@@ -63,8 +65,8 @@ impl Connection {
 }
 
 impl Watch {
-    /// Returns when the client has closed its half, or has not read for too long.
-    pub(crate) async fn is_lost(&self) {
+    /// Returns when the client has read nothing of an answer for too long.
+    pub(crate) async fn is_stuck(&self) {
         loop {
             sleep(self.0.unread / LOOKS).await;
             let since = *self
@@ -75,16 +77,20 @@ impl Watch {
             if since.is_some_and(|since| since.elapsed() > self.0.unread) {
                 return;
             }
-            // What the system knows now; this does not wait for more.
-            let ready = std::future::poll_fn(|context| {
-                let mut ready = std::pin::pin!(self.0.socket.ready(Interest::READABLE));
-                Poll::Ready(ready.as_mut().poll(context))
-            });
-            if let Poll::Ready(Ok(ready)) = ready.await
-                && ready.is_read_closed()
-            {
+        }
+    }
+
+    /// Returns when the client has closed its sending half, or all.
+    pub(crate) async fn is_closed(&self) {
+        let mut pause = FIRST_LOOK;
+        loop {
+            let ready = self.0.socket.ready(Interest::READABLE).await;
+            if ready.is_ok_and(Ready::is_read_closed) {
                 return;
             }
+            // Bytes that hyper does not read before it has answered: they would be there again at once.
+            sleep(pause).await;
+            pause = (2 * pause).min(self.0.unread / LOOKS);
         }
     }
 }

@@ -13,8 +13,11 @@ use request_purgatory_cluster::{
     Cluster, ClusterWaits, Config, EngineError, Epoch, Position, Reading, WaitError,
 };
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// How long a client may keep a connection without getting on.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +38,17 @@ impl Default for Patience {
             unread: Duration::from_secs(16),
         }
     }
+}
+
+/// How long a client still waits that sends no more. It may have closed its sending half only, and is answered; or it
+/// has gone, which looks the same. What the store has is known by then.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The client of a connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Client {
+    /// It has closed its sending half, or all.
+    pub(crate) sends_no_more: CancellationToken,
 }
 
 /// The settings of a node.
@@ -152,19 +166,20 @@ impl Gateway {
 
     /// Waits for events of `topic` after `seen`, for at most `wait`. Zero reads the store, and does not wait.
     ///
-    /// Dropping the future ends the wait.
+    /// Dropping the future ends the wait. A client that sends no more waits for a second at most.
     ///
     /// # Errors
     /// See [`PollError`].
-    pub async fn poll(
+    pub(crate) async fn poll(
         &self,
         topic: Topic,
         seen: Seen,
         wait: Duration,
+        client: &Client,
     ) -> Result<Arc<Answer>, PollError> {
         let answer = match wait.is_zero() {
             true => self.look(topic, seen).await,
-            false => self.wait(topic, seen, wait).await,
+            false => self.wait(topic, seen, wait, client).await,
         };
         let count = match &answer {
             Ok(_) => &self.counts.woken,
@@ -181,19 +196,38 @@ impl Gateway {
         topic: Topic,
         seen: Seen,
         wait: Duration,
+        client: &Client,
     ) -> Result<Arc<Answer>, PollError> {
-        let (seen, found) = match seen {
+        let mut found = pin!(self.found(topic.clone(), seen, wait));
+        let (seen, found) = tokio::select! {
+            biased;
+            found = &mut found => found,
+            () = client.sends_no_more.cancelled() => {
+                let found = timeout(GRACE, found).await;
+                found.unwrap_or(Err(PollError::Expired))
+            }
+        }?;
+        self.fetch(topic, seen, found).await
+    }
+
+    /// Waits for news. Returns what the client has seen, and where the topic is.
+    async fn found(
+        &self,
+        topic: Topic,
+        seen: Seen,
+        wait: Duration,
+    ) -> Result<(Position, u64), PollError> {
+        match seen {
             Seen::Position(seen) => {
-                let wait = self.waits.wait_past_position(topic.clone(), seen, wait);
-                (seen, wait.await?.version)
+                let found = self.waits.wait_past_position(topic, seen, wait).await?;
+                Ok((seen, found.version))
             }
             Seen::Version(version) => {
-                let found = self.waits.wait_past(topic.clone(), version, wait).await?;
+                let found = self.waits.wait_past(topic, version, wait).await?;
                 let epoch = self.epoch().await?;
-                (Position { epoch, version }, found)
+                Ok((Position { epoch, version }, found))
             }
-        };
-        self.fetch(topic, seen, found).await
+        }
     }
 
     async fn look(&self, topic: Topic, seen: Seen) -> Result<Arc<Answer>, PollError> {

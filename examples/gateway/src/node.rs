@@ -2,16 +2,19 @@
 
 use crate::api;
 use crate::connection::Connection;
-use crate::gateway::Gateway;
+use crate::gateway::{Client, Gateway};
 use anyhow::{Context, Result, bail};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -28,6 +31,7 @@ const BUFFER: usize = 16 * 1024;
 const SEND_BUFFER: u32 = 64 * 1024;
 /// Before a client is accepted again, where there was no file for it: this long, then twice as long, up to 20 times.
 const PAUSE: Duration = Duration::from_millis(50);
+const SECOND: Duration = Duration::from_secs(1);
 /// Files that are no connections of clients.
 const FILES: u64 = 128;
 
@@ -68,6 +72,7 @@ pub async fn run(
     let service = TowerToHyperService::new(api::router(gateway.clone()));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
+        .half_close(true)
         .header_read_timeout(patience.head)
         .max_buf_size(BUFFER)
         .max_headers(64);
@@ -82,6 +87,7 @@ pub async fn run(
     let mut clients = JoinSet::new();
     // How many clients in a row were not accepted.
     let mut troubles = 0_u32;
+    let mut told = None;
     loop {
         let accepted = async {
             let room = room.clone().acquire_owned().await?;
@@ -101,8 +107,9 @@ pub async fn run(
             // The client has gone before it was its turn.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
             Err(error) => {
-                // No file, or no memory: there may be one in a moment. The first time, it is told.
-                if troubles == 0 {
+                // No file, or no memory: there may be one in a moment. It is told once in a second at most.
+                if told.is_none_or(|told: Instant| told.elapsed() >= SECOND) {
+                    told = Some(Instant::now());
                     eprintln!("gateway: no client is accepted: {error}; trying again");
                 }
                 troubles += 1;
@@ -115,13 +122,25 @@ pub async fn run(
         let Ok(connection) = Connection::new(socket, patience.unread) else {
             continue;
         };
-        let watch = connection.watch();
-        let serve = graceful.watch(http.serve_connection(connection, service.clone()));
+        let (watch, client) = (connection.watch(), Client::default());
+        let (service, asks) = (service.clone(), client.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(asks.clone());
+            service.call(request)
+        });
+        let serve = graceful.watch(http.serve_connection(connection, service));
         clients.spawn(async move {
+            let closed = async {
+                watch.is_closed().await;
+                client.sends_no_more.cancel();
+                // Its answer ends the connection.
+                std::future::pending().await
+            };
             tokio::select! {
                 // The client has left, or its request makes no sense: there is no one to tell.
                 _ = serve => {}
-                () = watch.is_lost() => {}
+                () = watch.is_stuck() => {}
+                () = closed => {}
             }
             drop(room);
         });

@@ -119,10 +119,81 @@ async fn f8_a_client_that_pipelines_and_leaves_takes_its_wait_along() {
     let gone = Instant::now();
     node.parked(0).await;
     let then = format!("its wait ended after {:.1?}", gone.elapsed());
-    sleep(Duration::from_millis(300)).await;
+    // What is sent to it then shows that there is no one: it may take one more wait.
+    sleep(Duration::from_secs(3)).await;
     assert_eq!(node.gateway.stats().parked, 0, "nor the next ones");
     let served = is_served(&node).await;
     print_row("pipelines and leaves", 1, 0, served, then);
+}
+
+/// Before the node has read the request, while it waits, and while the answer is on its way.
+#[tokio::test]
+async fn who_closes_the_sending_half_is_answered_whenever_that_is() {
+    let node = Node::start(&MemoryStore::new()).await;
+    let post = "POST /topics/a HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx";
+    let poll = |topic: &str, after: u64| {
+        format!("GET /topics/{topic}?after={after}&wait=60 HTTP/1.1\r\nhost: x\r\n\r\n")
+    };
+    // Sends all, and closes when so many polls are parked, or after so many microseconds. What it is answered.
+    let ask = async |requests: String, parked: usize, micros: u64| {
+        let mut client = TcpStream::connect(node.address).await.expect("it listens");
+        let sent = client.write_all(requests.as_bytes()).await;
+        sent.expect("it reads");
+        sleep(Duration::from_micros(micros)).await;
+        if parked > 0 {
+            node.parked(parked).await;
+        }
+        client.shutdown().await.expect("it is open");
+        let mut answers = String::new();
+        let read = timeout(LONG, client.read_to_string(&mut answers)).await;
+        read.expect("it closes").expect("it is not reset");
+        let statuses = answers.split("HTTP/1.1 ").skip(1);
+        statuses.map(|it| it[..3].to_owned()).collect::<Vec<_>>()
+    };
+    for round in 0..40_u64 {
+        assert_eq!(ask(post.into(), 0, 50 * round).await, ["201"], "{round}");
+        // There is an event, though this node has yet to learn of it; and more come.
+        let topic = format!("t{round}");
+        let new = post.replace("/a", &format!("/{topic}"));
+        let both = [new, poll(&topic, 0)].concat();
+        assert_eq!(ask(both, 0, 50 * round).await, ["201", "200"], "{round}");
+    }
+    let polls = async |parked, micros| {
+        let begun = Instant::now();
+        let answers = ask(poll("none", 0), parked, micros).await;
+        (answers, begun.elapsed() < Duration::from_secs(20))
+    };
+    for (parked, micros) in [(0, 0), (0, 300), (1, 0)] {
+        assert_eq!(polls(parked, micros).await, (vec!["204".into()], true));
+        assert_eq!(node.gateway.stats().parked, 0);
+    }
+    // Several at once; and one whose news come within the second.
+    let three = [post, &poll("none", 0), post].concat();
+    assert_eq!(ask(three, 1, 0).await, ["201", "204", "201"]);
+    let news = async {
+        node.parked(1).await;
+        sleep(Duration::from_millis(50)).await;
+        support::post(node.address, "/topics/none", "x").await
+    };
+    let (answers, posted) = tokio::join!(ask(poll("none", 0), 1, 0), news);
+    assert_eq!((answers, posted.status.as_u16()), (vec!["200".into()], 201));
+    // A part of a request is none, and a part of a body is refused.
+    assert_eq!(ask(post[..30].into(), 0, 0).await, [""; 0]);
+    let cut = post.replace("length: 1", "length: 2");
+    assert_eq!(ask(cut, 0, 0).await, ["400"]);
+    // A long answer, of which the client has read nothing yet.
+    let long = support::post(node.address, "/topics/long", vec![b'x'; 65_536]).await;
+    assert_eq!(long.status, 201);
+    let mut client = narrow_client(&node).await;
+    let sent = client.write_all(poll("long", 0).as_bytes()).await;
+    sent.expect("it reads");
+    sleep(Duration::from_millis(300)).await;
+    client.shutdown().await.expect("it is open");
+    sleep(Duration::from_millis(300)).await;
+    let mut answer = String::new();
+    let read = timeout(LONG, client.read_to_string(&mut answer)).await;
+    read.expect("it closes").expect("it is not reset");
+    assert!(answer.contains("200 OK") && answer.ends_with("\"}]}"));
 }
 
 #[tokio::test]

@@ -7,7 +7,12 @@
 //! cargo run --release -p long_poll -- --load 10000          parks 10,000 requests, and answers them all
 //! ```
 //!
-//! A request whose client goes away is dropped by the server, and its wait with it. The server is in this file;
+//! A request whose client goes away is dropped by the server, and its wait with it. A client that closes its sending
+//! half only (`nc -N`) looks the same from here, and `axum::serve` takes it for one that has gone: a wait of its ends,
+//! and it is sent no more, not even the rest of an answer. What it has posted may be done all the same.
+//! `examples/gateway` answers such clients, and for that it has to look itself who has gone.
+//!
+//! The answers are those of the table "What to answer" in `docs/guide/from-polling.md`. The server is in this file;
 //! `load` is the clients of the measurement.
 
 mod load;
@@ -15,10 +20,12 @@ mod signal;
 
 use anyhow::{Context, Result, anyhow};
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header::RETRY_AFTER};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use request_purgatory::{Purgatory, Waits, future::WaitError};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -51,33 +58,48 @@ struct Server {
     waits: Waits<String>,
 }
 
-type Answer = (StatusCode, String);
-
 /// `GET /topics/x?after=N&wait=30s`
 async fn read(
     State(server): State<Server>,
     Path(topic): Path<String>,
     Query(query): Query<HashMap<String, String>>,
-) -> Answer {
+) -> Response {
     let asked = |name, default| query.get(name).map_or(default, String::as_str);
     let (Ok(after), Some(wait)) = (asked("after", "0").parse(), duration(asked("wait", "0s")))
     else {
         let usage = "after is a number, wait is a time such as 30s or 500ms\n";
-        return (StatusCode::BAD_REQUEST, usage.into());
+        return (StatusCode::BAD_REQUEST, usage).into_response();
     };
     let find = {
         let (topics, topic) = (server.topics, topic.clone());
         move || topics.after(&topic, after)
     };
-    match server.waits.wait([topic], wait, find).await {
+    let answer = match server.waits.wait([topic], wait, find).await {
         Ok(messages) => (StatusCode::OK, messages),
         Err(WaitError::Expired) => (StatusCode::NO_CONTENT, String::new()),
-        Err(refused) => (StatusCode::SERVICE_UNAVAILABLE, format!("{refused}\n")),
-    }
+        // Full, or about to end, which is no client's fault. Not all of them come again in the same second.
+        Err(refused) => {
+            let later = [(
+                RETRY_AFTER,
+                (1 + RandomState::new().hash_one(after) % 5).to_string(),
+            )];
+            return (
+                StatusCode::SERVICE_UNAVAILABLE,
+                later,
+                format!("{refused}\n"),
+            )
+                .into_response();
+        }
+    };
+    answer.into_response()
 }
 
 /// `POST /topics/x`
-async fn append(State(server): State<Server>, Path(topic): Path<String>, body: String) -> Answer {
+async fn append(
+    State(server): State<Server>,
+    Path(topic): Path<String>,
+    body: String,
+) -> (StatusCode, String) {
     let number = server.topics.append(&topic, body);
     server.waits.check_and_complete(&topic);
     (StatusCode::CREATED, format!("{number}\n"))
@@ -95,12 +117,12 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-async fn serve(address: &str) -> Result<()> {
+async fn serve(address: &str, most: usize) -> Result<()> {
     // A socket for each parked request: as many as we may.
     rlimit::increase_nofile_limit(u64::MAX)?;
     let waits = Purgatory::builder("long-poll")
         .max_timeout(Duration::from_secs(300)) // clients choose timeouts, we bound them
-        .max_parked(100_000)
+        .max_parked(most)
         .build()?;
     let topics = Arc::default();
     let router = axum::Router::new()
@@ -133,12 +155,18 @@ async fn main() -> ExitCode {
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
     let arguments = arguments.iter().map(String::as_str).collect::<Vec<_>>();
     let done = match arguments[..] {
-        ["--listen", address] => serve(address).await,
+        ["--listen", address] => serve(address, 100_000).await,
+        ["--listen", address, "--most", count] => match count.parse() {
+            Ok(most) => serve(address, most).await,
+            Err(_) => Err(anyhow!("--most takes a number of requests")),
+        },
         ["--load", count] => match count.parse() {
             Ok(count @ 1..=100_000) => load::run(count).await,
             _ => Err(anyhow!("--load takes a number from 1 to 100000")),
         },
-        _ => Err(anyhow!("usage: long_poll --listen ADDR | --load COUNT")),
+        _ => Err(anyhow!(
+            "usage: long_poll --listen ADDR [--most COUNT] | --load COUNT"
+        )),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@ mod clients;
 mod http;
 
 use http::receive;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -27,8 +27,13 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(arguments: &[&str]) -> Self {
         let mut child = command()
             .args(["--listen", "127.0.0.1:0"])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .expect("start the server");
@@ -101,6 +106,79 @@ fn a_wait_ends_with_its_time_or_with_its_client() {
     leaving.shutdown(Shutdown::Both).expect("it is open");
     drop(leaving);
     server.wait_for_parked(0);
+}
+
+#[test]
+fn one_request_too_many_is_told_to_come_again() {
+    let server = Server::with(&["--most", "1"]);
+    let waiting = server.send("GET", "/topics/a?wait=300s", "");
+    server.wait_for_parked(1);
+    let mut refused = String::new();
+    let read = server
+        .send("GET", "/topics/a?wait=300s", "")
+        .read_to_string(&mut refused);
+    read.expect("an answer");
+    let (head, body) = refused.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 503"), "{refused}");
+    let later = head
+        .lines()
+        .find_map(|line| line.strip_prefix("retry-after: "));
+    let later = later.and_then(|seconds| seconds.parse::<u32>().ok());
+    assert!(later.is_some_and(|it| (1..=5).contains(&it)), "{refused}");
+    assert!(!body.is_empty());
+    // What need not wait is served.
+    assert_eq!(server.ask("POST", "/topics/a", "one").0, 201);
+    assert_eq!(receive(waiting), (200, "1 one\n".into()));
+}
+
+/// Before the server has read the request, while it waits, and while the answer is on its way. What `axum::serve` does.
+#[test]
+fn who_closes_the_sending_half_is_sent_no_more_and_leaves_no_wait() {
+    let server = Server::start();
+    let half_close = |socket: &TcpStream| socket.shutdown(Shutdown::Write).expect("it is open");
+    let received = |mut socket: TcpStream| {
+        let mut answer = String::new();
+        let read = socket.read_to_string(&mut answer);
+        read.expect("it is closed in order");
+        answer
+    };
+    for round in 0..100 {
+        let topic = format!("/topics/{round}");
+        let post = server.send("POST", &topic, "x");
+        let poll = server.send("GET", "/topics/none?wait=300s", "");
+        match round % 3 {
+            0 => {}
+            1 => thread::sleep(Duration::from_micros(20 * round)),
+            _ => server.wait_for_parked(1),
+        }
+        half_close(&post);
+        half_close(&poll);
+        let posted = received(post);
+        let is_whole = posted.starts_with("HTTP/1.1 201") && posted.ends_with("\r\n\r\n1\n");
+        assert!(posted.is_empty() || is_whole, "{posted:?}");
+        assert_eq!(received(poll), "");
+        server.wait_for_parked(0);
+        // Done whole or not at all, and done if that was said.
+        let (status, found) = server.ask("GET", &topic, "");
+        match status {
+            200 => assert_eq!(found, "1 x\n"),
+            _ => assert_eq!((status, &*posted), (204, "")),
+        }
+    }
+    let long = "x".repeat(2_000_000);
+    for _ in 0..4 {
+        assert_eq!(server.ask("POST", "/topics/long", &long).0, 201);
+    }
+    let read = server.send("GET", "/topics/long", "");
+    read.peek(&mut [0]).expect("the answer begins");
+    half_close(&read);
+    thread::sleep(Duration::from_millis(100));
+    // If it is cut off, that shows: the head says how long it should be.
+    let answer = received(read);
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let whole = 4 * (long.len() + 3);
+    assert!(head.contains(&format!("content-length: {whole}")), "{head}");
+    assert!(body.len() <= whole);
 }
 
 /// What is written of `curl` at the head of the example works.

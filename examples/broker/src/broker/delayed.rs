@@ -73,7 +73,7 @@ impl Purgatories {
     }
 }
 
-/// Parks a request until one of `watches` is checked and completes it. A client that goes away takes it out again.
+/// Parks a request until one of `watches` is checked and completes it, or its client goes away.
 pub(crate) fn park<'a>(
     purgatory: &Purgatory<Delayed>,
     watches: impl Iterator<Item = Watch<'a, TopicPartition>>,
@@ -88,7 +88,8 @@ pub(crate) fn park<'a>(
     };
     match purgatory.try_complete_else_watch(delayed, watches) {
         Ok(Admission::Parked(handle)) => {
-            waiting.leave = Some(Box::new(move || drop(handle.cancel())));
+            // If it is ending at this moment, it is answered all the same.
+            waiting.leave = Some(Box::new(move || _ = handle.force_complete()));
         }
         Ok(Admission::Ended) => {}
         // No partitions to wait on, no room to wait in, or shutting down: it is answered with what is there.

@@ -1,10 +1,11 @@
 //! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
 
 use crate::broker::delayed::Request;
-use crate::broker::partition::{Found, Partition};
+use crate::broker::partition::Partition;
 use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome};
 use crate::messages::*;
+use crate::storage::log::Share;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ const AROUND: usize = 64;
 
 pub(crate) struct Fetch {
     topics: Vec<(TopicName, Vec<PartitionFetch>)>,
-    min_bytes: u64,
+    min_bytes: usize,
     max_bytes: usize,
 }
 
@@ -45,8 +46,7 @@ impl Fetch {
         });
         Self {
             topics: topics.collect(),
-            // More than an answer may hold would never be reached.
-            min_bytes: bytes(request.min_bytes).min(max_bytes) as u64,
+            min_bytes: bytes(request.min_bytes),
             max_bytes,
         }
     }
@@ -60,10 +60,24 @@ impl Fetch {
         self.topics.iter().flat_map(|(_, partitions)| partitions)
     }
 
+    /// What an answer that is made now has of each partition, in turn.
+    fn shares(&self) -> impl Iterator<Item = Outcome<Share>> {
+        // Until something was found, limits give way to a first batch that is longer: see `Log::share`.
+        let (mut bytes_left, mut nothing_yet) = (self.max_bytes, true);
+        self.partitions().map(move |asked| {
+            let limit = asked.max_bytes.min(bytes_left);
+            let share = asked.find(|it| it.share(asked.offset, limit, nothing_yet))?;
+            bytes_left = bytes_left.saturating_sub(share.size);
+            nothing_yet &= share.size == 0;
+            Ok(share)
+        })
+    }
+
     fn read(self) -> FetchResponse {
         let partition = |asked: PartitionFetch| {
             // What was found when it was counted, unless it is gone.
-            let found = asked.find(asked.max_bytes, asked.max_bytes > 0);
+            let (offset, limit) = (asked.offset, asked.max_bytes);
+            let found = asked.find(|partition| partition.find(offset, limit, limit > 0));
             let read = found.and_then(|(batches, told)| {
                 let records = batches.read().map_err(|error| asked.unreadable(&error))?;
                 Ok(told.with_records(Some(records)))
@@ -89,34 +103,38 @@ impl Fetch {
 }
 
 impl Request for Fetch {
-    /// Whether there is something to answer with: `min_bytes` over all partitions, or an error.
+    /// Whether there is something to answer with: `min_bytes` over all partitions, an error, or as much as there can
+    /// be. What is there is what an answer made now would have, so that the two cannot differ.
     fn is_satisfied(&self) -> bool {
-        let readable = self.partitions().map(PartitionFetch::readable_bytes);
-        let readable = readable.sum::<Outcome<u64>>();
-        readable.map_or(true, |bytes| bytes >= self.min_bytes)
+        let (mut bytes, mut may_grow) = (0, false);
+        for share in self.shares() {
+            let Ok(share) = share else {
+                return true;
+            };
+            bytes += share.size;
+            may_grow |= share.may_grow;
+        }
+        bytes >= self.min_bytes || !may_grow
     }
 
     fn answer(mut self: Box<Self>) -> Answer {
-        // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
-        let (mut bytes_left, mut nothing_yet) = (self.max_bytes, true);
-        let size = |asked: &mut PartitionFetch| {
-            let found = asked.find(asked.max_bytes.min(bytes_left), nothing_yet);
-            // What comes later is for the next fetch: there is no memory for it.
-            asked.max_bytes = found.map_or(0, |(batches, _)| batches.size);
-            bytes_left = bytes_left.saturating_sub(asked.max_bytes);
-            nothing_yet &= asked.max_bytes == 0;
-            AROUND + asked.max_bytes
-        };
-        let topics = self.topics.iter_mut();
-        let size = topics.flat_map(|(_, partitions)| partitions).map(size);
-        Answer::unread(size.sum(), || self.read())
+        // What comes later is for the next fetch: there is no memory for it.
+        let sizes = self.shares().map(|share| share.map_or(0, |it| it.size));
+        let sizes: Vec<_> = sizes.collect();
+        let asked = self.topics.iter_mut().flat_map(|(_, asked)| asked);
+        let mut size = 0;
+        for (asked, bytes) in asked.zip(sizes) {
+            asked.max_bytes = bytes;
+            size += AROUND + bytes;
+        }
+        Answer::unread(size, || self.read())
     }
 }
 
 impl PartitionFetch {
-    fn find(&self, max_bytes: usize, at_least_one: bool) -> Outcome<Found> {
+    fn find<T>(&self, find: impl FnOnce(&Partition) -> Outcome<T>) -> Outcome<T> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
-        partition.find(self.offset, max_bytes, at_least_one)
+        find(partition)
     }
 
     fn unreadable(&self, error: &io::Error) -> Code {
@@ -127,12 +145,6 @@ impl PartitionFetch {
         }
         log!("partition {} from offset {offset}: {error}", self.index);
         Code::KafkaStorageError
-    }
-
-    fn readable_bytes(&self) -> Outcome<u64> {
-        let partition = self.partition.as_ref().map_err(|error| *error)?;
-        let readable = partition.readable_bytes(self.offset)?;
-        Ok(readable.min(self.max_bytes as u64))
     }
 }
 

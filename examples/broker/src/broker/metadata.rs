@@ -16,9 +16,15 @@ const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 /// The versions handled here. Told also to a client that asked in a version which is not one of them, with that error.
 pub(crate) fn api_versions(error: Option<Code>) -> ApiVersionsResponse {
     let api_keys = APIS.iter().map(|(key, versions, _)| {
+        let oldest = match key {
+            // For a broker without it an older librdkafka (2.0.2, say) compresses nothing. It sends a newer one. Kafka
+            // 4 does so.
+            ApiKey::Produce => 0,
+            _ => *versions.start(),
+        };
         ApiVersion::default()
             .with_api_key(*key as i16)
-            .with_min_version(*versions.start())
+            .with_min_version(oldest)
             .with_max_version(*versions.end())
     });
     ApiVersionsResponse::default()

@@ -4,7 +4,7 @@ use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
 use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
 use crate::storage::batch::Batch;
-use crate::storage::log::{Batches, Log};
+use crate::storage::log::{Batches, Log, Share};
 use crate::storage::producers::Producers;
 use parking_lot::Mutex;
 use request_purgatory::{Bound, ResolvedKey};
@@ -134,19 +134,20 @@ impl Partition {
         self.fetches.check_and_complete_after_lock();
     }
 
-    /// How many bytes a consumer at `offset` could be given now.
-    pub(crate) fn readable_bytes(&self, offset: i64) -> Outcome<u64> {
-        let state = self.state.lock();
-        state.check_offset(offset)?;
-        Ok(state.log.bytes_between(offset, state.high_watermark))
-    }
-
-    /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
-    pub(crate) fn find(&self, offset: i64, max_bytes: usize, at_least_one: bool) -> Outcome<Found> {
+    /// How much a consumer at `offset` is given; see [`Log::share`] for the limits.
+    pub(crate) fn share(&self, offset: i64, limit: usize, at_least_one: bool) -> Outcome<Share> {
         let state = self.state.lock();
         state.check_offset(offset)?;
         let to = state.high_watermark;
-        let batches = state.log.find(offset, to, max_bytes, at_least_one);
+        Ok(state.log.share(offset, to, limit, at_least_one))
+    }
+
+    /// Finds what a consumer at `offset` is given.
+    pub(crate) fn find(&self, offset: i64, limit: usize, at_least_one: bool) -> Outcome<Found> {
+        let state = self.state.lock();
+        state.check_offset(offset)?;
+        let to = state.high_watermark;
+        let batches = state.log.find(offset, to, limit, at_least_one);
         let told = PartitionData::default()
             .with_high_watermark(to)
             .with_last_stable_offset(to)

@@ -229,13 +229,20 @@ impl State {
     }
 
     /// A sign of life of a member. While a request of it waits, its session is suspended.
-    pub(super) fn renew(&self, member: &str) {
-        if let Some(found) = self.members.get(member) {
-            let timeout = match found.parked {
-                Some(_) => Duration::MAX,
-                None => found.terms.session_timeout,
-            };
-            self.shared.sessions.reschedule(&found.number, timeout);
+    ///
+    /// # Errors
+    /// Its session is over. Its expiry, which is on its way, removes the member; the client is told now.
+    pub(super) fn renew(&self, member: &str) -> Outcome {
+        let found = self.members.get(member).ok_or(Code::UnknownMemberId)?;
+        let timeout = match found.parked {
+            Some(_) => Duration::MAX,
+            None => found.terms.session_timeout,
+        };
+        let sessions = &self.shared.sessions;
+        match sessions.reschedule(&found.number, timeout) {
+            true => Ok(()),
+            false if sessions.is_shut_down() => Err(Code::NotCoordinator),
+            false => Err(Code::UnknownMemberId),
         }
     }
 
@@ -245,13 +252,16 @@ impl State {
             member.fail(id, Code::RebalanceInProgress);
             member.parked = Some((request, waiter));
         }
-        self.renew(id);
+        let renewed = self.renew(id);
+        if let Some((member, error)) = self.members.get_mut(id).zip(renewed.err()) {
+            member.fail(id, error);
+        }
     }
 
     pub(super) fn heartbeat(&self, request: &HeartbeatRequest) -> Outcome {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
-        self.renew(&request.member_id);
+        self.renew(&request.member_id)?;
         let may_go_on = self.phase != Phase::PreparingRebalance;
         ensure(may_go_on, Code::RebalanceInProgress)
     }
@@ -266,7 +276,7 @@ impl State {
             return ensure(self.phase == Phase::Empty, Code::UnknownMemberId);
         }
         self.check_member(member, instance, generation)?;
-        self.renew(member);
+        self.renew(member)?;
         // What it has read until it joins, it may still commit.
         let is_assigned = self.phase != Phase::CompletingRebalance;
         ensure(is_assigned, Code::RebalanceInProgress)
@@ -282,18 +292,23 @@ impl State {
 
     pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
-            self.shared.sessions.complete(&member.number);
+            // If it is expiring at this moment, its expiry finds no such member.
+            drop(self.shared.sessions.complete(&member.number));
             member.fail(id, Code::UnknownMemberId);
         }
     }
 
-    /// A client has gone that waited. Its member stays for as long as a session lasts: it may come back.
+    /// A client that waits sends no more. Its member stays for as long as a session lasts: it may come back.
     pub(super) fn client_gone(&mut self) {
-        let has_gone = |(id, member): (&Id, &mut Member)| {
-            let gone = member.parked.take_if(|(_, waiter)| waiter.0.is_closed());
-            gone.map(|_| Id::clone(id))
-        };
-        let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();
-        gone.iter().for_each(|id| self.renew(id));
+        let meant = |member: &Member| matches!(&member.parked, Some((_, it)) if it.hurries());
+        let gone = self.members.iter().filter(|(_, member)| meant(member));
+        let gone: Vec<_> = gone.map(|(id, _)| Id::clone(id)).collect();
+        for id in &gone {
+            if let Some(member) = self.members.get_mut(id) {
+                member.fail(id, Code::RebalanceInProgress);
+            }
+            // A session that was suspended is not over. At the shutdown there is none any more.
+            let _ = self.renew(id);
+        }
     }
 }

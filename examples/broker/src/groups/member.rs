@@ -77,10 +77,17 @@ pub(super) struct Terms {
 
 impl Member {
     pub(super) fn fail(&mut self, id: &str, error: Code) {
-        match self.parked.take() {
-            Some((Parked::Join, waiter)) => waiter.answer(join_failed(id, error)),
-            Some((Parked::Sync, waiter)) => waiter.answer(sync_failed(error)),
-            None => {}
+        if let Some((parked, waiter)) = self.parked.take() {
+            parked.refuse(waiter, id, error);
+        }
+    }
+}
+
+impl Parked {
+    pub(super) fn refuse(self, waiter: Waiter, id: &str, error: Code) {
+        match self {
+            Self::Join => waiter.answer(join_failed(id, error)),
+            Self::Sync => waiter.answer(sync_failed(error)),
         }
     }
 }
@@ -89,6 +96,11 @@ impl Terms {
     /// What a request to join says, if that can be, whatever the group, and if there is memory for it.
     pub(super) fn of(asked: &JoinGroupRequest, caller: &Caller, memory: &Memory) -> Outcome<Self> {
         let session_timeout = milliseconds(asked.session_timeout_ms);
+        let rebalance_timeout = match caller.version {
+            // There is one time for both.
+            0 => session_timeout,
+            _ => milliseconds(asked.rebalance_timeout_ms),
+        };
         let is_session = SESSION.contains(&session_timeout);
         ensure(is_session, Code::InvalidSessionTimeout)?;
         let is_name = |name: &StrBytes| (1..=MAX_ID).contains(&name.len());
@@ -109,7 +121,7 @@ impl Terms {
             client_id: Id::from(client_id),
             client_host: Id::from(format!("/{}", caller.client.ip())),
             session_timeout,
-            rebalance_timeout: milliseconds(asked.rebalance_timeout_ms).min(MAX_REBALANCE),
+            rebalance_timeout: rebalance_timeout.min(MAX_REBALANCE),
             protocols: offered.iter().map(copy).collect(),
             _charge: charge,
         })

@@ -21,10 +21,10 @@ impl State {
                 self.rebalance();
                 self.park(&id, Parked::Join, waiter);
             }
-            Ok(false) => {
-                self.renew(&id);
-                waiter.answer(joined(self, &id));
-            }
+            Ok(false) => waiter.answer(match self.renew(&id) {
+                Ok(()) => joined(self, &id),
+                Err(error) => join_failed(&id, error),
+            }),
             Err(error @ Code::MemberIdRequired) => waiter.answer(join_failed(&id, error)),
             Err(error) => waiter.answer(join_failed(&request.member_id, error)),
         }
@@ -132,6 +132,8 @@ impl State {
                 Id::from(member)
             }
         };
+        // One whose session is over has left already.
+        self.renew(&id)?;
         self.remove_member(&id);
         self.rebalance();
         Ok(())
@@ -216,9 +218,11 @@ impl State {
     fn answer_each<A: Into<Answer>>(&mut self, answer: impl Fn(&Self, &Id) -> A) {
         let waits = |(id, member): (&Id, &mut Member)| Some((Id::clone(id), member.parked.take()?));
         let waiting: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
-        for (id, (_, waiter)) in waiting {
-            self.renew(&id);
-            waiter.answer(answer(self, &id));
+        for (id, (parked, waiter)) in waiting {
+            match self.renew(&id) {
+                Ok(()) => waiter.answer(answer(self, &id)),
+                Err(error) => parked.refuse(waiter, &id, error),
+            }
         }
     }
 

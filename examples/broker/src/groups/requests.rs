@@ -4,7 +4,7 @@ use super::Coordinator;
 use super::group::{Group, Phase, State};
 use super::member::{Id, Member, Terms, join_failed, sync_failed};
 use crate::exchange::{Answer, Caller, NODE, Reply, Waiter, answered_later, code, ensure};
-use crate::messages::*;
+use crate::messages::{find_coordinator_response::Coordinator as Coordinators, *};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ impl Coordinator {
         caller: &Caller,
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> Reply {
+        // The end of a session is a moment of the clock, also if it came while the broker stood still: no request that
+        // is read later finds it alive, whoever comes first, the request or the thread that expires sessions.
+        self.shared.sessions.advance();
         match request {
             RequestKind::JoinGroup(asked) => self.join(&asked, caller),
             RequestKind::SyncGroup(asked) => self.sync(&asked, caller),
@@ -27,13 +30,7 @@ impl Coordinator {
             RequestKind::OffsetCommit(asked) => self.commit(&asked, is_partition).into(),
             RequestKind::OffsetFetch(asked) => self.committed_offsets(asked).into(),
             RequestKind::OffsetDelete(asked) => self.delete_offsets(asked).into(),
-            // There is one broker, so it coordinates everything. (That there are no transactions is for their first
-            // request to hear: here the code for it would be taken for a coordinator that is not up yet.)
-            RequestKind::FindCoordinator(_) => FindCoordinatorResponse::default()
-                .with_node_id(NODE)
-                .with_host(StrBytes::from_string(caller.address.ip().to_string()))
-                .with_port(i32::from(caller.address.port()))
-                .into(),
+            RequestKind::FindCoordinator(asked) => find_coordinator(asked, caller).into(),
             RequestKind::ListGroups(asked) => self.list(asked).into(),
             RequestKind::DescribeGroups(asked) => self.describe(asked).into(),
             RequestKind::DeleteGroups(asked) => self.delete_groups(asked).into(),
@@ -123,6 +120,24 @@ impl Coordinator {
         let asked = asked.groups.into_iter().collect::<BTreeSet<_>>();
         DescribeGroupsResponse::default().with_groups(asked.into_iter().map(describe).collect())
     }
+}
+
+/// There is one broker, so it coordinates everything. (That there are no transactions is for their first request to hear:
+/// here the code for it would be taken for a coordinator that is not up yet.)
+fn find_coordinator(asked: FindCoordinatorRequest, caller: &Caller) -> FindCoordinatorResponse {
+    let host = StrBytes::from_string(caller.address.ip().to_string());
+    let port = i32::from(caller.address.port());
+    let answer = FindCoordinatorResponse::default();
+    if caller.version < 4 {
+        return answer.with_node_id(NODE).with_host(host).with_port(port);
+    }
+    // An answer is as long as the keys in it, so each is in it once.
+    let keys = asked.coordinator_keys.into_iter().collect::<BTreeSet<_>>();
+    let coordinators = keys.into_iter().map(|key| {
+        let coordinator = Coordinators::default().with_key(key).with_node_id(NODE);
+        coordinator.with_host(host.clone()).with_port(port)
+    });
+    answer.with_coordinators(coordinators.collect())
 }
 
 /// The answer to a request that `ask` hands to the group, where it may have to wait.

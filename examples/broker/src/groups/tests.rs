@@ -5,11 +5,12 @@ mod rebalances;
 mod sequences;
 
 use super::*;
-use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
+use crate::exchange::{Answer, Caller, Reply, Waiter, Waiting, answered_later};
 use crate::requests::*;
 use bytes::{Bytes, BytesMut};
+use group::State;
 use kafka_protocol::protocol::{Decodable, Request};
-use member::Parked;
+use member::{Parked, Terms};
 use request_purgatory::time::ManualClock;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -89,6 +90,18 @@ fn heartbeat_request(member: &str, generation: i32) -> HeartbeatRequest {
         .with_member_id(text(member))
 }
 
+fn caller(client_id: &str, version: i16, may_wait: bool) -> Caller {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
+    Caller {
+        address,
+        client: address,
+        client_id: client_id.to_owned(),
+        version,
+        may_wait,
+        refusals: Default::default(),
+    }
+}
+
 impl World {
     fn new() -> Self {
         Self::with(|_| {})
@@ -116,15 +129,7 @@ impl World {
     }
 
     fn ask<R: Request + Into<RequestKind>>(&self, request: R, version: i16) -> Asked<R> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
-        let caller = Caller {
-            address,
-            client: address,
-            client_id: self.client_id.clone(),
-            version,
-            may_wait: self.may_wait,
-            refusals: Default::default(),
-        };
+        let caller = caller(&self.client_id, version, self.may_wait);
         let is_partition = |topic: &str, index| topic == "t" && (0..1_000).contains(&index);
         let request = request.into();
         let waiting = match self.coordinator.handle(request, &caller, &is_partition) {

@@ -5,8 +5,8 @@ use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME, PREFIX};
 use crate::wire::request::{LONGEST, START, refuse};
 use bytes::{Bytes, BytesMut};
-use std::convert::Infallible;
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::ReadHalf;
@@ -25,11 +25,23 @@ pub(crate) enum End {
     Closed,
     /// The broker closed it, for this reason.
     Dropped(String),
+    /// The broker closed it, for this reason, which all clients of its kind have.
+    Refused(String),
 }
 
 impl<R: Display> From<R> for End {
     fn from(reason: R) -> Self {
         Self::Dropped(reason.to_string())
+    }
+}
+
+impl End {
+    /// Of a socket that fails. A client that has gone is no trouble, however it went.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Self::Closed,
+            _ => Self::from(error),
+        }
     }
 }
 
@@ -88,7 +100,7 @@ impl<'a> Incoming<'a> {
         match timeout(patience, self.fill(ALLOWANCE)).await {
             Err(_) => Err(end),
             Ok(Ok(0)) => Err(End::Closed),
-            Ok(read) => read.map(|_| ()).map_err(End::from),
+            Ok(read) => read.map(|_| ()),
         }
     }
 
@@ -129,12 +141,15 @@ impl<'a> Incoming<'a> {
         Ok(Sent::TooLong(refusal, length))
     }
 
-    /// Fails when the client goes away, or sends what is no request. Reads ahead a little for that, but begins nothing.
-    pub(crate) async fn gone(&mut self) -> Result<Infallible, End> {
+    /// Returns when the client has closed its sending half, or all. Reads ahead a little for that, but begins nothing.
+    ///
+    /// # Errors
+    /// The connection is broken, or what was sent is no request.
+    pub(crate) async fn closed(&mut self) -> Result<(), End> {
         loop {
             while self.buffer.len() < ALLOWANCE {
                 if self.fill(ALLOWANCE).await? == 0 {
-                    return Err(End::Closed);
+                    return Ok(());
                 }
                 if self.buffer.len() >= PREFIX {
                     frame::length(&self.buffer)?;
@@ -142,18 +157,19 @@ impl<'a> Incoming<'a> {
             }
             let ready = self.socket.ready(Interest::READABLE).await?;
             if ready.is_read_closed() {
-                return Err(End::Closed);
+                return Ok(());
             }
             sleep(LOOK).await;
         }
     }
 
     /// Reads once, until the buffer has `up_to` bytes at most. 0 at the end of the connection.
-    async fn fill(&mut self, up_to: usize) -> std::io::Result<usize> {
+    async fn fill(&mut self, up_to: usize) -> Result<usize, End> {
         let room = up_to - self.buffer.len();
         self.buffer.reserve(GROWTH.min(room));
         let mut socket = (&mut self.socket).take(room as u64);
-        socket.read_buf(&mut self.buffer).await
+        let read = socket.read_buf(&mut self.buffer).await;
+        read.map_err(|error| End::of(&error))
     }
 }
 
@@ -197,7 +213,7 @@ mod tests {
             Ok(Sent::Request(..)) => "taken".to_owned(),
             Ok(Sent::TooLong(_, length)) => format!("longer than {} MiB", length >> 20),
             Err(End::Closed) => "closed".to_owned(),
-            Err(End::Dropped(reason)) => reason,
+            Err(End::Dropped(reason) | End::Refused(reason)) => reason,
         };
         (outcome, begun.elapsed().as_secs())
     }

@@ -1,5 +1,7 @@
 //! What clients may take: each by itself without asking, and all of them together.
 
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -33,6 +35,9 @@ pub(crate) const FIRST: Duration = Duration::from_secs(10);
 /// How long a request may wait for memory before its connection is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Most kinds of refusals that are told.
+const MAX_REFUSALS: usize = 100;
+
 const MIB: usize = 1024 * 1024;
 const UNIT: usize = 1024;
 
@@ -41,6 +46,8 @@ pub(crate) struct Limits {
     parked: Arc<Semaphore>,
     /// Turns at heavy work: few, since the threads that do it keep memory of their own.
     turns: Semaphore,
+    /// What was refused, once for each kind of client.
+    refused: Mutex<BTreeSet<String>>,
 }
 
 /// Memory beyond a connection's [`ALLOWANCE`]. Given back when dropped.
@@ -52,6 +59,7 @@ impl Limits {
             memory: Arc::new(Semaphore::new(IN_FLIGHT / UNIT)),
             parked: Arc::new(Semaphore::new(PARKED / UNIT)),
             turns: Semaphore::new(TURNS),
+            refused: Mutex::default(),
         }
     }
 
@@ -73,6 +81,12 @@ impl Limits {
         // INVARIANT: nothing closes the semaphore.
         let _turn = self.turns.acquire().await;
         tokio::task::block_in_place(work)
+    }
+
+    /// Whether this has not been refused before. (Of more kinds than clients have, no more are told.)
+    pub(crate) fn is_first_refusal(&self, why: &str) -> bool {
+        let mut refused = self.refused.lock();
+        refused.len() < MAX_REFUSALS && refused.insert(why.to_owned())
     }
 
     /// Room for a request of `bytes` to be parked, if there is any.

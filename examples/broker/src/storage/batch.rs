@@ -11,7 +11,7 @@ use std::io::{self, BufRead, BufReader, Read};
 pub const MAX_BATCH: usize = 16 * 1024 * 1024;
 
 /// The header up to and with the record count.
-const HEADER: usize = 61;
+pub(crate) const HEADER: usize = 61;
 /// `batch_length` counts from behind itself.
 const LENGTH_END: usize = 12;
 /// The checksum covers everything from the attributes on.

@@ -1,6 +1,6 @@
 //! The log of one partition: batches, oldest first, in memory or in segment files.
 
-use crate::storage::batch::Batch;
+use crate::storage::batch::{Batch, HEADER};
 use crate::storage::segments::{Piece, Segments};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
@@ -39,6 +39,18 @@ pub(crate) struct Batches {
     /// Bytes that [`read`](Self::read) gives.
     pub(crate) size: usize,
 }
+
+/// What a consumer is given of a partition.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share {
+    /// In bytes.
+    pub(crate) size: usize,
+    /// Whether a batch that is appended later could be added to it.
+    pub(crate) may_grow: bool,
+}
+
+/// The numbers of batches, and their positions.
+type Found = (Range<usize>, Range<u64>);
 
 impl Batches {
     /// Reads them. To be called without the partition's lock.
@@ -102,33 +114,49 @@ impl Log {
         self.segments.as_ref().map_or(Ok(()), Segments::sync)
     }
 
-    /// Bytes in the batches that hold the offsets `from..to`.
-    pub(crate) fn bytes_between(&self, from: i64, to: i64) -> u64 {
-        self.position_of(to).saturating_sub(self.position_of(from))
+    /// How much [`find`](Self::find) finds.
+    pub(crate) fn share(&self, from: i64, to: i64, limit: usize, at_least_one: bool) -> Share {
+        let (found, positions) = self.select(from, to, limit, at_least_one);
+        let size = (positions.end - positions.start) as usize;
+        let next = self.batches.get(found.end);
+        // A batch that was left out now is left out later; and the next one may need more room than there is.
+        let has_left_out = next.is_some_and(|batch| batch.offsets.start < to);
+        let has_room = limit.saturating_sub(size) >= HEADER || at_least_one && size == 0;
+        Share {
+            size,
+            may_grow: has_room && !has_left_out,
+        }
     }
 
-    /// Finds whole batches from the one that holds `from`, none at or past `to`, up to `max_bytes` in all. With
+    /// Finds whole batches from the one that holds `from`, none at or past `to`, up to `limit` bytes in all. With
     /// `at_least_one` the first batch comes even if it alone is longer, or a consumer could never get past it.
-    pub(crate) fn find(&self, from: i64, to: i64, max_bytes: usize, at_least_one: bool) -> Batches {
+    pub(crate) fn find(&self, from: i64, to: i64, limit: usize, at_least_one: bool) -> Batches {
+        let (found, positions) = self.select(from, to, limit, at_least_one);
+        let before = self.position_of(self.start_offset);
+        let in_segments = positions.start - before..positions.end - before;
+        let pieces = |it: &Segments| it.pieces(in_segments);
+        let found = self.batches.range(found);
+        Batches {
+            in_memory: found.filter_map(|batch| batch.bytes.clone()).collect(),
+            in_files: self.segments.as_ref().map_or(Vec::new(), pieces),
+            size: (positions.end - positions.start) as usize,
+        }
+    }
+
+    /// Which batches are found, and where their bytes are.
+    fn select(&self, from: i64, to: i64, limit: usize, at_least_one: bool) -> Found {
         let start = self.position_of(from);
         let is_found = |batch: &Stored| {
-            let fits = batch.positions.end.saturating_sub(start) <= max_bytes as u64;
+            let fits = batch.positions.end.saturating_sub(start) <= limit as u64;
             let is_first = at_least_one && batch.positions.start == start;
             batch.offsets.start < to && (fits || is_first)
         };
         let first = self.index_of(from);
         // (All before the first would fit.)
         let behind = self.batches.partition_point(is_found).max(first);
-        let found = self.batches.range(first..behind);
-        let last = found.clone().next_back();
+        let last = self.batches.range(first..behind).next_back();
         let end = last.map_or(start, |last| last.positions.end);
-        let before = self.position_of(self.start_offset);
-        let pieces = |it: &Segments| it.pieces(start - before..end - before);
-        Batches {
-            in_memory: found.filter_map(|batch| batch.bytes.clone()).collect(),
-            in_files: self.segments.as_ref().map_or(Vec::new(), pieces),
-            size: (end - start) as usize,
-        }
+        (first..behind, start..end)
     }
 
     /// The first batch with a record at or after `timestamp`: time and offset of its first record. It may be compressed, so

@@ -16,18 +16,18 @@ pub(crate) type Api = (ApiKey, RangeInclusive<i16>, &'static str);
 
 /// All that is advertised to clients, with the fields in the order of Kafka's schemas, written as [`Walk::fields`] says.
 ///
-/// From version 13 on, Fetch names topics by id only; OffsetFetch and FindCoordinator ask for several at once from
-/// versions 8 and 4 on. ConsumerGroupHeartbeat (KIP-848) is here to be refused in words.
+/// From version 13 on, Fetch names topics by id only; from version 9 on, OffsetFetch is for members of KIP-848.
+/// ConsumerGroupHeartbeat (KIP-848) is here to be refused in words.
 #[rustfmt::skip]
 pub(crate) static APIS: [Api; 21] = [
     (ApiKey::Produce, 3..=9, "s 6 [ s [ 4 b ] ]"),
     (ApiKey::Fetch, 4..=12, "17 7+ 8 [ s [ 4 9+ 4 8 12+ 4 5+ 8 4 ] ] 7+ [ s { 4 } ] 11+ s"),
     (ApiKey::ListOffsets, 1..=6, "4 2+ 1 [ s [ 4 4+ 4 8 ] ]"),
     (ApiKey::Metadata, 0..=9, "[ s ] 4+ 1 8+ 2"),
-    (ApiKey::OffsetCommit, 2..=8, "s 4 s 7+ s 0-4 8 [ s [ 12 6+ 4 s ] ]"),
-    (ApiKey::OffsetFetch, 1..=7, "s [ s { 4 } ] 7+ 1"),
-    (ApiKey::FindCoordinator, 0..=3, "s 1+ 1"),
-    (ApiKey::JoinGroup, 2..=9, "s 4 4 s 5+ s s [ s b ] 8+ s"),
+    (ApiKey::OffsetCommit, 1..=8, "s 4 s 7+ s 2+ 0-4 8 [ s [ 12 0-1 8 6+ 4 s ] ]"),
+    (ApiKey::OffsetFetch, 1..=8, "0-7 s 0-7 [ s { 4 } ] 8+ [ s [ s { 4 } ] ] 7+ 1"),
+    (ApiKey::FindCoordinator, 0..=6, "0-3 s 1+ 1 4+ { s }"),
+    (ApiKey::JoinGroup, 0..=9, "s 4 1+ 4 s 5+ s s [ s b ] 8+ s"),
     (ApiKey::Heartbeat, 0..=4, "s 4 s 3+ s"),
     (ApiKey::LeaveGroup, 0..=5, "s 0-2 s 3+ [ s s 5+ s ]"),
     (ApiKey::SyncGroup, 0..=5, "s 4 s 3+ s 5+ s 5+ s [ s b ]"),
@@ -64,19 +64,24 @@ pub(crate) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Begins behind the header of a request, of which `rest` is what follows the correlation id.
     pub(crate) fn behind_header(rest: &'a [u8], api: ApiKey, version: i16) -> Option<Self> {
-        let mut walk = Self {
-            client_id: &[],
-            rest,
-            version,
-            flexible: false,
-            elements_left: MAX_ELEMENTS,
-        };
+        let mut walk = Self::along(rest, version);
         // An old-style string in every header.
         walk.client_id = walk.text()?;
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
         walk.flexible = api.request_header_version(version) >= 2;
         walk.tagged_fields()?;
         Some(walk)
+    }
+
+    /// Begins with the body of a request, in a version without compact lengths.
+    pub(crate) fn along(rest: &'a [u8], version: i16) -> Self {
+        Self {
+            client_id: &[],
+            rest,
+            version,
+            flexible: false,
+            elements_left: MAX_ELEMENTS,
+        }
     }
 
     /// How many elements the request has, if its body is as its outline says, with not too many. More bytes may follow.

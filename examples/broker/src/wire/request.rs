@@ -3,7 +3,31 @@
 use crate::messages::*;
 use crate::wire::frame::encode;
 use crate::wire::outline::{Walk, by_key};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::fmt::{self, Display, Formatter};
+
+/// Why a request was not understood. There is no version to answer it in, so its connection is to be closed.
+#[derive(Debug)]
+pub enum Misfit {
+    /// A call of Kafka's that is known here, in a version that is not.
+    Version(ApiKey, i16),
+    Malformed(String),
+}
+
+impl Display for Misfit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(key, version) => write!(f, "{key:?} v{version} not supported"),
+            Self::Malformed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl<S: Into<String>> From<S> for Misfit {
+    fn from(why: S) -> Self {
+        Self::Malformed(why.into())
+    }
+}
 
 /// A request whose bytes are laid out as they should be, not yet decoded.
 #[derive(Debug)]
@@ -27,8 +51,9 @@ impl Envelope {
     ///
     /// Bytes after the last field are let pass, as other brokers do: librdkafka's Metadata request has three.
     ///
-    /// An error says why it was not understood. There is no version to answer it in, so its connection is to be closed.
-    pub fn open(frame: &Bytes) -> Result<Self, String> {
+    /// # Errors
+    /// See [`Misfit`].
+    pub fn open(frame: &Bytes) -> Result<Self, Misfit> {
         let start = frame.get(..8);
         let mut start = start.ok_or("frame too short for a request header")?;
         let (key, version, correlation_id) = (start.get_i16(), start.get_i16(), start.get_i32());
@@ -46,7 +71,7 @@ impl Envelope {
             envelope.version = 0;
             return match api {
                 ApiKey::ApiVersions => Ok(envelope),
-                key => Err(format!("{key:?} v{version} not supported")),
+                key => Err(Misfit::Version(*key, version)),
             };
         }
 
@@ -61,12 +86,45 @@ impl Envelope {
     }
 
     /// Decodes what is asked. `None` for an ApiVersions request in a version that is not known here.
-    pub fn decode(&mut self) -> Result<Option<RequestKind>, String> {
+    pub fn decode(&mut self) -> Result<Option<RequestKind>, Misfit> {
+        if (self.api, self.version) == (ApiKey::OffsetCommit, 1) {
+            // The decoder does not know it any more. It is answered as the next one is.
+            self.version = 2;
+            self.body = self.body.as_deref().and_then(with_retention_time);
+        }
         let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
         let body = self.body.take().map(decode).transpose();
-        body.map_err(|error| malformed(api, version, &error.to_string()))
+        body.map_err(|error| malformed(api, version, &error.to_string()).into())
     }
+}
+
+/// An OffsetCommit request of version 1, which has a time for each offset, as one of version 2, which has one for all.
+/// Both leave it to the broker.
+fn with_retention_time(body: &[u8]) -> Option<Bytes> {
+    const OF_THE_BROKER: i64 = -1;
+    let put_text = |bytes: &mut BytesMut, text: &[u8]| {
+        bytes.put_u16(text.len() as u16);
+        bytes.put_slice(text);
+    };
+    let (mut walk, mut bytes) = (Walk::along(body, 1), BytesMut::with_capacity(body.len()));
+    put_text(&mut bytes, walk.text()?);
+    bytes.put_slice(walk.take(4)?);
+    put_text(&mut bytes, walk.text()?);
+    bytes.put_i64(OF_THE_BROKER);
+    let topics = walk.elements()?;
+    bytes.put_u32(topics as u32);
+    for _ in 0..topics {
+        put_text(&mut bytes, walk.text()?);
+        let partitions = walk.elements()?;
+        bytes.put_u32(partitions as u32);
+        for _ in 0..partitions {
+            bytes.put_slice(walk.take(12)?);
+            let _time = walk.take(8)?;
+            put_text(&mut bytes, walk.text()?);
+        }
+    }
+    Some(bytes.freeze())
 }
 
 /// The text of an error of the decoder may end with a line.

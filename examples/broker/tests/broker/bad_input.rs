@@ -57,7 +57,7 @@ fn refused() -> Vec<(Vec<u8>, &'static str)> {
 
 #[test]
 fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
-    let (broker, mut witness) = Broker::with_topic(1, &[]);
+    let (broker, mut witness) = Broker::with_topic(1, &["--log-lines", "10000"]);
     let parked = witness.send(FETCH, &fetch("t", 1, 60_000));
     broker.wait_for_figure("fetch", 1);
     let memory = broker.resident_memory();
@@ -95,6 +95,40 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     broker.wait_for_figure("connections", 2);
     stranger.produce("t", b"value");
     witness.receive_fetched(parked);
+}
+
+/// A version that is too old is told once, whoever has it; of all else there are few lines in a second.
+#[test]
+fn clients_cause_few_lines_in_the_log() {
+    let broker = Broker::with(&[]);
+    let call = |api, version| framed(&[0, api, 0, version, 0, 0, 0, 1, 0xff, 0xff]);
+    let begun = Instant::now();
+    for _ in 0..200 {
+        for bytes in [call(0, 2), call(1, 3), call(4, 0), vec![0xff; 100]] {
+            let mut client = broker.client();
+            client.send_raw(&bytes);
+            client.assert_closed();
+        }
+    }
+    let seconds = begun.elapsed().as_secs() as usize + 1;
+    let log = broker.log();
+    for call in ["Produce v2", "Fetch v3"] {
+        let told: Vec<_> = log.iter().filter(|line| line.contains(call)).collect();
+        assert!(
+            told.len() == 1 && told[0].contains("not supported"),
+            "{log:?}"
+        );
+    }
+    // More than one for those, since they are of different kinds of trouble.
+    assert!((12..=2 + 10 * seconds).contains(&log.len()), "{log:#?}");
+    let is_quiet = || {
+        eventually("second", || {
+            (begun.elapsed().as_secs() > seconds as u64).then_some(())
+        })
+    };
+    is_quiet();
+    broker.client().send_raw(&[0xff; 100]);
+    broker.wait_for_log("such lines were left out");
 }
 
 /// What a thread does that attacks, in one of several ways: frames that are sent but for their end, requests of as many

@@ -93,6 +93,68 @@ fn a_signal_answers_every_parked_request() {
     }
 }
 
+/// A member of a group of its own, which only its own session can end.
+fn lone_member(broker: &Broker, number: usize, session: Duration) -> (Client, HeartbeatRequest) {
+    let mut client = broker.client();
+    let id = group(&format!("{number}"));
+    let join = join_request("").with_group_id(id.clone());
+    let joined = client.request(3, &join.with_session_timeout_ms(session.as_millis() as i32));
+    let beat = HeartbeatRequest::default()
+        .with_group_id(id)
+        .with_generation_id(joined.generation_id)
+        .with_member_id(joined.member_id.clone());
+    let sync = SyncGroupRequest::default()
+        .with_group_id(beat.group_id.clone())
+        .with_generation_id(beat.generation_id)
+        .with_member_id(beat.member_id.clone());
+    assert_eq!(client.request(3, &sync).error_code, 0);
+    (client, beat)
+}
+
+/// Heartbeats lie in its sockets meanwhile. Of what is over all is over, and of what is not nothing.
+#[test]
+fn a_stall_ends_all_sessions_that_were_over_by_the_clock_and_no_other() {
+    const MEMBERS: usize = 100;
+    const UNKNOWN_MEMBER_ID: i16 = 25;
+    let broker = Broker::with(&["--group-delay-ms", "0"]);
+    let sessions = [6, 2].map(|seconds| [Duration::from_secs(seconds); MEMBERS]);
+    let sessions = sessions.into_iter().flatten().enumerate();
+    let mut members: Vec<_> = sessions
+        .map(|(at, it)| lone_member(&broker, at, it))
+        .collect();
+    // How many with a long and with a short session are told that they are no members, after such a stall.
+    let mut refused = |stall: Duration| {
+        broker.signal(Signal::STOP);
+        let beat = |(client, beat): &mut (Client, HeartbeatRequest)| client.send(0, beat);
+        let sent: Vec<_> = members.iter_mut().map(beat).collect();
+        std::thread::sleep(stall);
+        broker.signal(Signal::CONT);
+        let mut refused = [0; 2];
+        for (at, sent) in sent.into_iter().enumerate() {
+            match members[at]
+                .0
+                .receive::<HeartbeatRequest>(0, sent)
+                .error_code
+            {
+                0 => {}
+                error => {
+                    assert_eq!(error, UNKNOWN_MEMBER_ID);
+                    refused[at / MEMBERS] += 1;
+                }
+            }
+        }
+        refused
+    };
+    let [none, some, long] = [0, 3, 9].map(Duration::from_secs);
+    assert_eq!(refused(none), [0, 0]);
+    assert_eq!(refused(some), [0, MEMBERS]);
+    // Who was told that it lives does, and the others do not.
+    assert_eq!(refused(none), [0, MEMBERS]);
+    broker.wait_for_figure("members", MEMBERS as u64);
+    assert_eq!(refused(long), [MEMBERS, MEMBERS]);
+    broker.wait_for_figure("members", 0);
+}
+
 #[test]
 fn the_demonstration_answers_everything() {
     let output = output(&["demo", "--seconds", "2"]);

@@ -73,7 +73,7 @@ fn the_figures_say_what_the_purgatories_did() {
 
 /// The demonstration's load: at most 68 parked fetches (few on a busy machine), hundreds of endings a second.
 #[test]
-fn the_page_draws_a_busy_broker() {
+fn the_page_shows_a_busy_broker() {
     if !available("chromium", &["--version"]) {
         return;
     }
@@ -86,7 +86,7 @@ fn the_page_draws_a_busy_broker() {
     let output = run(chromium.arg(&address), "");
     let page = String::from_utf8_lossy(&output.stdout);
     assert!(page.contains("data-state=\"live\""), "{page}");
-    let load = "4 busy partitions get a record every 5 ms";
+    let load = "4 busy partitions get a record 5 ms after the last was acknowledged";
     assert!(page.contains(load), "{page}");
     // The figure in a tile of the section of a purgatory.
     let figure = |purgatory: &str, name: &str| {
@@ -94,14 +94,13 @@ fn the_page_draws_a_busy_broker() {
         let (_, section) = section.expect("a section");
         let tile = section.split_once(&format!("data-figure=\"{name}\">"));
         let (figure, _) = tile.expect("a tile").1.split_once('<').expect("an end");
-        let figure = figure.trim_start_matches("peak ").replace(',', "");
-        figure.parse::<f64>().expect("a number")
+        figure.replace(',', "").parse::<f64>().expect("a number")
     };
     let parked = figure("fetch", "parked");
     assert!((5.0..=68.0).contains(&parked), "{parked}");
     // Its clock runs ahead of the broker's, so these rates are lower than they are.
     for purgatory in ["produce", "fetch"] {
-        assert!(figure(purgatory, "fastest") >= 1.0, "{purgatory}");
+        assert!(figure(purgatory, "completed") >= 1.0, "{purgatory}");
     }
     // As a record meets them. There are no groups in the demonstration, so nothing is shown of them.
     let places = ["produce", "fetch", "rebalances"].map(|it| page.find(&format!("id=\"{it}\"")));

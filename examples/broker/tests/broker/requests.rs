@@ -171,6 +171,14 @@ pub(crate) fn offsets_of(group: &str, topics: &[(&str, &[i32])]) -> OffsetFetchR
     offsets_request(group).with_topics(Some(topics.collect()))
 }
 
+/// As it is asked for from version 8 on: partitions 1 and 0 of "t".
+pub(crate) fn offsets_in_group(id: &str) -> OffsetFetchRequestGroup {
+    let topic = OffsetFetchRequestTopics::default().with_name(topic_name("t"));
+    OffsetFetchRequestGroup::default()
+        .with_group_id(group(id))
+        .with_topics(Some(vec![topic.with_partition_indexes(vec![1, 0])]))
+}
+
 /// Partition and offset of all that was committed by [`commit_request`]s.
 pub(crate) fn offsets(answer: OffsetFetchResponse) -> Vec<(i32, i64)> {
     let partitions = answer.topics.into_iter().flat_map(|topic| topic.partitions);

@@ -22,7 +22,7 @@ fn waited_out(client: &mut Client, fetch: &FetchRequest) -> (i16, usize) {
 
 #[test]
 fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_more() {
-    let (broker, mut client) = Broker::with_topic(1, &[]);
+    let (_broker, mut client) = Broker::with_topic(1, &[]);
     assert_eq!(waited_out(&mut client, &fetch("t", 1, 500)), (0, 0));
     for (max_wait, least) in [(0, 1), (i32::MIN, i32::MAX), (60_000, 0), (60_000, -1)] {
         client.fetch(&fetch("t", 1, max_wait).with_min_bytes(least));
@@ -30,18 +30,55 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     client.produce("t", b"value");
     let too_few = waited_out(&mut client, &fetch("t", 1, 300).with_min_bytes(1_000));
     assert_eq!(too_few, (0, batch(&[b"value"]).len()));
-    // What counts is what an answer may hold: of each partition, and in all.
-    let mut little = fetch("t", 1, 300).with_min_bytes(10);
-    little.topics[0].partitions[0].partition_max_bytes = 1;
-    waited_out(&mut client, &little);
-    let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
-    client.fetch(&greedy.with_max_bytes(10));
-    // What is answered at once is answered to a client that has nothing more to say.
-    for _ in 0..20 {
-        let mut last = broker.client();
-        let sent = last.send(FETCH, &fetch("t", 1, 0));
-        last.socket.shutdown(Shutdown::Write).expect("end");
-        last.receive_fetched(sent);
+}
+
+/// What a fetch waits for is measured by the rules of its answer: whole batches, a first one that is longer than any
+/// limit, and none that would go beyond a limit.
+#[test]
+fn a_fetch_that_has_as_much_as_its_answer_may_hold_does_not_wait_for_more() {
+    let (_broker, mut client) = Broker::with_topic(4, &[]);
+    let batch = batch(&[&[0; 500]]);
+    let one = batch.len();
+    // Partition 0 has two batches, partitions 1 and 3 have one, partition 2 has none.
+    for partition in [0, 0, 1, 3] {
+        assert_eq!(client.produce_to(-1, "t", partition, &batch).0, 0);
+    }
+    let (half, much) = (one / 2, 1 << 20);
+    let mut lengths = |partitions: &[i32], min, max, limit, max_wait| {
+        let all = partitions.iter().map(|partition| (*partition, 0));
+        let mut fetch = fetch_from("t", &all.collect::<Vec<_>>(), max_wait);
+        for partition in &mut fetch.topics[0].partitions {
+            partition.partition_max_bytes = limit as i32;
+        }
+        client.lengths(&fetch.with_min_bytes(min as i32).with_max_bytes(max as i32))
+    };
+    for (partitions, min_bytes, max_bytes, limit, expected) in [
+        // The first batch is longer than the limit of its partition, or of all.
+        (&[0][..], one, much, half, &[one][..]),
+        (&[2, 1], one, half, much, &[0, one]),
+        // What is there lies beyond the limits, and so will all that comes.
+        (&[0], 2 * one, one + half, much, &[one]),
+        (&[0, 1], 3 * one, much, one + 60, &[one, one]),
+        (&[1, 3], 3 * one, much, one, &[one, one]),
+        (&[1, 2], 2 * one, one + 60, much, &[one, 0]),
+        (&[], 1, much, much, &[]),
+    ] {
+        let found = lengths(partitions, min_bytes, max_bytes, limit, 600_000);
+        assert_eq!(
+            found, expected,
+            "{partitions:?} {min_bytes} {max_bytes} {limit}"
+        );
+    }
+    // Here more could come.
+    for (partitions, max_bytes, limit, expected) in [
+        (&[1][..], much, 2 * one, &[one][..]),
+        (&[1, 2], 2 * one, one, &[one, 0]),
+        (&[2], half, half, &[0]),
+    ] {
+        let asked = Instant::now();
+        let found = lengths(partitions, 2 * one, max_bytes, limit, 300);
+        assert_eq!(found, expected, "{partitions:?} {max_bytes} {limit}");
+        assert!(asked.elapsed().as_millis() >= 300, "{partitions:?}");
     }
 }
 
@@ -224,6 +261,72 @@ fn what_waits_for_a_deleted_topic_is_told() {
     assert_eq!(answer, [(UNKNOWN_TOPIC_OR_PARTITION, -1); 2]);
 }
 
+/// Before the broker has read the request, while it waits, and while the answer is on its way. What waits is answered
+/// as if its time were over, and a produce whose replicas are not far behind as if it had stayed.
+#[test]
+fn who_closes_the_sending_half_is_answered_whenever_that_is() {
+    let broker = Broker::with(&["--replica-lag-ms", "100", "--group-delay-ms", "60000"]);
+    let mut witness = broker.client();
+    witness.create_topic("t", 1);
+    let half_close = |client: &Client| client.socket.shutdown(Shutdown::Write).expect("end");
+    let value = batch(&[b"value"]);
+    let produce = produce_request(-1, 60_000, "t", &[(0, Some(&value))]);
+    let join = join_request("");
+    for round in 0..24 {
+        let [mut fetches, mut produces, mut joins] = [(); 3].map(|()| broker.client());
+        // Nothing is there yet.
+        let at_end = fetch_from("t", &[(0, 2 * round)], 60_000);
+        let sent = fetches.send(FETCH, &at_end);
+        let next = fetches.send(0, &ApiVersionsRequest::default());
+        joins.send(3, &join);
+        match round % 3 {
+            0 => {}
+            1 => std::thread::sleep(Duration::from_micros(100 * round as u64)),
+            _ => {
+                broker.wait_for_figure("fetch", 1);
+                broker.wait_for_figure("rebalances", 1);
+            }
+        }
+        [&fetches, &joins].into_iter().for_each(half_close);
+        let found = fetches.receive_fetched(sent);
+        assert_eq!(records(&found[0]).len(), 0);
+        fetches.receive::<ApiVersionsRequest>(0, next);
+        fetches.assert_closed();
+        let joined = joins.receive::<JoinGroupRequest>(3, 1);
+        assert_eq!(joined.error_code, Code::RebalanceInProgress.code());
+        joins.assert_closed();
+        // Two, of which the second waits behind the first.
+        let both = [(); 2].map(|()| produces.send(PRODUCE, &produce));
+        half_close(&produces);
+        for sent in both {
+            let answer = produced(produces.receive::<ProduceRequest>(PRODUCE, sent));
+            assert_eq!(answer[0].0, 0, "round {round}");
+        }
+        produces.assert_closed();
+    }
+    // A part of a request is none.
+    let mut torn = broker.client();
+    torn.send_raw(&frame(PRODUCE, 1, &produce)[..20]);
+    half_close(&torn);
+    torn.assert_closed();
+    // A long answer, of which the client has not read much.
+    let long = batch(&[&vec![7; 8 << 20]]);
+    let (error, offset) = witness.produce_to(-1, "t", 0, &long);
+    assert_eq!(error, 0);
+    let mut slow = broker.client();
+    let sent = slow.send_unread(FETCH, &fetch_from("t", &[(0, offset)], 60_000));
+    half_close(&slow);
+    std::thread::sleep(Duration::from_millis(200));
+    let found = slow.receive_fetched(sent);
+    assert_eq!(records(&found[0]).len(), long.len());
+    slow.assert_closed();
+    let log = broker.log();
+    assert!(
+        log.len() == 1 && log[0].contains("inside a frame"),
+        "{log:?}"
+    );
+}
+
 #[test]
 fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     let broker = Broker::with(SLOW);
@@ -244,5 +347,10 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
         broker.wait_for_figure(figure, 10);
         drop(clients);
         broker.wait_for_figure(figure, 0);
+        broker.wait_for_figure("connections", 0);
     }
+    // None of them is any trouble, but those that stop in a request.
+    let log = broker.log();
+    let is_torn = |line: &String| line.contains("inside a frame");
+    assert!(log.iter().all(is_torn), "{log:#?}");
 }

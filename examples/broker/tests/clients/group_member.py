@@ -9,6 +9,7 @@ Commits each record after it has told of it, and tells of everything in lines on
     closed                    it has left the group in order, after SIGTERM
 """
 
+import asyncio
 import signal
 import sys
 
@@ -106,7 +107,45 @@ def kafka_python():
     consumer.close()
 
 
+async def aiokafka():
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.errors import KafkaError
+    from aiokafka.structs import OffsetAndMetadata
+
+    class Listener(ConsumerRebalanceListener):
+        async def on_partitions_revoked(self, revoked):
+            pass
+
+        async def on_partitions_assigned(self, assigned):
+            tell("assigned", *sorted(p.partition for p in assigned))
+
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=address,
+        group_id=group,
+        group_instance_id=instance,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_poll_records=1,
+        metadata_max_age_ms=1000,
+    )
+    await consumer.start()
+    consumer.subscribe([topic], listener=Listener())
+    while not stopping:
+        for partition, records in (await consumer.getmany(timeout_ms=100)).items():
+            for record in records:
+                tell("record", record.partition, record.offset)
+                try:
+                    await consumer.commit({partition: OffsetAndMetadata(record.offset + 1, "")})
+                    tell("committed", record.partition, record.offset)
+                except KafkaError as error:
+                    print(error, file=sys.stderr)
+    await consumer.stop()
+
+
 {
+    "aiokafka": lambda: asyncio.run(aiokafka()),
     "confluent_kafka": confluent_kafka,
     "cooperative": lambda: confluent_kafka(COOPERATIVE),
     "kafka_python": kafka_python,

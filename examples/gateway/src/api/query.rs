@@ -11,15 +11,14 @@ pub(super) struct Poll {
 }
 
 impl Poll {
-    /// Neither value needs an escape, so none is undone. Without `after`, all events; without `wait`, at once.
+    /// Reads names and values, of which the escapes are undone. Without `after`, all events; without `wait`, at once.
     ///
     /// # Errors
     /// What is wrong, in a sentence.
-    pub(super) fn parse(query: &str, max_wait: Duration) -> Result<Self, String> {
+    pub(super) fn parse(pairs: &[(String, String)], max_wait: Duration) -> Result<Self, String> {
         let (mut seen, mut wait) = (None, None);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let is_new = match name {
+        for (name, value) in pairs {
+            let is_new = match &**name {
                 "after" => seen.replace(parse_seen(value)?).is_none(),
                 "wait" => wait.replace(parse_wait(value, max_wait)?).is_none(),
                 _ => return Err("a poll takes `after` and `wait`, and nothing else".into()),
@@ -55,9 +54,14 @@ fn parse_wait(text: &str, max: Duration) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::extract::Query;
     use request_purgatory_cluster::{Epoch, Position};
 
-    const MAX: Duration = Duration::from_secs(300);
+    fn parsed(query: &str) -> Result<Poll, String> {
+        let uri = format!("/?{query}").parse().expect("a URI");
+        let pairs = Query::<Vec<_>>::try_from_uri(&uri).expect("pairs");
+        Poll::parse(&pairs, Duration::from_secs(300))
+    }
 
     #[test]
     fn versions_positions_and_times_are_read() {
@@ -70,9 +74,16 @@ mod tests {
             ("after=7", Seen::Version(7), 0.0),
             ("wait=0.5&after=1f-42", Seen::Position(position), 0.5),
             ("after=0&wait=300", Seen::Version(0), 300.0),
+            // As in a path.
+            ("wait=%31&after=%37", Seen::Version(7), 1.0),
+            (
+                "w%61it=1%2E5&&%61fter=1f%2d42&",
+                Seen::Position(position),
+                1.5,
+            ),
         ] {
             let wait = Duration::from_secs_f64(seconds);
-            assert_eq!(Poll::parse(query, MAX), Ok(Poll { seen, wait }), "{query}");
+            assert_eq!(parsed(query), Ok(Poll { seen, wait }), "{query}");
         }
     }
 
@@ -93,8 +104,14 @@ mod tests {
             "wait=1s",
             "after=1&after=2",
             "until=3",
+            // Undone once, in what stands between the separators, and only what is an escape.
+            "wait=%2531",
+            "wait%3D1",
+            "after=1%26wait=1",
+            "wait=%3",
+            "wait=%ff1",
         ] {
-            assert!(Poll::parse(query, MAX).is_err(), "{query}");
+            assert!(parsed(query).is_err(), "{query}");
         }
     }
 }

@@ -407,3 +407,38 @@ fn f9_a_torn_line_is_cut_off() {
 fn print_row(row: &str, commits: usize, worst: Duration) {
     println!("| F9 {row} | broker | {commits} | 0 | {worst:.1?} | {worst:.1?} |");
 }
+
+/// Clients that have forgotten the versions before ask like this only.
+#[test]
+fn several_groups_are_asked_for_at_once() {
+    let world = World::new();
+    assert_eq!(commit(&world, "", -1, 0, 7), 0);
+    let mut all = offsets_in_group(GROUP);
+    all.topics = None;
+    let groups = vec![offsets_in_group(GROUP), offsets_in_group("missing"), all];
+    let asked = OffsetFetchRequest::default().with_groups(groups);
+    let answer = world.ask(asked, 8).answer();
+    let told = answer.groups.iter().map(|group| {
+        let found = group.topics.iter().flat_map(|topic| &topic.partitions);
+        let found = found.map(|it| (it.partition_index, it.committed_offset));
+        (
+            &*group.group_id.0,
+            group.error_code,
+            found.collect::<Vec<_>>(),
+        )
+    });
+    let expected = [
+        (GROUP, 0, vec![(1, -1), (0, 7)]),
+        ("missing", 0, vec![(1, -1), (0, -1)]),
+        (GROUP, 0, vec![(0, 7)]),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    let keys = ["a", "b", "a"].map(text).to_vec();
+    let asked = FindCoordinatorRequest::default().with_coordinator_keys(keys);
+    let found = world.ask(asked, 4).answer().coordinators;
+    let found: Vec<_> = found
+        .iter()
+        .map(|it| (&*it.key, it.node_id, it.port))
+        .collect();
+    assert_eq!(found, [("a", BrokerId(1), 9092), ("b", BrokerId(1), 9092)]);
+}
