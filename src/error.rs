@@ -54,10 +54,6 @@ reasons! {
         /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel)
         /// has such a bound.
         TooLong = "the timeout is longer than the timer scheme (`Builder::scheme`) can hold",
-        /// A hook of the operation, `Hash`, `Eq` or `Clone` of a key, the iterator of keys, or the clock panicked while
-        /// the operation was being parked. The operation watches no key any more. Its fields have the values at the
-        /// moment of the panic.
-        Panicked = "a hook of the operation, a key or the clock panicked while the operation was being parked",
         /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a
         /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",

@@ -42,6 +42,14 @@ impl Panics {
         }
     }
 
+    /// Lets the panic that there is go on, also if the thread unwinds already: the user's code may catch it in there.
+    pub(crate) fn go_on(self) -> ! {
+        match self.0 {
+            Some(payload) => resume_unwind(payload),
+            None => unreachable!("there is a panic"),
+        }
+    }
+
     /// Lets the first panic go on. If the thread unwinds already, a second panic would abort the process: then the
     /// first ends here.
     pub(crate) fn resume(self) {

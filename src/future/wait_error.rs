@@ -24,9 +24,9 @@ reasons! {
         Draining = "the purgatory is being drained, and rejects every new wait",
         /// There was no key to watch. The predicate of a wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
-        /// The predicate or `try_complete` panicked, or the waker of a listener's task; or, while it was being parked,
-        /// `Hash`, `Eq` or `Clone` of a key, the iterator of keys, or the clock.
-        Panicked = "the predicate (`try_complete`), a waker, a key or the clock panicked",
+        /// The predicate or `try_complete` panicked in a check or at the deadline, or the waker of a listener's task did.
+        /// (While it is being parked, the panic goes to the caller.)
+        Panicked = "the predicate (`try_complete`) or a waker panicked",
         /// It was forced to end, by key or handle, without a value: for instance the leader is lost, or the topic
         /// deleted.
         Forced = "the wait was forced to end before a value was found",
@@ -61,7 +61,6 @@ impl WaitError {
             RejectReason::KeyFull => Self::KeyFull,
             RejectReason::Draining => Self::Draining,
             RejectReason::ShutDown => Self::ShutDown,
-            RejectReason::Panicked => Self::Panicked,
             RejectReason::Nested => Self::Nested,
             RejectReason::Thread => Self::Thread,
         }
@@ -80,7 +79,6 @@ mod tests {
             RejectReason::KeyFull,
             RejectReason::Draining,
             RejectReason::ShutDown,
-            RejectReason::Panicked,
             RejectReason::Nested,
             RejectReason::Thread,
         ] {

@@ -231,8 +231,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             Settled::Panicked(held, panics) => {
                 self.unpark(held);
-                panics.resume();
-                unreachable!("the panic of the operation goes on")
+                panics.go_on()
             }
         }
     }

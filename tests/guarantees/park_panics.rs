@@ -342,3 +342,41 @@ fn g12_a_wait_that_panics_unwinds_and_leaves_nothing() {
         drop(resident);
     }
 }
+
+/// A park that a destructor makes while the thread unwinds, and that catches its panic there.
+#[test]
+fn g12_a_park_that_panics_while_the_thread_unwinds_can_be_caught() {
+    within(PATIENCE, || {
+        quietly();
+        for stage in [Stage::SecondExamination, Stage::MarkedExamination] {
+            let purgatory = Purgatory::<Staged>::builder("g12-unwinding")
+                .reaper(Reaper::Manual)
+                .build()
+                .expect("no threads to refuse");
+            let caught = Tally::new();
+            let (parks, catches) = (purgatory.clone(), caught.clone());
+            let parks_in_drop = OnDrop(move || {
+                let op = Staged {
+                    stage,
+                    examinations: 0,
+                    purgatory: Some(parks.clone()),
+                    _alive: Arc::default(),
+                };
+                let park = || parks.try_complete_else_watch(op, [1]);
+                if catch_unwind(AssertUnwindSafe(park)).is_err() {
+                    catches.add();
+                }
+            });
+            let unwind = move || {
+                let _parks_in_drop = parks_in_drop;
+                panic_any(INTENDED);
+            };
+            assert!(catch_unwind(AssertUnwindSafe(unwind)).is_err());
+            assert_eq!(
+                (caught.count(), purgatory.stats().parked),
+                (1, 0),
+                "{stage:?}"
+            );
+        }
+    });
+}

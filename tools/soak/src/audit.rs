@@ -95,7 +95,11 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
             ),
             ("aborted", accounts.ended(Ending::Aborted), stats.aborted),
             ("rejected", accounts.refused.read(), stats.rejected),
-            ("panics", accounts.panics.read(), stats.panicked),
+            (
+                "panics",
+                accounts.panics.read() - accounts.unwound.read(),
+                stats.panicked,
+            ),
             ("missed checks", accounts.missed.read(), stats.missed_checks),
         ]
     };

@@ -68,8 +68,10 @@ pub(crate) struct Accounts {
     pub(crate) ended: [Count; Ending::ALL.len()],
     /// Calls of `try_complete_else_watch` that gave the operation back.
     pub(crate) refused: Count,
-    /// Panics that the library must have caught.
+    /// Panics of operations and keys. The library must have caught those that no park has made its caller's.
     pub(crate) panics: Count,
+    /// Parks out of which a panic came to the caller.
+    pub(crate) unwound: Count,
     /// Operations that expired although they could complete.
     pub(crate) missed: Count,
     /// What checks said they had completed.
@@ -101,6 +103,7 @@ impl Accounts {
                 &accounts.dropped,
                 &accounts.refused,
                 &accounts.panics,
+                &accounts.unwound,
                 &accounts.missed,
                 &accounts.said_completed,
                 &accounts.nested,

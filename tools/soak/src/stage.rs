@@ -5,7 +5,7 @@ mod helpers;
 
 pub(crate) use helpers::Helpers;
 
-use crate::key::{Key, OFFSETS};
+use crate::key::{BOMB, Key, OFFSETS};
 use crate::ledger::{Accounts, Count, Ending, Ledger};
 use crate::misbehaviour::{At, Misbehaviour};
 use crate::panics::{self, lock};
@@ -329,7 +329,7 @@ impl DelayedOperation for Operation {
         if self.misbehaviour.panics == Some(At::Examination(look)) {
             panics::raise(|| {
                 self.stage.accounts.panics.add(1);
-                // What panics at its first look is not parked yet, and is refused.
+                // What panics at its first look is not parked yet.
                 self.end(match look {
                     1 => Ending::Rejected,
                     _ => Ending::Aborted,
@@ -369,6 +369,10 @@ impl DelayedOperation for Operation {
 impl Drop for Operation {
     fn drop(&mut self) {
         std::hint::black_box(&self.payload);
+        if self.record.is_open() && self.record.keys.contains(&BOMB) {
+            // Its key has panicked when the operation had a slot already.
+            self.end(Ending::Aborted);
+        }
         if self.record.is_open() {
             let what = "dropped without an ending".to_owned();
             self.stage.complain(what, &self.record);

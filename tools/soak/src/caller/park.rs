@@ -3,7 +3,8 @@
 use super::Caller;
 use crate::key::{self, Key, OFFSETS};
 use crate::ledger::Ending;
-use crate::misbehaviour::{At, Misbehaviour};
+use crate::misbehaviour::Misbehaviour;
+use crate::panics;
 use crate::record::Record;
 use crate::stage::{Entry, Operation};
 use fastrand::Rng;
@@ -59,51 +60,49 @@ impl Caller<'_> {
         if depth >= DEPTH {
             misbehaviour.reenters = None;
         }
-        let first_look_panics = misbehaviour.panics == Some(At::Examination(1));
         let timeout = timeout(self.random);
         let record = Arc::new(Record::new(&numbers, wait, self.stage.deadline(timeout)));
         self.stage.remember(&record, self.random);
         let op = Operation::new(record.clone(), self.stage, misbehaviour, timeout, depth);
         let closed = self.stage.shutdown_over.load(Ordering::SeqCst);
-        match self.purgatory.try_complete_else_watch(op, keys) {
-            Ok(Admission::Ended) => self.must_end(&record, "Admission::Ended"),
-            Ok(Admission::Parked(handle)) => {
+        let park = || self.purgatory.try_complete_else_watch(op, keys);
+        match panics::tolerate(park) {
+            None => {
+                // The operation or its key has panicked, and this call made that panic its own.
+                self.stage.accounts.unwound.add(1);
+                if record.is_open() {
+                    let what = "a park has panicked, and the operation is open".to_owned();
+                    self.stage.complain(what, &record);
+                }
+            }
+            Some(Ok(Admission::Ended)) => self.must_end(&record, "Admission::Ended"),
+            Some(Ok(Admission::Parked(handle))) => {
                 if closed {
                     let what = "parked after the shutdown".to_owned();
                     self.stage.complain(what, &record);
                 }
                 self.stage.post(Some(Entry { handle, record }), self.random);
             }
-            Err(rejected) => {
+            Some(Err(rejected)) => {
                 self.stage.accounts.refused.add(1);
-                let panicked = first_look_panics || bomb.is_some() || !record.is_open();
-                self.refused(rejected, &record, panicked);
+                self.refused(rejected, &record);
             }
         }
     }
 
     /// Whether the reason is a good one.
-    fn refused(&self, rejected: Rejected<Operation>, record: &Record, panicked: bool) {
+    fn refused(&self, rejected: Rejected<Operation>, record: &Record) {
         let plausible = match rejected.reason() {
             RejectReason::NoKeys => record.keys.is_empty(),
             RejectReason::Full => self.stage.plan.max_parked.is_some(),
             RejectReason::ShutDown => self.purgatory.is_shut_down(),
-            RejectReason::Panicked => panicked,
             _ => false,
         };
         if !plausible {
             self.stage
                 .complain(format!("refused as {rejected:?}"), record);
         }
-        let by_panic = rejected.reason() == RejectReason::Panicked;
-        let op = rejected.into_inner();
-        match (by_panic, record.ending()) {
-            // Its own panic is booked.
-            (true, Ending::Rejected | Ending::Aborted) => {}
-            // A key's panic: that is hashed when the operation is parked already.
-            (true, _) => op.returned(Ending::Aborted),
-            (false, _) => op.returned(Ending::Rejected),
-        }
+        rejected.into_inner().returned(Ending::Rejected);
     }
 
     fn thin_out(&mut self) {
@@ -128,7 +127,7 @@ impl Caller<'_> {
             Ok(admission) => admission.into_handle().map(|handle| (record, handle)),
             Err(rejected) => {
                 self.stage.accounts.refused.add(1);
-                self.refused(rejected, &record, false);
+                self.refused(rejected, &record);
                 None
             }
         }
