@@ -12,5 +12,5 @@ mod remote;
 pub(crate) mod slab;
 pub(crate) mod state;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests;

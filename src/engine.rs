@@ -16,7 +16,7 @@ pub(crate) mod shard;
 pub(crate) mod shards;
 pub(crate) mod shared_handle;
 pub(crate) mod shutdown;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests;
 pub(crate) mod thread_set;
 

@@ -4,7 +4,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(
-    loom,
+    request_purgatory_loom,
     allow(
         missing_docs,
         missing_debug_implementations,
@@ -33,7 +33,7 @@ pub mod future;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod hash;
-#[cfg(loom)]
+#[cfg(request_purgatory_loom)]
 #[doc(hidden)]
 #[path = "../loom-tests/inside/model.rs"]
 pub mod model;

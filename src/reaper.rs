@@ -186,7 +186,7 @@ impl ReaperLoop {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
     use crate::dispatch::Dispatch;

@@ -2,32 +2,32 @@
 //! the models.
 //!
 //! But for a few accessors for models, this is the only module that knows about loom and shuttle: a normal build gets
-//! std, parking_lot, crossbeam and dashmap ([`native`]); a build with `--cfg loom` or `--cfg shuttle` gets instrumented
+//! std, parking_lot, crossbeam and dashmap ([`native`]); a build with `--cfg request_purgatory_loom` or `--cfg request_purgatory_shuttle` gets instrumented
 //! stand-ins of the same shape (`loom-tests/inside/sync.rs`), so that the models in `loom-tests` and the random
 //! schedules of `shuttle-tests` run the library's own code.
 
 mod key_code;
-#[cfg(any(loom, shuttle))]
+#[cfg(any(request_purgatory_loom, request_purgatory_shuttle))]
 #[path = "../loom-tests/inside/sync.rs"]
 pub(crate) mod model;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
 mod native;
 pub(crate) mod numbers;
 mod sharded_map;
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(request_purgatory_loom, request_purgatory_shuttle))]
 pub(crate) use model::*;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
 pub(crate) use native::*;
 
 pub(crate) use sharded_map::{Edit, ShardedMap};
 pub(crate) use std::sync::{Arc, Weak};
 
 /// `std::cell::UnsafeCell` in the shape of loom's: every access goes through a closure.
-#[cfg(not(loom))]
+#[cfg(not(request_purgatory_loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
-#[cfg(not(loom))]
+#[cfg(not(request_purgatory_loom))]
 impl<T> UnsafeCell<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(std::cell::UnsafeCell::new(value))

@@ -43,7 +43,7 @@ impl Worker {
         }
         // The system cannot have a NUL in the name.
         let name = format!("{owner}-{work}").replace('\0', "?");
-        #[cfg(all(test, not(loom)))]
+        #[cfg(all(test, not(request_purgatory_loom)))]
         refusal::refused()?;
         let (alive, ended) = bounded(0);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
@@ -96,7 +96,7 @@ impl Worker {
 }
 
 /// For tests: a system that refuses threads to the calling thread.
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 pub(crate) mod refusal {
     use std::cell::Cell;
     use std::io;
@@ -119,7 +119,7 @@ pub(crate) mod refusal {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
     use std::sync::mpsc;

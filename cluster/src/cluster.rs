@@ -208,7 +208,7 @@ impl<K: Key> fmt::Debug for Cluster<K> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(request_purgatory_shuttle)))]
 mod tests {
     use super::*;
     use crate::memory::MemoryEngine;

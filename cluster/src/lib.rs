@@ -2,7 +2,7 @@
 #![cfg_attr(any(not(doctest), all(feature = "redis", feature = "nats")), doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
-    not(any(feature = "rules", shuttle)),
+    not(any(feature = "rules", request_purgatory_shuttle)),
     allow(
         unreachable_pub,
         reason = "the models reach the protocol through `model`, which is not there"
@@ -20,7 +20,7 @@ mod interest;
 mod key;
 mod library;
 pub mod memory;
-#[cfg(any(feature = "rules", shuttle))]
+#[cfg(any(feature = "rules", request_purgatory_shuttle))]
 #[doc(hidden)]
 pub mod model;
 #[cfg(feature = "nats")]

@@ -1,9 +1,9 @@
 //! The lock and the counters of what several threads share: parking_lot's and std's, or shuttle's in a build with
-//! `--cfg shuttle`. The only module that knows about shuttle.
+//! `--cfg request_purgatory_shuttle`. The only module that knows about shuttle.
 
-#[cfg(not(shuttle))]
+#[cfg(not(request_purgatory_shuttle))]
 pub(crate) use native::*;
-#[cfg(shuttle)]
+#[cfg(request_purgatory_shuttle)]
 pub(crate) use shuttled::*;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
@@ -11,9 +11,9 @@ pub(crate) use std::sync::Arc;
 
 /// Hashes keys: with a random seed, since clients choose them; with a fixed one in a build for tests, so that a run of
 /// the simulation can be repeated.
-#[cfg(not(any(feature = "rules", shuttle)))]
+#[cfg(not(any(feature = "rules", request_purgatory_shuttle)))]
 pub(crate) type KeyHash = foldhash::fast::RandomState;
-#[cfg(any(feature = "rules", shuttle))]
+#[cfg(any(feature = "rules", request_purgatory_shuttle))]
 pub(crate) type KeyHash = foldhash::fast::FixedState;
 
 /// Gives back the room of a map of which less than a quarter is in use: so what a burst of keys took goes with them.
@@ -24,7 +24,7 @@ pub(crate) fn shed<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) 
     }
 }
 
-#[cfg(not(shuttle))]
+#[cfg(not(request_purgatory_shuttle))]
 mod native {
     pub(crate) use parking_lot::Mutex;
     pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ mod native {
     pub(crate) const SHARDS: usize = 16;
 }
 
-#[cfg(shuttle)]
+#[cfg(request_purgatory_shuttle)]
 mod shuttled {
     pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

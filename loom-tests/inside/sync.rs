@@ -8,16 +8,16 @@ use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-#[cfg(loom)]
+#[cfg(request_purgatory_loom)]
 pub(crate) use loom as checker;
-#[cfg(shuttle)]
+#[cfg(request_purgatory_shuttle)]
 pub(crate) use shuttle as checker;
 
 pub(crate) use checker::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence,
 };
 pub(crate) use checker::thread;
-#[cfg(loom)]
+#[cfg(request_purgatory_loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
 /// Neither macro knows `const` initialisers.
@@ -30,7 +30,7 @@ pub(crate) use const_thread_local as thread_local;
 
 pub(crate) const FIRST_CHUNK: u32 = 1;
 /// Each chunk pointer is an atomic that loom tracks; a model of shuttle has more slots.
-pub(crate) const CHUNKS: usize = if cfg!(loom) { 4 } else { 16 };
+pub(crate) const CHUNKS: usize = if cfg!(request_purgatory_loom) { 4 } else { 16 };
 pub(crate) const FEW: usize = 1;
 pub(crate) const SEVERAL: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;
@@ -191,7 +191,7 @@ std::thread_local! {
 }
 
 /// Sets the number of timer shards of the engines that are built from now on.
-#[cfg(loom)]
+#[cfg(request_purgatory_loom)]
 pub(crate) fn set_timer_shards(shards: usize) {
     TIMER_SHARDS.set(shards);
 }

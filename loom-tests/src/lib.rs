@@ -1,5 +1,5 @@
 //! What the models share. Each file in `tests` models one part of the library; see `.ci/run` for how they run.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};

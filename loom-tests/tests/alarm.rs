@@ -1,5 +1,5 @@
 //! The sleeper: whatever makes the next deadline earlier wakes it. A lost wake-up shows as a deadlock.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded, driven};

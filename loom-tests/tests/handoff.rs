@@ -1,5 +1,5 @@
 //! The whole purgatory: parker, checkers, canceller and the reaper's step against each other.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

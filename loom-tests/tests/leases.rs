@@ -1,5 +1,5 @@
 //! Leases in a `Tracker`: a holder that has lost its lease, and does not know yet, against the next one.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::bounded;

@@ -1,5 +1,5 @@
 //! Numbers of threads: what a thread writes under its number without a locked instruction, the next one sees.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::cell::UnsafeCell;
 use loom::thread;

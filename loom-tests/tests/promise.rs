@@ -1,6 +1,6 @@
 //! The promise behind a request: keeping it against polling, with wakers that change. A lost wake-up shows as a
 //! deadlock.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{DriverWaker, Sleeper, exhaustive};

@@ -1,6 +1,6 @@
 //! Resolved keys and ranked watches: the one-word list, its way behind the lock and back, and the place that is given
 //! to another key.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
 //! Two timer shards: operations that end on a thread whose shard is another one.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

@@ -1,5 +1,5 @@
 //! `Timer`: starters, stoppers, the reaper's step and the shutdown against each other.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

@@ -1,5 +1,5 @@
 //! The watcher map: adding, removing and visiting at the same time.
-#![cfg(loom)]
+#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{bounded, exhaustive};

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! with its line breaks or without. (A `failing seed` names it too: `SHUTTLE_SEED=... .ci/models shuttle 1 NAME`.)
-#![cfg(shuttle)]
+#![cfg(request_purgatory_shuttle)]
 
 pub mod ledger;
 pub mod operation;

@@ -49,7 +49,7 @@ impl<T> Chunks<T> {
         let (chunk, offset) = Self::locate(index);
         // ORDERING: Relaxed: published by `len`.
         let chunk = self.chunks[chunk].load(Ordering::Relaxed);
-        if cfg!(any(debug_assertions, loom)) {
+        if cfg!(any(debug_assertions, request_purgatory_loom)) {
             assert!(!chunk.is_null(), "an item below `len` is in a chunk");
         }
         // SAFETY: `locate` keeps the offset inside the chunk, which `push` allocated.

@@ -51,7 +51,7 @@ impl RemoteList {
     }
 
     /// For models: the length.
-    #[cfg(loom)]
+    #[cfg(request_purgatory_loom)]
     pub(super) fn len(&self) -> u32 {
         // ORDERING: Relaxed: a count for a model. A read-modify-write, because loom does not try to let another
         // thread's exchange come before a load if that thread loads first.

@@ -149,13 +149,13 @@ impl<P, G> Slab<P, G> {
     }
 
     /// For models: how many slots wait on the remote free list.
-    #[cfg(loom)]
+    #[cfg(request_purgatory_loom)]
     pub(crate) fn waiting(&self) -> u32 {
         self.remote.len()
     }
 
     /// For tests: as if the vacant slot at `index` had had this many occupants.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn age(&self, index: u32, occupants: u32) {
         if let Some(slot) = self.slots.get(index) {
             slot.state.skip_to_generation(occupants);
@@ -170,7 +170,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// For tests: the memory of the first chunk.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn layout() -> std::alloc::Layout {
         Chunks::<Slot<P>>::layout(0)
     }

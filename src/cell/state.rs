@@ -288,7 +288,7 @@ impl State {
         now.has(PARKED).then(|| now.generation())
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(request_purgatory_loom)))]
     pub(crate) fn skip_to_generation(&self, generation: u32) {
         self.0
             .store(Snapshot::of(generation, 0).0, Ordering::Relaxed);
@@ -297,7 +297,7 @@ impl State {
 
 /// The word on one thread, against its truth table written out in plain variables. (What threads do to each other is
 /// the matter of the models.)
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::{Claim, Mark, State, Unreleased};
     use crate::sync::LAST_GENERATION;

@@ -81,7 +81,7 @@ impl<P, W: Scheme> Shards<P, W> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::super::Engine;
     use super::super::settings::Settings;

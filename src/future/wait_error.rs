@@ -67,7 +67,7 @@ impl WaitError {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
 

@@ -164,7 +164,7 @@ impl<T> Queue<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
     use std::cell::Cell;

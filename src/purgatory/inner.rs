@@ -118,7 +118,7 @@ impl<Op: 'static> ForceChanges<Op> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;

@@ -140,7 +140,7 @@ fn all_mixed<'k, K>(
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
 

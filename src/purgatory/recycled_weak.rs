@@ -74,7 +74,7 @@ impl RecycledWeak {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
     use std::collections::HashSet;

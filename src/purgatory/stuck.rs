@@ -290,7 +290,7 @@ fn report(call: &Call) {
     );
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
     use std::array;

@@ -123,7 +123,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         // `Hash` of other keys may panic. A table that is hashed anew in place then drops entries, under the lock; a table
         // that moves loses none. So a full table always moves: to half its size if its entries fit there (the rest were
         // removed ones), else to a larger one.
-        #[cfg(not(any(loom, shuttle)))]
+        #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
             // ORDERING: see `shrink`.
             self.has_grown.store(true, Ordering::Relaxed);

@@ -134,7 +134,7 @@ fn nanos(duration: Duration) -> Option<u64> {
         .then(|| duration.as_secs() * NANOS_PER_SEC + u64::from(duration.subsec_nanos()))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

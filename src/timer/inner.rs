@@ -101,7 +101,7 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::super::Timer;
     use crate::time::ManualClock;

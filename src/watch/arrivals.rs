@@ -191,7 +191,7 @@ fn split(number: u64) -> (u64, usize) {
     (number / chunk, (number % chunk) as usize)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 impl Arrivals {
     /// Chunks with watchers and others that are kept, and for how many chunks there is room.
     pub(super) fn kept(&self) -> (usize, usize) {
@@ -209,7 +209,7 @@ impl Arrivals {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
 

@@ -2,7 +2,7 @@
 //!
 //! In a debug build such a call panics, with its name; a release build does not look.
 
-#[cfg(all(debug_assertions, not(loom)))]
+#[cfg(all(debug_assertions, not(request_purgatory_loom)))]
 mod noticed {
     use std::cell::Cell;
 
@@ -34,7 +34,7 @@ mod noticed {
     }
 }
 
-#[cfg(not(all(debug_assertions, not(loom))))]
+#[cfg(not(all(debug_assertions, not(request_purgatory_loom))))]
 mod noticed {
     pub(crate) struct UnderLock;
 

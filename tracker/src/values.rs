@@ -235,7 +235,7 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             next_token: AtomicU64::new(first_token),
             ended,
         };
-        if cfg!(loom) {
+        if cfg!(request_purgatory_loom) {
             // A model does not know that what a `OnceLock` of std's holds was made before it is found.
             values.make(0);
         }

@@ -11,7 +11,11 @@
 use crate::record::{Position, Tick};
 
 /// Timers in a block. In a model a block holds one, so that few timers make a chain.
-const BLOCK: usize = if cfg!(any(loom, shuttle)) { 1 } else { 60 };
+const BLOCK: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shuttle)) {
+    1
+} else {
+    60
+};
 /// The number of blocks in a page, the unit of allocation: 24 KiB.
 const PAGE: usize = 64;
 const NIL: u32 = u32::MAX;
@@ -185,7 +189,7 @@ impl BucketPool {
     /// Removes the timer at `position`, which is in `bucket`.
     #[inline(always)]
     #[cfg_attr(
-        any(loom, shuttle),
+        any(request_purgatory_loom, request_purgatory_shuttle),
         expect(clippy::modulo_one, reason = "in a model a block holds one timer")
     )]
     pub(crate) fn remove(&mut self, bucket: &mut Bucket, position: Position) -> Moved {
