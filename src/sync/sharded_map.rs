@@ -108,11 +108,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     ) where
         K: Clone,
     {
+        // Where a key panics, this one is dropped when the lock is released.
+        let entry;
         let _code = KeyCode::enter(call);
         let map = self.map.get().unwrap_or_else(|| self.begin());
         let hash = self.hash_of(key);
-        // Where a key panics, it is dropped when the lock is released.
-        let entry;
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let found = shard.get_mut(hash, |(other, _)| other == key);
         let Some(value) = edit(found.map(|(_, value)| value.get_mut())) else {
