@@ -200,7 +200,7 @@ src, others = Crate("src"), list(map(Crate, [*CRATES.split(), *tests]))
 tops = {path[0] if path else "lib" for path in src.files}
 wrong += [f"src/{name}.rs has no layer in LAYERS" for name in sorted(tops - set(rank))]
 wrong += [f"LAYERS has {name}, which src has not" for name in sorted(set(rank) - tops)]
-told = re.findall(r"^\d+\. (`.*)$", (ROOT / "docs" / "design.md").read_text(), re.M)
+told = re.findall(r"^\d+\. ((?:`\w+`(?:, )?)+)$", (ROOT / "docs" / "design.md").read_text(), re.M)
 if [re.findall(r"`(\w+)`", line) for line in told] != [names.split() for names in LAYERS.strip().split("\n")]:
     wrong.append("docs/design.md lists other layers than LAYERS")
 for file, named in src.graph.items():
