@@ -8,6 +8,7 @@ pub(crate) mod w10;
 pub(crate) mod w10t;
 pub(crate) mod w11;
 pub(crate) mod w12;
+pub(crate) mod w13;
 pub(crate) mod w1t;
 pub(crate) mod w1x;
 pub(crate) mod w2;
@@ -121,8 +122,11 @@ fn whole(spans: &[(Instant, Instant)]) -> Duration {
 
 /// Enters each of the candidates with its instance of the round.
 macro_rules! contenders {
-    ($enter:ident, $round:ident: $($candidate:ty),+ $(,)?) => {
-        vec![$($crate::workload::Contender::$enter::<$candidate>(Self::$round::<$candidate>)),+]
+    ($enter:ident, $round:ident: $($(#[$built:meta])? $candidate:ty),+ $(,)?) => {
+        Vec::from([$(
+            $(#[$built])?
+            $crate::workload::Contender::$enter::<$candidate>(Self::$round::<$candidate>)
+        ),+])
     };
 }
 pub(crate) use contenders;

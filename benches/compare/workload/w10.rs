@@ -1,9 +1,13 @@
 //! W10: workers that compete: one push to a queue that all of them wait for.
 //!
+//! (Without workers: a value is taken that is there, and given back.)
+//!
 //! Every worker is a future that waits for a job, polled once. A job is pushed, and handed over: a worker is woken,
 //! takes it, and waits again. One thread does all of it, so that what is measured is the work and no scheduler. Of the
 //! others none has a timeout, nor a place from where a job goes back if its worker is gone; the library's `take` has
 //! both.
+
+mod uncontended;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,9 +20,11 @@ use std::time::{Duration, Instant};
 use async_channel::{Receiver, Sender, unbounded};
 use event_listener::Event;
 use parking_lot::Mutex;
+use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
+use self::uncontended::{Bb8, Lends};
 use super::{Case, Contender, ROUNDS, Workload};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
@@ -63,6 +69,21 @@ pub(super) struct Takes {
     jobs: Jobs,
 }
 
+impl Takes {
+    fn taken(&self) -> WaitFuture<WaitOperation<u64>, Taken<u64>> {
+        let jobs = self.jobs;
+        self.waits.take(
+            [1],
+            Duration::from_secs(3_600),
+            move |_| {
+                LOOKS.set(LOOKS.get() + 1);
+                jobs.lock().pop_front()
+            },
+            move |job| jobs.lock().push_front(job),
+        )
+    }
+}
+
 impl JobQueue for Takes {
     const NAME: &'static str = "request_purgatory";
 
@@ -74,16 +95,7 @@ impl JobQueue for Takes {
     }
 
     fn worker(&self) -> Worker {
-        let jobs = self.jobs;
-        let taken = self.waits.take(
-            [1],
-            Duration::from_secs(3_600),
-            move |_| {
-                LOOKS.set(LOOKS.get() + 1);
-                jobs.lock().pop_front()
-            },
-            move |job| jobs.lock().push_front(job),
-        );
+        let taken = self.taken();
         Box::pin(async { taken.await.expect("no end but a job").done() })
     }
 
@@ -121,6 +133,21 @@ impl JobQueue for Channel {
 
 pub(super) struct Notified(&'static Notify, Jobs);
 
+impl Notified {
+    fn next(&self) -> impl Future<Output = u64> + use<> {
+        let (notify, jobs) = (self.0, self.1);
+        async move {
+            loop {
+                let notified = notify.notified();
+                if let Some(job) = jobs.lock().pop_front() {
+                    return job;
+                }
+                notified.await;
+            }
+        }
+    }
+}
+
 impl JobQueue for Notified {
     const NAME: &'static str = "tokio_notify";
 
@@ -129,16 +156,7 @@ impl JobQueue for Notified {
     }
 
     fn worker(&self) -> Worker {
-        let (notify, jobs) = (self.0, self.1);
-        Box::pin(async move {
-            loop {
-                let notified = notify.notified();
-                if let Some(job) = jobs.lock().pop_front() {
-                    return job;
-                }
-                notified.await;
-            }
-        })
+        Box::pin(self.next())
     }
 
     #[inline(never)]
@@ -150,6 +168,21 @@ impl JobQueue for Notified {
 
 pub(super) struct Listeners(&'static Event, Jobs);
 
+impl Listeners {
+    fn next(&self) -> impl Future<Output = u64> + use<> {
+        let (event, jobs) = (self.0, self.1);
+        async move {
+            loop {
+                event_listener::listener!(event => listener);
+                if let Some(job) = jobs.lock().pop_front() {
+                    return job;
+                }
+                listener.await;
+            }
+        }
+    }
+}
+
 impl JobQueue for Listeners {
     const NAME: &'static str = "event_listener";
 
@@ -158,16 +191,7 @@ impl JobQueue for Listeners {
     }
 
     fn worker(&self) -> Worker {
-        let (event, jobs) = (self.0, self.1);
-        Box::pin(async move {
-            loop {
-                event_listener::listener!(event => listener);
-                if let Some(job) = jobs.lock().pop_front() {
-                    return job;
-                }
-                listener.await;
-            }
-        })
+        Box::pin(self.next())
     }
 
     #[inline(never)]
@@ -200,7 +224,22 @@ pub(super) fn pushes(options: &Options) -> usize {
 }
 
 impl W10 {
-    fn round<Q: JobQueue>(&self) -> Values {
+    fn round<Q: JobQueue + Lends>(&self) -> Values {
+        match self.workers {
+            0 => self.uncontended::<Q>(),
+            _ => self.contended::<Q>(),
+        }
+    }
+
+    fn uncontended<L: Lends>(&self) -> Values {
+        let mut values = vec![f64::NAN; Self::METRICS.len()];
+        if self.workers == 0 {
+            values[UNCONTENDED] = uncontended::round::<L>(self.pushes);
+        }
+        values
+    }
+
+    fn contended<Q: JobQueue>(&self) -> Values {
         let queue = Q::new();
         let wakers = Vec::from_iter((0..self.workers).map(|at| Waker::from(Arc::new(Number(at)))));
         let poll = |worker: &mut Worker, at: usize| {
@@ -246,23 +285,33 @@ impl W10 {
             each((pushing + handing_over).as_nanos() as f64),
             each(wakes as f64),
             Q::looks().map_or(f64::NAN, |_| each(looks as f64)),
+            f64::NAN,
         ]
     }
 
     /// A job goes to one worker, and to none twice. (A channel may wake more of them: they find nothing.)
-    fn check<Q: JobQueue>() {
+    fn check<Q: JobQueue + Lends>() {
+        Self::check_uncontended::<Q>();
         let small = Self {
             workers: 10,
             pushes: 100,
         };
-        let values = small.round::<Q>();
+        let values = small.contended::<Q>();
         assert!(values[2] >= 1.0, "{}: each push wakes a worker", Q::NAME);
     }
 
-    fn enter<Q: JobQueue>() -> Contender<Self> {
+    /// What was taken is back (the round asserts it).
+    fn check_uncontended<L: Lends>() {
+        uncontended::round::<L>(100);
+    }
+
+    fn enter<Q: JobQueue + Lends>() -> Contender<Self> {
         Contender::other(Q::NAME, Self::check::<Q>, Self::round::<Q>)
     }
 }
+
+/// The last metric, and the only one of the case without workers.
+const UNCONTENDED: usize = 4;
 
 impl Workload for W10 {
     const NAME: &'static str = "W10";
@@ -274,10 +323,13 @@ impl Workload for W10 {
         Metric::less("push, take, wait again", "ns"),
         Metric::note("wake-ups per push", "count"),
         Metric::note("examinations per push", "count"),
+        Metric::less("take and give back", "ns"),
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
-        let all = options.scale.pick(&[10, 10_000][..], &[10, 10_000], &[100]);
+        let all = options
+            .scale
+            .pick(&[0, 10, 10_000][..], &[0, 10, 10_000], &[0, 100]);
         let pushes = pushes(options);
         let case = |&workers: &usize| Case {
             parameters: vec![("workers", workers)],
@@ -292,6 +344,11 @@ impl Workload for W10 {
             Self::enter::<Channel>(),
             Self::enter::<Notified>(),
             Self::enter::<Listeners>(),
+            Contender::other(
+                Bb8::NAME,
+                Self::check_uncontended::<Bb8>,
+                Self::uncontended::<Bb8>,
+            ),
         ]
     }
 }

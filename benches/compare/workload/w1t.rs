@@ -11,7 +11,8 @@ use super::w1::W1;
 use super::{Case, Contender, Workload, contenders, transfer, whole};
 use crate::candidate::Candidate;
 use crate::candidates::{
-    BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
+    BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, OnThreads, TmWheelAndMap, TokioIdiom,
+    UnpurgedPort,
 };
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Parameters, Values};
@@ -116,6 +117,8 @@ impl Workload for W1t {
             KafkaPort,
             UnpurgedPort,
             TokioIdiom,
+            TokioIdiom<OnThreads>,
+            #[cfg(tokio_unstable)] TokioIdiom<crate::candidates::AltTimer>,
         ]
     }
 

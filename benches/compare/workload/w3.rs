@@ -16,7 +16,8 @@ use super::ring::assert_empty;
 use super::{Case, Contender, Workload, contenders};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
-    BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
+    BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, OnThreads, TmWheelAndMap,
+    TokioIdiom,
 };
 use crate::options::Options;
 use crate::outcome::{Metric, Values, histogram};
@@ -213,6 +214,8 @@ impl Workload for W3 {
             DelayQueueAndMap,
             KafkaPort,
             TokioIdiom,
+            TokioIdiom<OnThreads>,
+            #[cfg(tokio_unstable)] TokioIdiom<crate::candidates::AltTimer>,
         ]
     }
 }
