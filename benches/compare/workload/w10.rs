@@ -25,7 +25,7 @@ use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
 use self::uncontended::{Bb8, Lends};
-use super::{Case, Contender, ROUNDS, Workload};
+use super::{Case, Contender, ROUNDS, Workload, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 
@@ -304,10 +304,6 @@ impl W10 {
     fn check_uncontended<L: Lends>() {
         uncontended::round::<L>(100);
     }
-
-    fn enter<Q: JobQueue + Lends>() -> Contender<Self> {
-        Contender::other(Q::NAME, Self::check::<Q>, Self::round::<Q>)
-    }
 }
 
 /// The last metric, and the only one of the case without workers.
@@ -339,16 +335,8 @@ impl Workload for W10 {
     }
 
     fn contenders() -> Vec<Contender<Self>> {
-        vec![
-            Self::enter::<Takes>(),
-            Self::enter::<Channel>(),
-            Self::enter::<Notified>(),
-            Self::enter::<Listeners>(),
-            Contender::other(
-                Bb8::NAME,
-                Self::check_uncontended::<Bb8>,
-                Self::uncontended::<Bb8>,
-            ),
-        ]
+        let mut all = contenders![check and round: Takes, Channel, Notified, Listeners];
+        all.extend(contenders![check_uncontended and uncontended: Bb8]);
+        all
     }
 }

@@ -25,7 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::{Timeout, timeout};
 
-use super::{Case, Contender, Workload};
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::Candidate;
 use crate::candidates::Library;
 use crate::options::Options;
@@ -433,10 +433,6 @@ impl W13 {
         assert!(begun.elapsed() >= limit, "{}: expired early", C::NAME);
         assert!(!calls.respond(2, 7), "{}: it has expired", C::NAME);
     }
-
-    fn enter<C: Calls>() -> Contender<Self> {
-        Contender::other(C::NAME, Self::check::<C>, Self::round::<C>)
-    }
 }
 
 impl Workload for W13 {
@@ -464,11 +460,11 @@ impl Workload for W13 {
     }
 
     fn contenders() -> Vec<Contender<Self>> {
-        vec![
-            Self::enter::<Requests<u64, u64>>(),
-            Self::enter::<Pending>(),
-            Self::enter::<HandMade>(),
-            Self::enter::<Arc<WaiterMap<u64, u64>>>(),
+        contenders![check and round:
+            Requests<u64, u64>,
+            Pending,
+            HandMade,
+            Arc<WaiterMap<u64, u64>>,
         ]
     }
 }
