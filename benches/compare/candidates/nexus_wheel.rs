@@ -69,6 +69,14 @@ pub(crate) struct NexusQueue<V: 'static> {
     fired: Vec<V>,
 }
 
+impl<V> NexusQueue<V> {
+    /// The middle of a tick, as a clock hardly ever shows its very beginning: there the queue's fixed-point arithmetic
+    /// finds the tick before.
+    fn middle(&self, tick: Tick) -> Instant {
+        self.origin + Duration::from_micros(tick * 1_000 + 500)
+    }
+}
+
 impl<V> TimerQueue<V> for NexusQueue<V> {
     const NAME: &'static str = "nexus_timeout_queue";
 
@@ -87,8 +95,7 @@ impl<V> TimerQueue<V> for NexusQueue<V> {
 
     fn start(&mut self, value: V, deadline: Tick) -> TimerHandle<V> {
         // The queue is told when the timer starts, and adds the timeout itself.
-        let started = self.origin + Duration::from_millis(deadline - TIMEOUT);
-        self.queue.schedule(started, value)
+        self.queue.schedule(self.middle(deadline - TIMEOUT), value)
     }
 
     fn stop(&mut self, token: TimerHandle<V>) {
@@ -100,8 +107,7 @@ impl<V> TimerQueue<V> for NexusQueue<V> {
     }
 
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V)) {
-        let now = self.origin + Duration::from_millis(now);
-        self.queue.poll(now, &mut self.fired);
+        self.queue.poll(self.middle(now), &mut self.fired);
         self.fired.drain(..).for_each(fire);
     }
 

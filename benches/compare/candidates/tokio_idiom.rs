@@ -6,13 +6,14 @@
 //! | name | where the tasks run |
 //! |---|---|
 //! | `tokio_idiom` | on a current-thread runtime that the workload itself runs in, so that their work is measured and nothing but it: `turn` yields to them. Each thread of a workload has a runtime of its own, as a broker with one runtime per core |
-//! | `tokio_threads` | on the threads of one runtime, as many as tokio makes by default; `turn` waits for the tasks that the thread has woken |
+//! | `tokio_threads` | on the threads of one runtime, as many as tokio makes by default. They end requests while the workload goes on |
 //! | `tokio_alt_timer` | the same with tokio's alternative timer, which is there if the benchmark is built with `--cfg tokio_unstable` |
 
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -119,7 +120,7 @@ async fn wait(
     let Satisfied(request, woken) = satisfied.expect("the sender sends");
     request.on_complete(Ending::Satisfied);
     if let Some(woken) = woken {
-        // ORDERING: with `turn`, which then sees what the task did.
+        // ORDERING: with `finish`, which then sees what the task did.
         woken.fetch_sub(1, Ordering::Release);
     }
 }
@@ -164,6 +165,8 @@ impl<F: Flavour> Candidate for TokioIdiom<F> {
 
     const HAS_EXECUTOR: bool = !F::HAS_THREADS;
 
+    const ENDS_LATER: bool = F::HAS_THREADS;
+
     fn new() -> Self {
         Self {
             idle: Mutex::default(),
@@ -195,10 +198,16 @@ impl<F: Flavour> Candidate for TokioIdiom<F> {
     }
 
     async fn turn(&self) {
-        tokio::task::yield_now().await;
+        if !F::HAS_THREADS {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn finish(&self) {
+        self.turn().await;
         if let Some(woken) = Self::woken() {
             while woken.load(Ordering::Acquire) > 0 {
-                tokio::task::yield_now().await;
+                thread::yield_now();
             }
         }
     }
