@@ -1,8 +1,8 @@
 //! The crate `nexus-timer` 1.5: its wheel for any deadline, and its queue for one timeout.
 //!
-//! The wheel is driven by `poll_and_rebalance`, which the crate recommends: a timer moves to finer levels as its deadline
-//! comes near, and fires in its tick. (By `poll` alone no timer would move, and each advance would look at all timers of a
-//! coarse slot.)
+//! The wheel is driven by `poll_and_rebalance`, which the crate recommends: a timer moves to finer levels as its
+//! deadline comes near, and fires in its tick. (By `poll` alone no timer would move, and each advance would look at all
+//! timers of a coarse slot.)
 //!
 //! Alone only: its handles are not `Send`, so it cannot stand behind a mutex without unsafe code.
 

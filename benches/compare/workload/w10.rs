@@ -24,7 +24,7 @@ use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
-use self::uncontended::{Bb8, Lends};
+use self::uncontended::{at_once, round_of_bb8};
 use super::{Case, Contender, ROUNDS, Workload, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
@@ -43,9 +43,19 @@ pub(super) trait JobQueue {
     fn new() -> Self;
 
     /// Resolves to a job.
-    fn worker(&self) -> Worker;
+    fn next(&self) -> impl Future<Output = u64> + 'static;
+
+    fn worker(&self) -> Worker {
+        Box::pin(self.next())
+    }
 
     fn push(&self, job: u64);
+
+    /// Takes a job that is there, and gives it back.
+    #[inline(never)]
+    fn lend(&self) {
+        self.push(at_once(self.next()));
+    }
 
     /// How often the library asked a worker on this thread whether it finds a job.
     fn looks() -> Option<u64> {
@@ -94,9 +104,14 @@ impl JobQueue for Takes {
         }
     }
 
-    fn worker(&self) -> Worker {
+    fn next(&self) -> impl Future<Output = u64> + 'static {
         let taken = self.taken();
-        Box::pin(async { taken.await.expect("no end but a job").done() })
+        async { taken.await.expect("no end but a job").done() }
+    }
+
+    #[inline(never)]
+    fn lend(&self) {
+        drop(at_once(self.taken()).expect("a job is there"));
     }
 
     #[inline(never)]
@@ -120,9 +135,9 @@ impl JobQueue for Channel {
         Self(sender, Box::leak(Box::new(receiver)))
     }
 
-    fn worker(&self) -> Worker {
+    fn next(&self) -> impl Future<Output = u64> + 'static {
         let receiver = self.1;
-        Box::pin(async move { receiver.recv().await.expect("it is open") })
+        async move { receiver.recv().await.expect("it is open") }
     }
 
     #[inline(never)]
@@ -133,8 +148,14 @@ impl JobQueue for Channel {
 
 pub(super) struct Notified(&'static Notify, Jobs);
 
-impl Notified {
-    fn next(&self) -> impl Future<Output = u64> + use<> {
+impl JobQueue for Notified {
+    const NAME: &'static str = "tokio_notify";
+
+    fn new() -> Self {
+        Self(forever(), forever())
+    }
+
+    fn next(&self) -> impl Future<Output = u64> + 'static {
         let (notify, jobs) = (self.0, self.1);
         async move {
             loop {
@@ -146,18 +167,6 @@ impl Notified {
             }
         }
     }
-}
-
-impl JobQueue for Notified {
-    const NAME: &'static str = "tokio_notify";
-
-    fn new() -> Self {
-        Self(forever(), forever())
-    }
-
-    fn worker(&self) -> Worker {
-        Box::pin(self.next())
-    }
 
     #[inline(never)]
     fn push(&self, job: u64) {
@@ -168,21 +177,6 @@ impl JobQueue for Notified {
 
 pub(super) struct Listeners(&'static Event, Jobs);
 
-impl Listeners {
-    fn next(&self) -> impl Future<Output = u64> + use<> {
-        let (event, jobs) = (self.0, self.1);
-        async move {
-            loop {
-                event_listener::listener!(event => listener);
-                if let Some(job) = jobs.lock().pop_front() {
-                    return job;
-                }
-                listener.await;
-            }
-        }
-    }
-}
-
 impl JobQueue for Listeners {
     const NAME: &'static str = "event_listener";
 
@@ -190,8 +184,21 @@ impl JobQueue for Listeners {
         Self(forever(), forever())
     }
 
-    fn worker(&self) -> Worker {
-        Box::pin(self.next())
+    fn next(&self) -> impl Future<Output = u64> + 'static {
+        let (event, jobs) = (self.0, self.1);
+        async move {
+            loop {
+                // Who finds a job need not listen.
+                if let Some(job) = jobs.lock().pop_front() {
+                    return job;
+                }
+                event_listener::listener!(event => listener);
+                if let Some(job) = jobs.lock().pop_front() {
+                    return job;
+                }
+                listener.await;
+            }
+        }
     }
 
     #[inline(never)]
@@ -224,19 +231,25 @@ pub(super) fn pushes(options: &Options) -> usize {
 }
 
 impl W10 {
-    fn round<Q: JobQueue + Lends>(&self) -> Values {
+    fn round<Q: JobQueue>(&self) -> Values {
         match self.workers {
-            0 => self.uncontended::<Q>(),
+            0 => Self::uncontended(uncontended::round::<Q>(self.pushes)),
             _ => self.contended::<Q>(),
         }
     }
 
-    fn uncontended<L: Lends>(&self) -> Values {
+    fn uncontended(take_and_give_back: f64) -> Values {
         let mut values = vec![f64::NAN; Self::METRICS.len()];
-        if self.workers == 0 {
-            values[UNCONTENDED] = uncontended::round::<L>(self.pushes);
-        }
+        values[UNCONTENDED] = take_and_give_back;
         values
+    }
+
+    /// Only without workers.
+    fn round_of_bb8(&self) -> Values {
+        Self::uncontended(match self.workers {
+            0 => round_of_bb8(self.pushes),
+            _ => f64::NAN,
+        })
     }
 
     fn contended<Q: JobQueue>(&self) -> Values {
@@ -289,20 +302,15 @@ impl W10 {
         ]
     }
 
-    /// A job goes to one worker, and to none twice. (A channel may wake more of them: they find nothing.)
-    fn check<Q: JobQueue + Lends>() {
-        Self::check_uncontended::<Q>();
+    /// What was taken is back; a job goes to one worker, and to none twice. (A channel may wake more of them: they find nothing.)
+    fn check<Q: JobQueue>() {
+        uncontended::round::<Q>(100);
         let small = Self {
             workers: 10,
             pushes: 100,
         };
         let values = small.contended::<Q>();
         assert!(values[2] >= 1.0, "{}: each push wakes a worker", Q::NAME);
-    }
-
-    /// What was taken is back (the round asserts it).
-    fn check_uncontended<L: Lends>() {
-        uncontended::round::<L>(100);
     }
 }
 
@@ -336,7 +344,8 @@ impl Workload for W10 {
 
     fn contenders() -> Vec<Contender<Self>> {
         let mut all = contenders![check and round: Takes, Channel, Notified, Listeners];
-        all.extend(contenders![check_uncontended and uncontended: Bb8]);
+        let check_bb8 = || _ = round_of_bb8(100);
+        all.push(Contender::other("bb8", check_bb8, Self::round_of_bb8));
         all
     }
 }
