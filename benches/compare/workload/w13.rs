@@ -21,7 +21,7 @@ use may_waiter::{MapWaiterOwned, WaiterMap};
 use pending_requests::{PendingRequests, ResponseWaiter};
 use request_purgatory::future::block_on;
 use request_purgatory::tracker::{Requests, Responded, ResponseFuture};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::{Timeout, timeout};
 
@@ -53,11 +53,6 @@ trait Calls: Sync {
     type Call;
 
     fn new() -> Self;
-
-    /// Runs `body` where callers run.
-    fn with<T>(&self, body: impl FnOnce() -> T) -> T {
-        body()
-    }
 
     fn call(&self, id: u64, timeout: Duration) -> Self::Call;
 
@@ -118,46 +113,24 @@ impl Calls for Requests<u64, u64> {
     }
 }
 
-/// What tokio's timers need: a runtime, whose own thread sleeps.
-fn runtime() -> Runtime {
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build();
-    runtime.expect("a runtime can start")
-}
-
-struct Pending {
-    runtime: Runtime,
-    calls: PendingRequests<u64, u64>,
-}
-
-impl Calls for Pending {
+impl Calls for PendingRequests<u64, u64> {
     const NAME: &'static str = "pending_requests";
 
     type Call = ResponseWaiter<u64, u64>;
 
     fn new() -> Self {
-        Self {
-            runtime: runtime(),
-            calls: PendingRequests::new(),
-        }
-    }
-
-    fn with<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _entered = self.runtime.enter();
-        body()
+        Self::new()
     }
 
     #[inline(never)]
     fn call(&self, id: u64, timeout: Duration) -> Self::Call {
-        let call = self.calls.prepare_response_with_timeout(id, timeout);
+        let call = self.prepare_response_with_timeout(id, timeout);
         begun(call.expect("a new id"))
     }
 
     #[inline(never)]
     fn respond(&self, id: u64, response: u64) -> bool {
-        self.calls.handle_response(id, response).is_ok()
+        self.handle_response(id, response).is_ok()
     }
 
     #[inline(never)]
@@ -166,46 +139,33 @@ impl Calls for Pending {
     }
 
     fn expire(&self, call: Self::Call) -> bool {
-        self.runtime.block_on(call).is_err() && self.calls.is_empty()
+        block_on(call).is_err() && self.is_empty()
     }
 }
 
 /// What one writes in an hour.
-struct HandMade {
-    runtime: Runtime,
-    calls: Arc<Senders>,
-}
-
 type Senders = DashMap<u64, oneshot::Sender<u64>, foldhash::fast::RandomState>;
 
-impl Calls for HandMade {
+impl Calls for Senders {
     const NAME: &'static str = "dash_map_oneshot";
 
     /// With its id, under which what has expired is removed.
     type Call = (u64, Pin<Box<Timeout<oneshot::Receiver<u64>>>>);
 
     fn new() -> Self {
-        Self {
-            runtime: runtime(),
-            calls: Arc::default(),
-        }
-    }
-
-    fn with<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _entered = self.runtime.enter();
-        body()
+        Self::default()
     }
 
     #[inline(never)]
     fn call(&self, id: u64, limit: Duration) -> Self::Call {
         let (sender, receiver) = oneshot::channel();
-        self.calls.insert(id, sender);
+        self.insert(id, sender);
         (id, begun(Box::pin(timeout(limit, receiver))))
     }
 
     #[inline(never)]
     fn respond(&self, id: u64, response: u64) -> bool {
-        let call = self.calls.remove(&id);
+        let call = self.remove(&id);
         call.is_some_and(|(_, sender)| sender.send(response).is_ok())
     }
 
@@ -215,8 +175,8 @@ impl Calls for HandMade {
     }
 
     fn expire(&self, (id, call): Self::Call) -> bool {
-        let ended = self.runtime.block_on(call);
-        self.calls.remove(&id);
+        let ended = block_on(call);
+        self.remove(&id);
         ended.is_err()
     }
 }
@@ -249,6 +209,13 @@ impl Calls for Arc<WaiterMap<u64, u64>> {
     fn expire(&self, (call, timeout): Self::Call) -> bool {
         call.wait_rsp(timeout).is_err()
     }
+}
+
+/// What tokio's timers need, for all candidates: a runtime, whose own thread sleeps.
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_time().build();
+    runtime.expect("a runtime can start")
 }
 
 /// The calls without a response, in their order.
@@ -318,10 +285,11 @@ fn await_count(count: &AtomicU64, needed: u64) -> u64 {
 
 impl W13 {
     fn round<C: Calls>(&self) -> Values {
-        let calls = C::new();
+        let (runtime, calls) = (runtime(), C::new());
+        let _entered = runtime.enter();
         let elapsed = match self.threads {
-            1 => calls.with(|| self.alone(&calls)),
-            _ => self.apart(&calls),
+            1 => self.alone(&calls),
+            _ => self.apart(&calls, runtime.handle()),
         };
         let each = elapsed.as_secs_f64() / self.lives as f64;
         vec![each * 1e9, 1e-6 / each]
@@ -350,36 +318,35 @@ impl W13 {
     }
 
     /// One thread calls and gets the responses, this one responds.
-    fn apart<C: Calls>(&self, calls: &C) -> Duration {
+    fn apart<C: Calls>(&self, calls: &C, runtime: &Handle) -> Duration {
         let progress = &Progress::default();
         let total = self.pending + self.warm_up() + self.lives;
         let most = self.pending + (self.pending / 8).max(2 * BURST);
         thread::scope(|scope| {
             let caller = scope.spawn(move || {
-                calls.with(|| {
-                    let mut ring = Ring::new(calls, most);
-                    let (mut received, mut responded) = (0, 0);
-                    for called in 1..=total {
-                        if ring.next == received + most {
-                            responded = await_count(&progress.responded, received + 1);
-                        }
-                        // As many as there are: what is pending is then what has no response.
-                        while received < responded {
-                            ring.receive(received);
-                            received += 1;
-                        }
-                        ring.call();
-                        if called % BURST == 0 || called == total {
-                            progress.called.store(called, Ordering::Release);
-                            responded = progress.responded.load(Ordering::Acquire);
-                        }
+                let _entered = runtime.enter();
+                let mut ring = Ring::new(calls, most);
+                let (mut received, mut responded) = (0, 0);
+                for called in 1..=total {
+                    if ring.next == received + most {
+                        responded = await_count(&progress.responded, received + 1);
                     }
-                    while received < total {
-                        await_count(&progress.responded, received + 1);
+                    // As many as there are: what is pending is then what has no response.
+                    while received < responded {
                         ring.receive(received);
                         received += 1;
                     }
-                });
+                    ring.call();
+                    if called % BURST == 0 || called == total {
+                        progress.called.store(called, Ordering::Release);
+                        responded = progress.responded.load(Ordering::Acquire);
+                    }
+                }
+                while received < total {
+                    await_count(&progress.responded, received + 1);
+                    ring.receive(received);
+                    received += 1;
+                }
             });
             let (mut begun, mut elapsed) = (Instant::now(), Duration::ZERO);
             let mut called = 0;
@@ -420,15 +387,14 @@ impl W13 {
             };
             small.round::<C>();
         }
-        let calls = C::new();
-        calls.with(|| {
-            let call = calls.call(1, TIMEOUT);
-            assert!(calls.respond(1, 7), "{}", C::NAME);
-            assert_eq!(C::response(call), 7, "{}", C::NAME);
-            assert!(!calls.respond(1, 8), "{}: it has its response", C::NAME);
-        });
+        let (runtime, calls) = (runtime(), C::new());
+        let _entered = runtime.enter();
+        let call = calls.call(1, TIMEOUT);
+        assert!(calls.respond(1, 7), "{}", C::NAME);
+        assert_eq!(C::response(call), 7, "{}", C::NAME);
+        assert!(!calls.respond(1, 8), "{}: it has its response", C::NAME);
         let (limit, begun) = (Duration::from_millis(20), Instant::now());
-        let call = calls.with(|| calls.call(2, limit));
+        let call = calls.call(2, limit);
         assert!(calls.expire(call), "{}: no response comes", C::NAME);
         assert!(begun.elapsed() >= limit, "{}: expired early", C::NAME);
         assert!(!calls.respond(2, 7), "{}: it has expired", C::NAME);
@@ -462,8 +428,8 @@ impl Workload for W13 {
     fn contenders() -> Vec<Contender<Self>> {
         contenders![check and round:
             Requests<u64, u64>,
-            Pending,
-            HandMade,
+            PendingRequests<u64, u64>,
+            Senders,
             Arc<WaiterMap<u64, u64>>,
         ]
     }
