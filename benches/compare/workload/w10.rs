@@ -24,7 +24,7 @@ use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
-use self::uncontended::{at_once, round_of_bb8};
+use self::uncontended::{VALUES, at_once, measure, round_of_bb8};
 use super::{Case, Contender, ROUNDS, Workload, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
@@ -233,9 +233,24 @@ pub(super) fn pushes(options: &Options) -> usize {
 impl W10 {
     fn round<Q: JobQueue>(&self) -> Values {
         match self.workers {
-            0 => Self::uncontended(uncontended::round::<Q>(self.pushes)),
+            0 => Self::uncontended(Self::lend::<Q>(self.pushes)),
             _ => self.contended::<Q>(),
         }
+    }
+
+    /// Nanoseconds to take a job and give it back.
+    fn lend<Q: JobQueue>(times: usize) -> f64 {
+        let queue = Q::new();
+        (0..VALUES).for_each(|value| queue.push(value));
+        let each = measure(times, || queue.lend());
+        let mut values = Vec::from_iter((0..VALUES).map(|_| at_once(queue.next())));
+        values.sort_unstable();
+        assert!(
+            values.into_iter().eq(0..VALUES),
+            "{}: all are back",
+            Q::NAME
+        );
+        each
     }
 
     fn uncontended(take_and_give_back: f64) -> Values {
@@ -304,7 +319,7 @@ impl W10 {
 
     /// What was taken is back; a job goes to one worker, and to none twice. (A channel may wake more of them: they find nothing.)
     fn check<Q: JobQueue>() {
-        uncontended::round::<Q>(100);
+        Self::lend::<Q>(100);
         let small = Self {
             workers: 10,
             pushes: 100,

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use bb8::{ManageConnection, Pool};
 use tokio::runtime::Builder;
 
-use super::JobQueue;
-
-const VALUES: u64 = 10;
+pub(super) const VALUES: u64 = 10;
 
 /// The value of a future that has it at once.
 pub(super) fn at_once<F: Future>(future: F) -> F::Output {
@@ -22,22 +20,8 @@ pub(super) fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Nanoseconds to take and give back.
-pub(super) fn round<Q: JobQueue>(times: usize) -> f64 {
-    let queue = Q::new();
-    (0..VALUES).for_each(|value| queue.push(value));
-    let each = measure(times, || queue.lend());
-    let mut values = Vec::from_iter((0..VALUES).map(|_| at_once(queue.next())));
-    values.sort_unstable();
-    assert!(
-        values.into_iter().eq(0..VALUES),
-        "{}: all are back",
-        Q::NAME
-    );
-    each
-}
-
-fn measure(times: usize, lend: impl Fn()) -> f64 {
+/// Nanoseconds that a call of `lend` takes, which takes a value and gives it back.
+pub(super) fn measure(times: usize, lend: impl Fn()) -> f64 {
     let mut elapsed = Duration::ZERO;
     for times in [times / 10, times] {
         let begun = Instant::now();
@@ -47,8 +31,8 @@ fn measure(times: usize, lend: impl Fn()) -> f64 {
     elapsed.as_nanos() as f64 / times as f64
 }
 
-/// The same of the pool of `bb8`, as its builder's defaults are: a timeout of tokio's, and a test of each connection that
-/// is taken.
+/// What that takes with the pool of `bb8`, as its builder's defaults are: a timeout of tokio's, and a test of each
+/// connection that is taken.
 pub(super) fn round_of_bb8(times: usize) -> f64 {
     let runtime = Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime can start");
