@@ -47,10 +47,11 @@ PLOTS = {
     "W7": [("lines", "advance", "parked")],
     "W8": [("bars", "check")],
     "W9": [("bars", "life")],
-    "W10": [("bars", "push"), ("bars", "push, take, wait again")],
+    "W10": [("bars", "push"), ("bars", "push, take, wait again"), ("bars", "take and give back")],
     "W10t": [("lines", "rate", "threads")],
     "W11": [("bars", "life"), ("bars", "listen and drop")],
     "W12": [("bars", "memory of each"), ("bars", "new")],
+    "W13": [("bars", "life"), ("bars", "rate")],
     "handles": [("lines", "force_complete", "threads")],
     "transfer": [("bars", "transfer")],
 }
@@ -62,7 +63,9 @@ COLOURS = {
     "btree_map": "#2ca02c", "binary_heap": "#98c379",
     "delay_queue": "#9467bd", "straight_port": "#8c564b",
     "unpurged_port": "#c49c94", "tokio_idiom": "#e8a317", "hash_wheel": "#17becf",
-    "nexus_wheel": "#e377c2", "wait": "#7a1f12",
+    "nexus_wheel": "#e377c2", "nexus_timeout_queue": "#f7b6d2", "wait": "#7a1f12",
+    "tokio_threads": "#f2b134", "tokio_alt_timer": "#b8860b", "bb8": "#8c564b",
+    "pending_requests": "#9467bd", "dash_map_oneshot": "#1f77b4", "may_waiter": "#2ca02c",
     "event_listener": "#1f77b4", "tokio_notify": "#e8a317", "async_channel": "#2ca02c",
 }  # fmt: skip
 
@@ -194,7 +197,8 @@ class Page:
 
     def bars(self, metric, png):
         cases = [case for case in self.cases if self.values([(case, metric)])]
-        self.grouped_bars([(case, metric) for case in cases], map(label, cases), metric, self.head(metric), [metric], png)
+        if cases:
+            self.grouped_bars([(case, metric) for case in cases], map(label, cases), metric, self.head(metric), [metric], png)
 
     def metrics_of(self, case, y_label, metrics, png):
         self.grouped_bars([(case, name) for name in metrics], metrics, label(case), y_label, [y_label, label(case)], png)

@@ -27,6 +27,9 @@ pub(crate) trait Candidate: Sized + Sync {
     /// Whether a request is ended by an executor on the thread that parked it, so that this thread must stay.
     const HAS_EXECUTOR: bool = false;
 
+    /// Whether other threads end a request, some time after the check that completes it.
+    const ENDS_LATER: bool = false;
+
     fn new() -> Self;
 
     /// The key with this number.
@@ -62,6 +65,11 @@ pub(crate) trait Candidate: Sized + Sync {
     /// timed sections after every [`BURST`] steps: deferred work is still work.
     fn turn(&self) -> impl Future<Output = ()> {
         std::future::ready(())
+    }
+
+    /// Waits until all that the calling thread has completed has ended.
+    fn finish(&self) -> impl Future<Output = ()> {
+        self.turn()
     }
 
     /// Lets `span` pass, in which an executor on the calling thread works.

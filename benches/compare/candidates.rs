@@ -24,9 +24,11 @@ pub(crate) use floor::Floor;
 pub(crate) use harness::Harness;
 pub(crate) use hash_wheel::HashWheel;
 pub(crate) use library::Library;
-pub(crate) use nexus_wheel::NexusWheel;
+pub(crate) use nexus_wheel::{NexusQueue, NexusWheel};
 pub(crate) use own_wheel::OwnWheel;
 pub(crate) use paused_delay_queue::PausedDelayQueue;
 pub(crate) use straight_port::{KafkaPort, ManualTimer, UnpurgedPort};
 pub(crate) use tm_wheel::{TmWheel, TmWheelAndMap};
-pub(crate) use tokio_idiom::TokioIdiom;
+#[cfg(tokio_unstable)]
+pub(crate) use tokio_idiom::AltTimer;
+pub(crate) use tokio_idiom::{OnThreads, TokioIdiom};

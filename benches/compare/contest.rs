@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::workload::{self, Contender, Workload};
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 17] = [
+pub(crate) const ALL: [Entry; 18] = [
     Entry::of::<workload::w1::W1>(),
     Entry::of::<workload::w1t::W1t>(),
     Entry::of::<workload::w1x::W1x>(),
@@ -29,6 +29,7 @@ pub(crate) const ALL: [Entry; 17] = [
     Entry::of::<workload::w10t::W10t>(),
     Entry::of::<workload::w11::W11>(),
     Entry::of::<workload::w12::W12>(),
+    Entry::of::<workload::w13::W13>(),
     Entry::of::<workload::handles::Handles>(),
     Entry::of::<workload::transfer::Transfer>(),
 ];

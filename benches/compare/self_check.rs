@@ -50,7 +50,7 @@ async fn any_key_triggers<C: Candidate>(candidate: &C) {
     let flags = Flag::board(keys.len());
     for (flag, trigger) in flags.iter().zip(keys) {
         assert!(!candidate.park(Request::new(0, flag, LONG), &keys));
-        candidate.turn().await;
+        candidate.finish().await;
         assert_eq!(candidate.parked(), 1);
         assert_eq!(candidate.check(trigger), 0, "{}: not ready", C::NAME);
         assert_eq!(
@@ -61,7 +61,7 @@ async fn any_key_triggers<C: Candidate>(candidate: &C) {
         );
         flag.mark_completable();
         assert_eq!(candidate.check(trigger), 1, "{}: key {trigger}", C::NAME);
-        candidate.turn().await;
+        candidate.finish().await;
         assert!(flag.is_satisfied());
         for key in keys {
             assert_eq!(candidate.check(key), 0, "{}: ended already", C::NAME);
@@ -75,11 +75,11 @@ async fn ends_every_ready_watcher<C: Candidate>(candidate: &C) {
     for flag in flags {
         assert!(!candidate.park(Request::new(0, flag, LONG), &[7]));
     }
-    candidate.turn().await;
+    candidate.finish().await;
     for flag in flags.iter().rev() {
         flag.mark_completable();
         assert_eq!(candidate.check(7), 1);
-        candidate.turn().await;
+        candidate.finish().await;
         assert!(flag.is_satisfied());
     }
 }
@@ -97,7 +97,7 @@ async fn expires<C: Candidate>(candidate: &C) {
         if id % 20 == 0 {
             // Lets the timer move on, so that later timers meet a wheel in motion.
             thread::sleep(Duration::from_millis(7));
-            candidate.turn().await;
+            candidate.finish().await;
         }
     }
     let give_up = Instant::now() + LATEST;
@@ -118,6 +118,6 @@ async fn expires<C: Candidate>(candidate: &C) {
             C::NAME
         );
         thread::sleep(Duration::from_millis(1));
-        candidate.turn().await;
+        candidate.finish().await;
     }
 }

@@ -14,6 +14,9 @@ pub(crate) trait TimerQueue<V>: Sized {
     /// By how many ticks it may be late.
     const LATE: Tick = 0;
 
+    /// The only timeout that it takes, where it is not a queue for any deadline.
+    const ONE_TIMEOUT: Option<Tick> = None;
+
     /// What stops a timer that was started.
     type Token;
 

@@ -8,6 +8,7 @@ pub(crate) mod w10;
 pub(crate) mod w10t;
 pub(crate) mod w11;
 pub(crate) mod w12;
+pub(crate) mod w13;
 pub(crate) mod w1t;
 pub(crate) mod w1x;
 pub(crate) mod w2;
@@ -19,6 +20,7 @@ pub(crate) mod w7;
 pub(crate) mod w8;
 pub(crate) mod w9;
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::candidate::{ByHandle, Candidate};
@@ -110,6 +112,17 @@ impl<W> Contender<W> {
     }
 }
 
+/// Runs all at the same time, each on a thread of its own.
+fn on_threads<T: Send>(bodies: impl IntoIterator<Item = impl FnOnce() -> T + Send>) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = bodies.into_iter().map(|body| scope.spawn(body)).collect();
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        joined
+            .map(|value| value.expect("no thread panics"))
+            .collect()
+    })
+}
+
 /// From the first beginning to the last end.
 fn whole(spans: &[(Instant, Instant)]) -> Duration {
     let began = spans.iter().map(|span| span.0).min();
@@ -119,10 +132,20 @@ fn whole(spans: &[(Instant, Instant)]) -> Duration {
         .map_or(Duration::ZERO, |(end, begin)| end - begin)
 }
 
-/// Enters each of the candidates with its instance of the round.
+/// Enters each of the candidates with its instance of the round, and of the check where these are of another kind.
 macro_rules! contenders {
-    ($enter:ident, $round:ident: $($candidate:ty),+ $(,)?) => {
-        vec![$($crate::workload::Contender::$enter::<$candidate>(Self::$round::<$candidate>)),+]
+    ($check:ident and $round:ident: $($candidate:ty),+ $(,)?) => {
+        vec![$($crate::workload::Contender::other(
+            <$candidate>::NAME,
+            Self::$check::<$candidate>,
+            Self::$round::<$candidate>,
+        )),+]
+    };
+    ($enter:ident, $round:ident: $($(#[$built:meta])? $candidate:ty),+ $(,)?) => {
+        Vec::from([$(
+            $(#[$built])?
+            $crate::workload::Contender::$enter::<$candidate>(Self::$round::<$candidate>)
+        ),+])
     };
 }
 pub(crate) use contenders;

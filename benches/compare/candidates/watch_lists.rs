@@ -1,6 +1,6 @@
 //! The map from keys to waiting entries that the hand-made candidates share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dashmap::DashMap;
@@ -132,5 +132,13 @@ impl<E> WatchLists<E> {
 
     pub(crate) fn len(&self) -> usize {
         self.0.iter().map(|list| list.len()).sum()
+    }
+
+    /// How many entries there are, whatever the number of their keys.
+    pub(crate) fn distinct(&self) -> usize {
+        let lists = self.0.iter();
+        let entries =
+            lists.flat_map(|list| list.entries().into_iter().map(|entry| address(&entry)));
+        entries.collect::<HashSet<_, Hasher>>().len()
     }
 }

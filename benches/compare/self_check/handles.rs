@@ -21,7 +21,7 @@ async fn force_ends_once<C: ByHandle>(candidate: &C) {
         .iter()
         .map(|flag| candidate.park_for_handle(Request::new(0, flag, LONG), &[1, 2]))
         .collect();
-    candidate.turn().await;
+    candidate.finish().await;
     for (number, (flag, handle)) in flags.iter().zip(handles).enumerate() {
         let handle = handle.expect("it was not ready");
         flag.mark_completable();
@@ -30,7 +30,7 @@ async fn force_ends_once<C: ByHandle>(candidate: &C) {
         }
         let forced = candidate.force_complete(handle);
         assert_eq!(forced, number % 2 == 0, "{}: by handle", C::NAME);
-        candidate.turn().await;
+        candidate.finish().await;
         assert!(flag.is_satisfied());
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn run<Q: TimerQueue<u32>>() {
             for _ in 0..10 {
                 // Over three levels of 64 slots, and four of 20.
                 let most = 1 << (1 + random.u64(..17));
-                let deadline = now + 1 + random.u64(..most);
+                let deadline = now + Q::ONE_TIMEOUT.unwrap_or(1 + random.u64(..most));
                 let id = waiting.len() as u32;
                 waiting.push(Some((deadline, queue.start(id, deadline))));
             }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ring::{TIMEOUT, assert_empty};
-use super::{Case, Contender, Workload, contenders};
+use super::{Case, Contender, Workload, contenders, on_threads};
 use crate::candidate::ByHandle;
 use crate::candidates::{BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap};
 use crate::options::Options;
@@ -56,19 +56,12 @@ impl Handles {
             threads: self.threads,
             came: AtomicUsize::new(0),
         };
-        let spent: Duration = thread::scope(|scope| {
-            let threads: Vec<_> = board
-                .chunks(AT_ONCE)
-                .zip((0..).step_by(AT_ONCE))
-                .map(|(flags, first_key)| {
-                    let (candidate, meeting) = (&candidate, &meeting);
-                    let spend = self.spend(candidate, flags, first_key, meeting);
-                    scope.spawn(move || candidate.drive(spend))
-                })
-                .collect();
-            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-            joined.map(|spent| spent.expect("no thread panics")).sum()
-        });
+        let boards = board.chunks(AT_ONCE).zip((0..).step_by(AT_ONCE));
+        let spent: Vec<Duration> = on_threads(boards.map(|(flags, first_key)| {
+            let (candidate, meeting) = (&candidate, &meeting);
+            move || candidate.drive(self.spend(candidate, flags, first_key, meeting))
+        }));
+        let spent: Duration = spent.iter().sum();
         assert_empty(&candidate);
         let calls = self.threads * self.turns * AT_ONCE;
         vec![spent.as_nanos() as f64 / calls as f64]

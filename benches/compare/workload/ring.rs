@@ -70,6 +70,8 @@ pub(super) struct Ring<'a, C> {
     flags: &'static [Flag],
     oldest: usize,
     next: usize,
+    /// Endings that are not verified yet: those of the flags before the oldest.
+    unverified: usize,
 }
 
 impl<'a, C: Candidate> Ring<'a, C> {
@@ -82,6 +84,7 @@ impl<'a, C: Candidate> Ring<'a, C> {
             flags,
             oldest: 0,
             next: 0,
+            unverified: 0,
         }
     }
 
@@ -161,15 +164,16 @@ impl<'a, C: Candidate> Ring<'a, C> {
     pub(super) async fn drain(&mut self) {
         self.in_bursts(self.shape.parked, Self::end_oldest, Self::end_oldest)
             .await;
-        self.candidate.turn().await;
+        self.candidate.finish().await;
+        self.verify(0).await;
     }
 
-    /// Takes `steps` that each end one request, by `even` and `odd` in turn, in bursts, and verifies every ending.
+    /// Takes `steps` that each end one request, by `even` and `odd` in turn, in bursts, and verifies every ending: at
+    /// once, or, where other threads end the requests, before half of the flags without a request are unverified.
     async fn in_bursts(&mut self, steps: usize, even: impl Fn(&mut Self), odd: impl Fn(&mut Self)) {
         let mut left = steps;
         while left > 0 {
             let burst = left.min(BURST);
-            let first = self.oldest;
             for _ in 0..burst / 2 {
                 even(self);
                 odd(self);
@@ -178,7 +182,13 @@ impl<'a, C: Candidate> Ring<'a, C> {
                 even(self);
             }
             self.candidate.turn().await;
-            self.verify(first, burst);
+            self.unverified += burst;
+            let may_stay = if C::ENDS_LATER {
+                self.shape.parked / 2
+            } else {
+                0
+            };
+            self.verify(may_stay).await;
             left -= burst;
         }
     }
@@ -188,15 +198,20 @@ impl<'a, C: Candidate> Ring<'a, C> {
         &self.flags[self.next]
     }
 
-    fn verify(&self, first: usize, count: usize) {
-        let mut index = first;
-        for _ in 0..count {
+    async fn verify(&mut self, may_stay: usize) {
+        let flags = self.flags.len();
+        let mut index = (self.oldest + flags - self.unverified) % flags;
+        while self.unverified > may_stay {
+            if C::ENDS_LATER && !self.flags[index].has_ended() {
+                self.candidate.finish().await;
+            }
             assert!(
                 self.flags[index].is_satisfied(),
                 "{}: not satisfied once",
                 C::NAME
             );
             index = self.advance(index);
+            self.unverified -= 1;
         }
     }
 }

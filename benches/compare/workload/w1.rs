@@ -9,7 +9,7 @@ use super::ring::{Ring, Shape, assert_empty};
 use super::{Case, Contender, ROUNDS, Workload, contenders};
 use crate::candidate::Candidate;
 use crate::candidates::{
-    BTreeAndMap, DelayQueueAndMap, Floor, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
+    BTreeAndMap, DelayQueueAndMap, Floor, KafkaPort, Library, OnThreads, TmWheelAndMap, TokioIdiom,
     UnpurgedPort,
 };
 use crate::options::Options;
@@ -91,6 +91,8 @@ impl Workload for W1 {
             KafkaPort,
             UnpurgedPort,
             TokioIdiom,
+            TokioIdiom<OnThreads>,
+            #[cfg(tokio_unstable)] TokioIdiom<crate::candidates::AltTimer>,
         ]
     }
 }

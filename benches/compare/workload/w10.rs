@@ -1,9 +1,13 @@
 //! W10: workers that compete: one push to a queue that all of them wait for.
 //!
+//! (Without workers: a value is taken that is there, and given back.)
+//!
 //! Every worker is a future that waits for a job, polled once. A job is pushed, and handed over: a worker is woken,
 //! takes it, and waits again. One thread does all of it, so that what is measured is the work and no scheduler. Of the
 //! others none has a timeout, nor a place from where a job goes back if its worker is gone; the library's `take` has
 //! both.
+
+mod uncontended;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,10 +20,12 @@ use std::time::{Duration, Instant};
 use async_channel::{Receiver, Sender, unbounded};
 use event_listener::Event;
 use parking_lot::Mutex;
+use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
-use super::{Case, Contender, ROUNDS, Workload};
+use self::uncontended::{VALUES, at_once, measure, round_of_bb8};
+use super::{Case, Contender, ROUNDS, Workload, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 
@@ -37,9 +43,19 @@ pub(super) trait JobQueue {
     fn new() -> Self;
 
     /// Resolves to a job.
-    fn worker(&self) -> Worker;
+    fn next(&self) -> impl Future<Output = u64> + 'static;
+
+    fn worker(&self) -> Worker {
+        Box::pin(self.next())
+    }
 
     fn push(&self, job: u64);
+
+    /// Takes a job that is there, and gives it back.
+    #[inline(never)]
+    fn lend(&self) {
+        self.push(at_once(self.next()));
+    }
 
     /// How often the library asked a worker on this thread whether it finds a job.
     fn looks() -> Option<u64> {
@@ -63,6 +79,21 @@ pub(super) struct Takes {
     jobs: Jobs,
 }
 
+impl Takes {
+    fn taken(&self) -> WaitFuture<WaitOperation<u64>, Taken<u64>> {
+        let jobs = self.jobs;
+        self.waits.take(
+            [1],
+            Duration::from_secs(3_600),
+            move |_| {
+                LOOKS.set(LOOKS.get() + 1);
+                jobs.lock().pop_front()
+            },
+            move |job| jobs.lock().push_front(job),
+        )
+    }
+}
+
 impl JobQueue for Takes {
     const NAME: &'static str = "request_purgatory";
 
@@ -73,18 +104,14 @@ impl JobQueue for Takes {
         }
     }
 
-    fn worker(&self) -> Worker {
-        let jobs = self.jobs;
-        let taken = self.waits.take(
-            [1],
-            Duration::from_secs(3_600),
-            move |_| {
-                LOOKS.set(LOOKS.get() + 1);
-                jobs.lock().pop_front()
-            },
-            move |job| jobs.lock().push_front(job),
-        );
-        Box::pin(async { taken.await.expect("no end but a job").done() })
+    fn next(&self) -> impl Future<Output = u64> + 'static {
+        let taken = self.taken();
+        async { taken.await.expect("no end but a job").done() }
+    }
+
+    #[inline(never)]
+    fn lend(&self) {
+        drop(at_once(self.taken()).expect("a job is there"));
     }
 
     #[inline(never)]
@@ -108,9 +135,9 @@ impl JobQueue for Channel {
         Self(sender, Box::leak(Box::new(receiver)))
     }
 
-    fn worker(&self) -> Worker {
+    fn next(&self) -> impl Future<Output = u64> + 'static {
         let receiver = self.1;
-        Box::pin(async move { receiver.recv().await.expect("it is open") })
+        async move { receiver.recv().await.expect("it is open") }
     }
 
     #[inline(never)]
@@ -128,9 +155,9 @@ impl JobQueue for Notified {
         Self(forever(), forever())
     }
 
-    fn worker(&self) -> Worker {
+    fn next(&self) -> impl Future<Output = u64> + 'static {
         let (notify, jobs) = (self.0, self.1);
-        Box::pin(async move {
+        async move {
             loop {
                 let notified = notify.notified();
                 if let Some(job) = jobs.lock().pop_front() {
@@ -138,7 +165,7 @@ impl JobQueue for Notified {
                 }
                 notified.await;
             }
-        })
+        }
     }
 
     #[inline(never)]
@@ -157,17 +184,21 @@ impl JobQueue for Listeners {
         Self(forever(), forever())
     }
 
-    fn worker(&self) -> Worker {
+    fn next(&self) -> impl Future<Output = u64> + 'static {
         let (event, jobs) = (self.0, self.1);
-        Box::pin(async move {
+        async move {
             loop {
+                // Who finds a job need not listen.
+                if let Some(job) = jobs.lock().pop_front() {
+                    return job;
+                }
                 event_listener::listener!(event => listener);
                 if let Some(job) = jobs.lock().pop_front() {
                     return job;
                 }
                 listener.await;
             }
-        })
+        }
     }
 
     #[inline(never)]
@@ -201,6 +232,42 @@ pub(super) fn pushes(options: &Options) -> usize {
 
 impl W10 {
     fn round<Q: JobQueue>(&self) -> Values {
+        match self.workers {
+            0 => Self::uncontended(Self::lend::<Q>(self.pushes)),
+            _ => self.contended::<Q>(),
+        }
+    }
+
+    /// Nanoseconds to take a job and give it back.
+    fn lend<Q: JobQueue>(times: usize) -> f64 {
+        let queue = Q::new();
+        (0..VALUES).for_each(|value| queue.push(value));
+        let each = measure(times, || queue.lend());
+        let mut values = Vec::from_iter((0..VALUES).map(|_| at_once(queue.next())));
+        values.sort_unstable();
+        assert!(
+            values.into_iter().eq(0..VALUES),
+            "{}: all are back",
+            Q::NAME
+        );
+        each
+    }
+
+    fn uncontended(take_and_give_back: f64) -> Values {
+        let mut values = vec![f64::NAN; Self::METRICS.len()];
+        values[UNCONTENDED] = take_and_give_back;
+        values
+    }
+
+    /// Only without workers.
+    fn round_of_bb8(&self) -> Values {
+        Self::uncontended(match self.workers {
+            0 => round_of_bb8(self.pushes),
+            _ => f64::NAN,
+        })
+    }
+
+    fn contended<Q: JobQueue>(&self) -> Values {
         let queue = Q::new();
         let wakers = Vec::from_iter((0..self.workers).map(|at| Waker::from(Arc::new(Number(at)))));
         let poll = |worker: &mut Worker, at: usize| {
@@ -246,23 +313,24 @@ impl W10 {
             each((pushing + handing_over).as_nanos() as f64),
             each(wakes as f64),
             Q::looks().map_or(f64::NAN, |_| each(looks as f64)),
+            f64::NAN,
         ]
     }
 
-    /// A job goes to one worker, and to none twice. (A channel may wake more of them: they find nothing.)
+    /// What was taken is back; a job goes to one worker, and to none twice. (A channel may wake more of them: they find nothing.)
     fn check<Q: JobQueue>() {
+        Self::lend::<Q>(100);
         let small = Self {
             workers: 10,
             pushes: 100,
         };
-        let values = small.round::<Q>();
+        let values = small.contended::<Q>();
         assert!(values[2] >= 1.0, "{}: each push wakes a worker", Q::NAME);
     }
-
-    fn enter<Q: JobQueue>() -> Contender<Self> {
-        Contender::other(Q::NAME, Self::check::<Q>, Self::round::<Q>)
-    }
 }
+
+/// The last metric, and the only one of the case without workers.
+const UNCONTENDED: usize = 4;
 
 impl Workload for W10 {
     const NAME: &'static str = "W10";
@@ -274,10 +342,13 @@ impl Workload for W10 {
         Metric::less("push, take, wait again", "ns"),
         Metric::note("wake-ups per push", "count"),
         Metric::note("examinations per push", "count"),
+        Metric::less("take and give back", "ns"),
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
-        let all = options.scale.pick(&[10, 10_000][..], &[10, 10_000], &[100]);
+        let all = options
+            .scale
+            .pick(&[0, 10, 10_000][..], &[0, 10, 10_000], &[0, 100]);
         let pushes = pushes(options);
         let case = |&workers: &usize| Case {
             parameters: vec![("workers", workers)],
@@ -287,11 +358,9 @@ impl Workload for W10 {
     }
 
     fn contenders() -> Vec<Contender<Self>> {
-        vec![
-            Self::enter::<Takes>(),
-            Self::enter::<Channel>(),
-            Self::enter::<Notified>(),
-            Self::enter::<Listeners>(),
-        ]
+        let mut all = contenders![check and round: Takes, Channel, Notified, Listeners];
+        let check_bb8 = || _ = round_of_bb8(100);
+        all.push(Contender::other("bb8", check_bb8, Self::round_of_bb8));
+        all
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::w10::{Channel, JobQueue, Listeners, Notified, Takes, Worker, pushes};
-use super::{Case, Contender, Workload, whole};
+use super::{Case, Contender, Workload, contenders, on_threads, whole};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 
@@ -103,12 +103,8 @@ impl W10t {
         let queue = Q::new();
         let together = Barrier::new(self.threads);
         let taken = AtomicUsize::new(0);
-        let done: Vec<Done> = thread::scope(|scope| {
-            let run = || self.run_one(&queue, &together, &taken);
-            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();
-            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-            joined.map(|done| done.expect("no thread panics")).collect()
-        });
+        let run = || self.run_one(&queue, &together, &taken);
+        let done: Vec<Done> = on_threads((0..self.threads).map(|_| run));
         let sum: u64 = done.iter().map(|done| done.sum).sum();
         let pushed = self.threads as u64 * (0..self.pushes as u64).sum::<u64>();
         let found = (taken.into_inner(), sum);
@@ -162,10 +158,6 @@ impl W10t {
         };
         small.round::<Q>();
     }
-
-    fn enter<Q: JobQueue + Sync>() -> Contender<Self> {
-        Contender::other(Q::NAME, Self::check::<Q>, Self::round::<Q>)
-    }
 }
 
 impl Workload for W10t {
@@ -188,11 +180,11 @@ impl Workload for W10t {
     }
 
     fn contenders() -> Vec<Contender<Self>> {
-        vec![
-            Self::enter::<Takes>(),
-            Self::enter::<Channel>(),
-            Self::enter::<Notified>(),
-            Self::enter::<Listeners>(),
+        contenders![check and round:
+            Takes,
+            Channel,
+            Notified,
+            Listeners,
         ]
     }
 }

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, futures::OwnedNotified};
 use tokio::time::{Sleep, sleep};
 
-use super::{Case, Contender, Workload};
+use super::{Case, Contender, Workload, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 
@@ -271,10 +271,6 @@ impl W11 {
         elapsed.map(each).to_vec()
     }
 
-    fn enter<W: Wakes>() -> Contender<Self> {
-        Contender::other(W::NAME, Self::check::<W>, Self::round::<W>)
-    }
-
     /// Each wake-up comes, for each of three keys (the round asserts it).
     fn check<W: Wakes>() {
         let small = Self {
@@ -310,11 +306,11 @@ impl Workload for W11 {
     }
 
     fn contenders() -> Vec<Contender<Self>> {
-        vec![
-            Self::enter::<Listens>(),
-            Self::enter::<WaitsFor>(),
-            Self::enter::<Timed<OfEvent>>(),
-            Self::enter::<Timed<OfNotify>>(),
+        contenders![check and round:
+            Listens,
+            WaitsFor,
+            Timed<OfEvent>,
+            Timed<OfNotify>,
         ]
     }
 }

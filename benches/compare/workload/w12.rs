@@ -18,7 +18,7 @@ use request_purgatory_tracker::Tracker;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::time::DelayQueue;
 
-use super::{Case, Contender, Workload};
+use super::{Case, Contender, Workload, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::{resident, threads};
@@ -223,10 +223,6 @@ impl W12 {
         ]
     }
 
-    fn enter<I: Idles>() -> Contender<Self> {
-        Contender::other(I::NAME, Self::check::<I>, Self::round::<I>)
-    }
-
     /// None of many that are idle has a thread.
     fn check<I: Idles>() {
         let values = Self { instances: 10 }.round::<I>();
@@ -265,12 +261,12 @@ impl Workload for W12 {
     }
 
     fn contenders() -> Vec<Contender<Self>> {
-        vec![
-            Self::enter::<OfWaits>(),
-            Self::enter::<OfTimer>(),
-            Self::enter::<OfTracker>(),
-            Self::enter::<OfDelayQueue>(),
-            Self::enter::<WheelThread>(),
+        contenders![check and round:
+            OfWaits,
+            OfTimer,
+            OfTracker,
+            OfDelayQueue,
+            WheelThread,
         ]
     }
 }

@@ -3,15 +3,15 @@
 //! `parked` is what each thread has parked.
 
 use std::sync::Barrier;
-use std::thread;
 use std::time::Instant;
 
 use super::ring::{Ring, assert_empty};
 use super::w1::W1;
-use super::{Case, Contender, Workload, contenders, transfer, whole};
+use super::{Case, Contender, Workload, contenders, on_threads, transfer, whole};
 use crate::candidate::Candidate;
 use crate::candidates::{
-    BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
+    BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, OnThreads, TmWheelAndMap, TokioIdiom,
+    UnpurgedPort,
 };
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Parameters, Values};
@@ -40,18 +40,11 @@ impl W1t {
         let candidate = C::new();
         let board = Flag::board(self.threads * self.one.shape.flags());
         let together = Barrier::new(self.threads);
-        let spans: Vec<(Instant, Instant)> = thread::scope(|scope| {
-            let boards = board.chunks(self.one.shape.flags());
-            let threads: Vec<_> = boards
-                .enumerate()
-                .map(|(number, flags)| {
-                    let (candidate, together) = (&candidate, &together);
-                    scope.spawn(move || self.run_one(candidate, number, flags, together))
-                })
-                .collect();
-            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-            joined.map(|span| span.expect("no thread panics")).collect()
-        });
+        let boards = board.chunks(self.one.shape.flags()).enumerate();
+        let spans = on_threads(boards.map(|(number, flags)| {
+            let (candidate, together) = (&candidate, &together);
+            move || self.run_one(candidate, number, flags, together)
+        }));
         assert_empty(&candidate);
         let lives = (self.threads * self.one.lives) as f64;
         lives / whole(&spans).as_secs_f64() / 1e6
@@ -116,6 +109,8 @@ impl Workload for W1t {
             KafkaPort,
             UnpurgedPort,
             TokioIdiom,
+            TokioIdiom<OnThreads>,
+            #[cfg(tokio_unstable)] TokioIdiom<crate::candidates::AltTimer>,
         ]
     }
 

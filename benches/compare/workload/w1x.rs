@@ -21,7 +21,8 @@ use super::w1::W1;
 use super::{Case, Contender, Workload, contenders, transfer, whole};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
-    BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
+    BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, OnThreads, TmWheelAndMap, TokioIdiom,
+    UnpurgedPort,
 };
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
@@ -201,6 +202,8 @@ impl Workload for W1x {
             KafkaPort,
             UnpurgedPort,
             TokioIdiom,
+            TokioIdiom<OnThreads>,
+            #[cfg(tokio_unstable)] TokioIdiom<crate::candidates::AltTimer>,
         ]
     }
 }

@@ -9,14 +9,14 @@
 //! With several threads, each parks a part of the requests and has ended before the storm. (A candidate that needs the
 //! thread that parked does not take part.)
 
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ring::assert_empty;
-use super::{Case, Contender, Workload, contenders};
+use super::{Case, Contender, Workload, contenders, on_threads};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
-    BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
+    BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, OnThreads, TmWheelAndMap,
+    TokioIdiom,
 };
 use crate::options::Options;
 use crate::outcome::{Metric, Values, histogram};
@@ -76,18 +76,10 @@ impl W3 {
             // Each begins with one that is timed.
             let part = flags.len().div_ceil(self.threads).next_multiple_of(SAMPLE);
             let parts: Vec<_> = flags.chunks(part).zip((0..).step_by(part)).collect();
-            thread::scope(|scope| {
-                let threads: Vec<_> = parts
-                    .into_iter()
-                    .map(|(flags, begin)| {
-                        scope.spawn(move || candidate.drive(park(candidate, flags, begin, first)))
-                    })
-                    .collect();
-                let parked = threads.into_iter().map(thread::ScopedJoinHandle::join);
-                parked
-                    .flat_map(|deadlines| deadlines.expect("no parker panics"))
-                    .collect()
-            })
+            let parkers = parts.into_iter().map(|(flags, begin)| {
+                move || candidate.drive(park(candidate, flags, begin, first))
+            });
+            on_threads(parkers).concat()
         };
         candidate.turn().await;
         let in_time = first.saturating_duration_since(Instant::now()) >= CALM;
@@ -213,6 +205,8 @@ impl Workload for W3 {
             DelayQueueAndMap,
             KafkaPort,
             TokioIdiom,
+            TokioIdiom<OnThreads>,
+            #[cfg(tokio_unstable)] TokioIdiom<crate::candidates::AltTimer>,
         ]
     }
 }
