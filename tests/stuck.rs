@@ -90,14 +90,8 @@ fn g03_a_check_that_waits_for_a_lock_of_its_caller_is_reported_once() {
     }
 }
 
-fn park(name: &str, timeout: Duration, at_third: Hook, at_end: Hook) -> Purgatory<Fetch> {
+fn park(name: &str, fetch: Fetch) -> Purgatory<Fetch> {
     let purgatory = Purgatory::new(name);
-    let fetch = Fetch {
-        timeout,
-        examinations: 0,
-        at_third,
-        at_end,
-    };
     purgatory
         .try_complete_else_watch(fetch, [Partition(1)])
         .unwrap();
@@ -106,6 +100,12 @@ fn park(name: &str, timeout: Duration, at_third: Hook, at_end: Hook) -> Purgator
 
 fn hang(at_end: bool) {
     let (minute, nothing) = (Duration::from_secs(60), || -> Hook { Box::new(|| ()) });
+    let fetch = |at_third, at_end| Fetch {
+        timeout: minute,
+        examinations: 0,
+        at_third,
+        at_end,
+    };
     // If there is no report, the test fails, and does not hang as well.
     thread::spawn(|| {
         thread::sleep(Duration::from_secs(20));
@@ -117,7 +117,14 @@ fn hang(at_end: bool) {
         began.send(()).unwrap();
         thread::sleep(minute);
     });
-    let _slow = park("slow", Duration::from_millis(1), nothing(), slow);
+    let late = Fetch {
+        timeout: Duration::from_millis(1),
+        // Past its third: the condition is not true at the deadline, so no check was missed.
+        examinations: 3,
+        at_third: nothing(),
+        at_end: slow,
+    };
+    let _slow = park("slow", late);
     begun.recv().unwrap();
     // Another thread is inside a call already, and makes the next one when the one that hangs has begun.
     let ((entered, inside), (hangs, go_on)) = (channel(), channel());
@@ -125,7 +132,7 @@ fn hang(at_end: bool) {
         entered.send(()).unwrap();
         go_on.recv().unwrap();
     });
-    let other = park("other", minute, wait, nothing());
+    let other = park("other", fetch(wait, nothing()));
     thread::spawn(move || other.check_and_complete(&Partition(1)));
     inside.recv().unwrap();
     let log = Arc::new(Mutex::new(0));
@@ -135,8 +142,8 @@ fn hang(at_end: bool) {
         drop(locked.lock());
     });
     let fetches = match at_end {
-        true => park("fetches", minute, nothing(), wait),
-        false => park("fetches", minute, wait, nothing()),
+        true => park("fetches", fetch(nothing(), wait)),
+        false => park("fetches", fetch(wait, nothing())),
     };
     let _held = log.lock().unwrap();
     fetches.check_and_complete(&Partition(1));
