@@ -1,0 +1,242 @@
+//! The anchor over counters that only exist as numbers.
+
+use super::*;
+use proptest::prelude::*;
+
+/// A machine: the real clock, the counters of two processors, and a thread that reads them.
+struct Machine {
+    /// The real clock, in nanoseconds.
+    clock: u64,
+    /// The counter of processor 0, in ticks of 2^-32.
+    counter: u128,
+    /// Ticks of 2^-32 in a nanosecond.
+    frequency: u64,
+    /// What the counter of processor 1 is ahead; it wraps.
+    ahead: u64,
+    processor: u32,
+    anchor: Anchor,
+    /// The clock and the counter of its processor at the last renewal that read the counter twice, and at the one before.
+    anchors: [(u64, u64); 2],
+    /// The last reading.
+    last: u64,
+}
+
+/// Ticks of 2^-32 in a nanosecond, for a counter of so many megahertz.
+fn megahertz(number: u64) -> u64 {
+    (number << 32) / 1_000
+}
+
+impl Machine {
+    fn new(frequency: u64) -> Self {
+        Self {
+            clock: 5,
+            // It is about to wrap.
+            counter: u128::from(u64::MAX - 10_000_000) << 32,
+            frequency,
+            ahead: 0,
+            processor: 0,
+            anchor: Anchor::new(),
+            anchors: [(0, 0); 2],
+            last: 0,
+        }
+    }
+
+    /// Lets real time pass.
+    fn pass(&mut self, nanos: u64) {
+        self.clock += nanos;
+        self.counter += u128::from(nanos) * u128::from(self.frequency);
+    }
+
+    /// Changes the frequency, by millionths.
+    fn steer(&mut self, millionths: i64) {
+        let change = self.frequency.cast_signed() / 1_000_000 * millionths;
+        self.frequency = self.frequency.saturating_add_signed(change);
+    }
+
+    fn jump(&mut self, ticks: i64) {
+        let ahead = u128::from(ticks.cast_unsigned()) << 32;
+        self.counter = self.counter.wrapping_add(ahead);
+    }
+
+    fn read(&self) -> Reading {
+        let counter = (self.counter >> 32) as u64;
+        Reading {
+            counter: counter.wrapping_add(u64::from(self.processor) * self.ahead),
+            processor: self.processor,
+        }
+    }
+
+    /// A reading of the time, of which each step takes `delay` nanoseconds. Says how far ahead of the clock it is, and
+    /// whether it was made without the clock.
+    fn time(&mut self, delay: u64) -> (i64, bool) {
+        let now = self.read();
+        let clock = self.clock;
+        let (time, fast) = match self.anchor.time(now) {
+            Some(time) => (time, true),
+            None => {
+                self.pass(delay);
+                let nanos = self.clock;
+                self.pass(delay);
+                let (after, mut anchored) = (self.read(), false);
+                let anchor = &self.anchor;
+                let time = anchor.renew(now, nanos, || {
+                    anchored = true;
+                    after
+                });
+                if anchored {
+                    self.anchors = [self.anchors[1], (nanos, now.counter)];
+                }
+                (time, false)
+            }
+        };
+        assert!(time >= self.last, "it went back");
+        assert!(fast || time >= clock, "the clock itself");
+        assert!(time <= self.clock + HOLDS, "whatever the counter does");
+        self.last = time;
+        (time as i64 - clock as i64, fast)
+    }
+
+    /// Reads until an anchor holds.
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            self.pass(HOLDS / 10);
+            self.time(20);
+        }
+        assert!(self.time(20).1, "the anchor holds");
+    }
+
+    /// By how many nanoseconds the counter has fallen behind the clock since the anchor, by the rate that it had between
+    /// the two last anchors and a 512th more; less than 0 if it has not.
+    fn lost(&self, now: Reading) -> f64 {
+        let [(clock_1, counter_1), (clock_2, counter_2)] = self.anchors;
+        let ticks = counter_2.wrapping_sub(counter_1) as f64;
+        let rate = (clock_2 - clock_1) as f64 / ticks;
+        let passed = now.counter.wrapping_sub(counter_2) as f64;
+        (self.clock - clock_2) as f64 - passed * rate * (1.0 + 1.0 / FASTER as f64)
+    }
+}
+
+/// What happens between two readings.
+#[derive(Debug, Clone)]
+enum Event {
+    Pass(u64),
+    /// The frequency changes, by millionths.
+    Steer(i64),
+    Jump(i64),
+    /// The counter stands still while the clock goes on.
+    CounterStops(u64),
+    /// The counter goes on while the clock stands still.
+    ClockStops(u64),
+    Move,
+}
+
+impl Event {
+    fn happen(&self, machine: &mut Machine) {
+        match *self {
+            Self::Pass(nanos) => machine.pass(nanos),
+            Self::Steer(millionths) => machine.steer(millionths),
+            Self::Jump(ticks) => machine.jump(ticks),
+            Self::CounterStops(nanos) => machine.clock += nanos,
+            Self::ClockStops(ticks) => machine.counter += u128::from(ticks) << 32,
+            Self::Move => machine.processor ^= 1,
+        }
+    }
+}
+
+fn frequencies() -> impl Strategy<Value = u64> {
+    (100..10_000_u64).prop_map(megahertz)
+}
+
+/// Short, as between two calls; long, as between two anchors; longer than what is recent.
+fn spans() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 0..2_000_u64,
+        4 => 0..2 * HOLDS,
+        1 => 0..2 * RECENT,
+    ]
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let sizes = || prop_oneof![1..100_000_i64, 1..20_000_000_i64, Just(1 << 62)];
+    prop_oneof![
+        30 => spans().prop_map(Event::Pass),
+        2 => (-200_000..200_000_i64).prop_map(Event::Steer),
+        1 => sizes().prop_map(Event::Jump),
+        1 => sizes().prop_map(|ticks| Event::Jump(-ticks)),
+        1 => spans().prop_map(Event::CounterStops),
+        1 => spans().prop_map(Event::ClockStops),
+        2 => Just(Event::Move),
+    ]
+}
+
+proptest! {
+    /// A counter of any frequency that runs evenly, but for what a clock kept by NTP is steered; two processors whose
+    /// counters have nothing in common; a thread that is moved between them.
+    #[test]
+    fn g10_beside_an_even_counter_no_reading_is_early_and_none_is_late(
+        frequency in frequencies(),
+        ahead: u64,
+        events in proptest::collection::vec((spans(), -500..500_i64, 0..100_u64, 0..400_u64), 1..400),
+    ) {
+        let mut machine = Machine::new(frequency);
+        machine.ahead = ahead;
+        let mut steered = 0;
+        for (span, steer, chance, delay) in events {
+            machine.pass(span);
+            if chance < 3 {
+                // Around the frequency at the beginning.
+                machine.frequency = frequency;
+                machine.steer(steer);
+                steered += 1;
+            }
+            if (3..6).contains(&chance) {
+                machine.processor ^= 1;
+            }
+            let (ahead, _) = machine.time(delay);
+            prop_assert!(ahead >= 0, "{} ns early after {steered} changes", -ahead);
+            prop_assert!(ahead <= LATE as i64 + 2 * delay as i64, "{ahead} ns late");
+        }
+    }
+
+    /// Whatever the counter and the clock do, a reading is early by no more than the counter has lost since the anchor, and
+    /// ahead by no more than it has gained, a millisecond at most.
+    #[test]
+    fn g10_a_reading_is_early_by_no_more_than_the_counter_lost(
+        frequency in frequencies(),
+        ahead: u64,
+        events in proptest::collection::vec((any_event(), 0..400_u64), 1..400),
+    ) {
+        let mut machine = Machine::new(frequency);
+        machine.ahead = ahead;
+        for (event, delay) in events {
+            event.happen(&mut machine);
+            let last = machine.last;
+            let now = machine.read();
+            let (ahead, fast) = machine.time(delay);
+            if fast {
+                let lost = machine.lost(now);
+                prop_assert!(-ahead as f64 <= lost.max(0.0), "{ahead} ns, and the counter lost {lost}");
+                // What the last reading was ahead stays.
+                let stays = last as i64 - machine.clock as i64;
+                let bound = (LATE as f64 + (-lost).max(0.0)).max(stays as f64);
+                prop_assert!(ahead as f64 <= bound, "{ahead} ns ahead, {lost} ns lost");
+            }
+        }
+    }
+}
+
+/// Of calls that come one after the other, few read the clock.
+#[test]
+fn g10_a_thread_that_reads_often_seldom_reads_the_clock() {
+    for frequency in [100, 1_000, 2_400, 10_000].map(megahertz) {
+        let mut machine = Machine::new(frequency);
+        machine.settle();
+        let (mut fast, calls) = (0, 100_000);
+        for _ in 0..calls {
+            machine.pass(100);
+            fast += usize::from(machine.time(20).1);
+        }
+        // Once in a millisecond, which is 10,000 calls.
+        assert!(calls - fast <= 11, "{} of {calls}", calls - fast);
+    }
+}
