@@ -145,7 +145,9 @@ impl Anchor {
             let apart = u32::try_from(after.counter.wrapping_sub(now.counter)).ok();
             // Otherwise the thread was stopped between the readings: the next call tries again.
             if let Some(apart) = apart.filter(|_| after.processor == now.processor) {
-                let measured = comparable.then(|| self.measure(ticks, passed, apart)).flatten();
+                let measured = comparable
+                    .then(|| self.measure(ticks, passed, apart))
+                    .flatten();
                 self.set(now, nanos, apart, measured);
             }
         }
