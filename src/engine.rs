@@ -111,8 +111,8 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(engine)
     }
 
-    /// What can stand in for the system's clock, if that counts from `since` here. Nothing where a tick is shorter than what
-    /// it is allowed to be ahead, or where the scheme has a horizon, which one tick less would make nearer.
+    /// What can stand in for the system's clock, if that counts from `since` here. Nothing where a tick is shorter than
+    /// what it is allowed to be ahead, or where the scheme has a horizon, which one tick less would make nearer.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_endless = W::new(2, 0).latest(0) == Tick::MAX;
         let is_coarse = tick >= Duration::from_nanos(HOLDS);

@@ -106,10 +106,10 @@ impl<T: Built> Builder<T> {
     /// The source of time. Default: the system's monotonic clock, counted from the [`Instant`] at which the builder was
     /// made.
     ///
-    /// By default, with ticks of 1 ms or more, the processor's time stamp counter stands in for that clock where a deadline
-    /// is made, if the kernel's clock source is that counter (`tsc`; x86-64 Linux). It is read in a third of the time, and
-    /// set by the clock each millisecond in each thread. It never makes a deadline earlier, and at most some microseconds
-    /// later. `clock(Instant::now())` reads the clock itself each time.
+    /// By default, with ticks of 1 ms or more, the processor's time stamp counter stands in for that clock where a
+    /// deadline is made, if the kernel's clock source is that counter (`tsc`; x86-64 Linux). It is set by the clock each
+    /// millisecond in each thread, and makes a deadline some microseconds later at most. `clock(Instant::now())` reads
+    /// the clock itself each time; `docs/guarantees.md` (G10) says when that is worth it.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
         self.settings.system_since = None;

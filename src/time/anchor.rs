@@ -1,50 +1,52 @@
-//! The arithmetic by which the processor's time stamp counter stands in for the real clock. It reads neither: a reading of
-//! each comes in as a number, so that a test can drive it over counters of any kind.
+//! The arithmetic by which the processor's time stamp counter stands in for the real clock. It reads neither: a reading
+//! of each comes in as a number, so that a test can drive it over counters of any kind.
 //!
 //! Each thread has an *anchor*: a reading of the real clock, with a reading of the counter before and after it. For a
-//! millisecond by the counter the time is that of the anchor, a [`MARGIN`], and what the counter says has passed since, by a
-//! rate that is taken 1/512 too fast. Then the real clock is read again.
+//! millisecond by the counter the time is that of the anchor, a [`MARGIN`], and what the counter says has passed since,
+//! by a rate that is taken 1/512 too fast. Then the real clock is read again.
 //!
 //! # What a reading is for
 //!
-//! A deadline is a reading and a timeout. Whether it has passed, the thread that drives the timer asks the real clock. So a
-//! reading that is ahead makes an expiry later, and a reading that is behind would make it early: readings lean ahead. Where
-//! the library needs a time that has passed for certain, it takes a millisecond off (`Engine::timing`).
+//! A deadline is a reading and a timeout. Whether it has passed, the thread that drives the timer asks the real clock.
+//! So a reading that is ahead makes an expiry later, and a reading that is behind would make it early: readings lean
+//! ahead. Where the library needs a time that has passed for certain, it takes a millisecond off (`Engine::timing`).
 //!
 //! # Never early
 //!
 //! The counter of the anchor was read before its clock, and what is read later counts from there. The rate is the real
 //! nanoseconds that passed between two anchors of this thread, divided by the fewest ticks that can lie between their
-//! readings of the clock, so the true rate of that time was not higher. One 512th is added. So a reading is not before the
-//! true time unless the counter, measured by the real clock, runs slower within the millisecond than it did between the two
-//! anchors, and by more than 1/512: a clock that is kept by NTP is steered by up to 1/2,000 (1/1,000 while it makes up for
-//! an offset by `adjtime`). A daemon that makes up for seconds by up to 1/12 (chrony) can begin to within a millisecond; a
-//! reading of that millisecond is then up to 0.08 ms early.
+//! readings of the clock, so the true rate of that time was not higher. One 512th is added. So a reading is not before
+//! the true time unless the counter, measured by the real clock, runs slower within the millisecond than it did between
+//! the two anchors, and by more than 1/512: a clock that is kept by NTP is steered by up to 1/2,000 (1/1,000 while it
+//! makes up for an offset by `adjtime`). A daemon that makes up for seconds by up to 1/12 (chrony) can begin to within
+//! a millisecond; a reading of that millisecond is then up to 0.08 ms early.
 //!
-//! A processor may read the counter while earlier instructions still wait for memory. What such an instruction waits for is
-//! a matter of nanoseconds, and the margin is a microsecond.
+//! A processor may read the counter while earlier instructions still wait for memory. What such an instruction waits
+//! for is a matter of nanoseconds, and the margin is a microsecond.
 //!
 //! # Hardly late
 //!
-//! A reading is ahead by the margin (1,000 ns), by what the readings of the anchor lay [apart](APART) (1,000 at most, 40
-//! measured), and by what the rate is too fast for a millisecond: the 512th (1,953), what it cannot tell because the readings
-//! lay apart, and what two measurements may [differ](AGREE) (977 each at most): together less than [`LATE`].
+//! A reading is ahead by the margin (1,000 ns), by what the readings of the anchor lay [apart](APART) (1,000 at most,
+//! 40 measured), and by what the rate is too fast for a millisecond: the 512th (1,953), what it cannot tell because the
+//! readings lay apart, and what two measurements may [differ](AGREE) (977 each at most): together less than 7,000
+//! (`LATE`).
 //!
-//! Whatever the counter does, a reading lies between the reading of the real clock in its anchor, and a millisecond after
-//! that. So a counter that jumps ahead makes it a millisecond late at most; one that stops or jumps back makes it early by
-//! no more than the counter lost since the anchor.
+//! Whatever the counter does, a reading lies between the reading of the real clock in its anchor, and a millisecond
+//! after that. So a counter that jumps ahead makes it a millisecond late at most; one that stops or jumps back makes it
+//! early by no more than the counter lost since the anchor.
 //!
 //! # What ends an anchor
 //!
-//! * The millisecond is over by the counter: also after a suspension in which the counter went on, and after a jump ahead.
+//! * The millisecond is over by the counter: also after a suspension in which the counter went on, and after a jump
+//!   ahead.
 //! * The counter is behind that of the anchor: it jumped back, or began anew after a suspension.
 //! * The thread is on another processor: its counter is not compared with that of the anchor.
 //!
 //! Then the real clock is read, and the time by which an anchor is made is what it says. An anchor holds only if its
 //! readings lie close together (a thread that was stopped between them makes a bad anchor), and if the rate that it
-//! measures agrees with the one measured before: a jump between two anchors spoils one measurement, and so do two clocks of
-//! different steering. Until then each reading is one of the real clock. A new thread measures while it reads that, for about
-//! a millisecond.
+//! measures agrees with the one measured before: a jump between two anchors spoils one measurement, and so do two
+//! clocks of different steering. Until then each reading is one of the real clock. A new thread measures while it reads
+//! that, for about a millisecond.
 //!
 //! The readings of one thread never go back: the greatest so far is kept.
 
@@ -131,14 +133,15 @@ impl Anchor {
         Some(self.not_back(self.nanos.get() + MARGIN + since))
     }
 
-    /// The time where the anchor does not hold: `nanos`, which the clock said after `now` was read. Makes an anchor of it if
-    /// that is worth another reading of the counter, by `read`.
+    /// The time where the anchor does not hold: `nanos`, which the clock said after `now` was read. Makes an anchor of
+    /// it if that is worth another reading of the counter, by `read`.
     pub(super) fn renew(&self, now: Reading, nanos: u64, read: impl FnOnce() -> Reading) -> u64 {
         let held = self.holds.replace(0) > 0;
         let ticks = now.counter.wrapping_sub(self.counter.get());
         let passed = nanos.saturating_sub(self.nanos.get());
         let comparable = now.processor == self.processor.get() && ticks <= u64::MAX / 2;
-        // While it waits to measure, a reading costs what one of the clock does. (An anchor that held was ended by a jump.)
+        // While it waits to measure, a reading costs what one of the clock does. (An anchor that held was ended by a
+        // jump.)
         let waits = comparable && !held && passed < MEASURE;
         if !waits {
             let after = read();

@@ -1,5 +1,5 @@
-//! The time stamp counter as a clock that leans ahead, for deadlines. Why it may, and by how much it does, stands at the
-//! head of [`anchor`](super::anchor).
+//! The time stamp counter as a clock that leans ahead, for deadlines. Why it may, and by how much it does, stands at
+//! the head of [`anchor`](super::anchor).
 
 use super::anchor::{Anchor, Reading};
 use super::tsc::Tsc;

@@ -2,14 +2,14 @@
 //!
 //! Unsafe here is nothing but three instructions: `rdtsc`, `rdtscp` and `rdpid` write registers and no memory, whatever
 //! they are given. What can be wrong with them is that the processor does not have them, and then a process ends by a
-//! signal. Every x86-64 processor has `rdtsc` and `cpuid`. For the other two `cpuid` is asked, and a [`Tsc`], without which
-//! no function here runs them, is made only by [`Tsc::detect`], which has asked. (A process can forbid itself all of them by
-//! `prctl(PR_SET_TSC)`. Where the system's clock is read from the counter, it cannot read that any more either: the C
-//! library does so by the same instructions.)
+//! signal. Every x86-64 processor has `rdtsc` and `cpuid`. For the other two `cpuid` is asked, and a [`Tsc`], without
+//! which no function here runs them, is made only by [`Tsc::detect`], which has asked. (A process can forbid itself all
+//! of them by `prctl(PR_SET_TSC)`. Where the system's clock is read from the counter, it cannot read that any more
+//! either: the C library does so by the same instructions.)
 //!
-//! There is one only where the kernel itself reads its clock from the counter, and the processor says that this runs at the
-//! same rate in all states of sleep. The kernel has then checked that it is equal on all processors. In the models, under
-//! Miri and on other systems there is none.
+//! There is one only where the kernel itself reads its clock from the counter, and the processor says that this runs at
+//! the same rate in all states of sleep. The kernel has then checked that it is equal on all processors. In the models,
+//! under Miri and on other systems there is none.
 
 use super::anchor::Reading;
 
@@ -50,8 +50,8 @@ mod imp {
     /// How the number of the processor is read. Made by [`detect`] alone.
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {
-        /// By `rdpid`, which waits for nothing, beside `rdtsc`. A thread that is moved between the two has the counter of
-        /// one processor and the number of another: there are nanoseconds for it.
+        /// By `rdpid`, which waits for nothing, beside `rdtsc`. A thread that is moved between the two has the counter
+        /// of one processor and the number of another: there are nanoseconds for it.
         Rdpid,
         /// By `rdtscp`, which reads both, and waits for all earlier instructions.
         Rdtscp,

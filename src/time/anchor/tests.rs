@@ -15,7 +15,7 @@ struct Machine {
     ahead: u64,
     processor: u32,
     anchor: Anchor,
-    /// The clock and the counter of its processor at the last renewal that read the counter twice, and at the one before.
+    /// The clock and the counter at the last renewal that read the counter twice, and at the one before.
     anchors: [(u64, u64); 2],
     /// The last reading.
     last: u64,
@@ -105,8 +105,8 @@ impl Machine {
         assert!(self.time(20).1, "the anchor holds");
     }
 
-    /// By how many nanoseconds the counter has fallen behind the clock since the anchor, by the rate that it had between
-    /// the two last anchors and a 512th more; less than 0 if it has not.
+    /// By how many nanoseconds the counter has fallen behind the clock since the anchor, by the rate that it had
+    /// between the two last anchors and a 512th more; less than 0 if it has not.
     fn lost(&self, now: Reading) -> f64 {
         let [(clock_1, counter_1), (clock_2, counter_2)] = self.anchors;
         let ticks = counter_2.wrapping_sub(counter_1) as f64;
@@ -198,8 +198,8 @@ proptest! {
         }
     }
 
-    /// Whatever the counter and the clock do, a reading is early by no more than the counter has lost since the anchor, and
-    /// ahead by no more than it has gained, a millisecond at most.
+    /// Whatever the counter and the clock do, a reading is early by no more than the counter has lost since the anchor,
+    /// and ahead by no more than it has gained, a millisecond at most.
     #[test]
     fn g10_a_reading_is_early_by_no_more_than_the_counter_lost(
         frequency in frequencies(),
