@@ -558,11 +558,12 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     let counts = |builder: Builder<Purgatory<Op>>| {
         let purgatory = builder.build().expect("it starts no thread");
         let engine = &purgatory.shared.inner.engine;
-        // What has passed for certain, and when the timing begins.
+        // A reading may be ahead by a tick: the one before has passed.
+        let lead = u64::from(engine.counter.is_some());
+        std::thread::sleep(2 * engine.scale.duration(1));
         let timing = engine.timing(None, TICK);
+        assert_eq!(timing.present, timing.start.saturating_sub(lead));
         assert!(timing.present <= engine.now());
-        assert!(timing.start <= timing.present + 1);
-        assert!(timing.deadline > timing.present);
         engine.counter.is_some()
     };
     assert_eq!(counts(purgatory()), here);

@@ -136,13 +136,12 @@ impl Anchor {
     /// The time where the anchor does not hold: `nanos`, which the clock said after `now` was read. Makes an anchor of
     /// it if that is worth another reading of the counter, by `read`.
     pub(super) fn renew(&self, now: Reading, nanos: u64, read: impl FnOnce() -> Reading) -> u64 {
-        let held = self.holds.replace(0) > 0;
+        self.holds.set(0);
         let ticks = now.counter.wrapping_sub(self.counter.get());
         let passed = nanos.saturating_sub(self.nanos.get());
         let comparable = now.processor == self.processor.get() && ticks <= u64::MAX / 2;
-        // While it waits to measure, a reading costs what one of the clock does. (An anchor that held was ended by a
-        // jump.)
-        let waits = comparable && !held && passed < MEASURE;
+        // Until there is something to measure, a reading costs what one of the clock does.
+        let waits = comparable && passed < MEASURE;
         if !waits {
             let after = read();
             let apart = u32::try_from(after.counter.wrapping_sub(now.counter)).ok();
@@ -162,6 +161,7 @@ impl Anchor {
         if !(MEASURE..=RECENT).contains(&passed) {
             return None;
         }
+        // Never 0: a counter that stands still is not measured.
         let unknown = u64::from(self.apart.get()) + u64::from(apart) + 1;
         if unknown > ticks / AGREE {
             return None;

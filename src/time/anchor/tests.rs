@@ -240,3 +240,94 @@ fn g10_a_thread_that_reads_often_seldom_reads_the_clock() {
         assert!(calls - fast <= 11, "{} of {calls}", calls - fast);
     }
 }
+
+const NOW: Reading = Reading {
+    counter: 7,
+    processor: 3,
+};
+
+fn after(ticks: u64) -> Reading {
+    let counter = NOW.counter + ticks;
+    Reading { counter, ..NOW }
+}
+
+/// The rate is rounded up, and what is not known is taken as too fast.
+#[test]
+fn g10_a_measurement_is_not_below_the_rate() {
+    let anchor = Anchor::new();
+    anchor.set(NOW, 0, 100, None);
+    // All but the 100 ticks, and one: a nanosecond for each tick, and for two.
+    assert_eq!(anchor.measure(1_024_000, 1_023_898, 0), Some(1 << 32));
+    let half = (1 << 31) + 2_098;
+    assert_eq!(anchor.measure(1_024_000, 511_949, 0), Some(half));
+    // Known to 1,000 ticks of 1,024 times as many, and not so well.
+    assert!(anchor.measure(1_024_000, MEASURE, 899).is_some());
+    assert_eq!(anchor.measure(1_024_000, MEASURE, 900), None);
+    // Over how long it is measured.
+    assert_eq!(anchor.measure(1_024_000, MEASURE - 1, 0), None);
+    assert!(anchor.measure(1_024_000, RECENT, 0).is_some());
+    assert_eq!(anchor.measure(1_024_000, RECENT + 1, 0), None);
+}
+
+#[test]
+fn g10_a_counter_that_stands_still_is_none() {
+    let anchor = Anchor::new();
+    for nanos in (1..10).map(|step| step * MEASURE) {
+        assert_eq!(anchor.renew(NOW, nanos, || NOW), nanos);
+        assert_eq!(anchor.time(NOW), None);
+    }
+}
+
+/// An anchor holds for a millisecond, if two measurements agree and its readings lie close together.
+#[test]
+fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
+    // A quarter of a nanosecond for each tick is 1,024 parts.
+    const PART: u64 = 1 << 20;
+    let holding = |measured: u64, apart| {
+        let anchor = Anchor::new();
+        anchor.set(NOW, 50, 0, Some(1_024 * PART));
+        assert_eq!(anchor.time(NOW), None, "after one");
+        anchor.set(NOW, 50, apart, Some(measured));
+        anchor
+    };
+    let holds = |measured, apart| holding(measured, apart).time(NOW).is_some();
+    assert!(holds(1_024 * PART, 0));
+    assert!(holds(1_025 * PART, 0) && !holds(1_025 * PART + 1, 0));
+    assert!(holds(1_023 * PART, 0) && !holds(1_023 * PART - 1, 0));
+    // At 1,026 parts, a 512th more, 1,000 ns are 3,992 ticks.
+    assert!(holds(1_024 * PART, 3_992) && !holds(1_024 * PART, 3_993));
+
+    // The faster measurement counts.
+    for measured in [1_023, 1_024] {
+        let anchor = holding(measured * PART, 0);
+        assert_eq!(anchor.time(after(0)), Some(50 + MARGIN));
+        assert_eq!(anchor.time(after(4_096)), Some(50 + MARGIN + 1_026));
+        let ticks = (HOLDS - MARGIN) * 4_096 / 1_026;
+        let last = anchor.time(after(ticks - 1)).expect("it holds");
+        assert!((HOLDS..50 + HOLDS).contains(&last), "{last}");
+        assert_eq!(anchor.time(after(ticks)), None);
+        assert_eq!(anchor.time(Reading { counter: 6, ..NOW }), None);
+        let elsewhere = Reading {
+            processor: 4,
+            ..after(0)
+        };
+        assert_eq!(anchor.time(elsewhere), None);
+    }
+}
+
+/// A new thread reads the counter a second time only where there is something to measure.
+#[test]
+fn g10_the_first_readings_cost_what_the_clock_does() {
+    let anchor = Anchor::new();
+    let looks_twice = |nanos| {
+        let mut twice = false;
+        let time = anchor.renew(after(nanos), nanos, || {
+            twice = true;
+            after(nanos)
+        });
+        assert_eq!(time, nanos);
+        twice
+    };
+    let looks = [9, 10, MEASURE + 8, MEASURE + 9, MEASURE + 10].map(looks_twice);
+    assert_eq!(looks, [true, false, false, true, false]);
+}
