@@ -31,6 +31,8 @@ use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Counts, Ending, Statistic, Stats};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_shards};
+use crate::time::anchor::HOLDS;
+use crate::time::counter::CounterClock;
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::Trampoline;
@@ -41,7 +43,7 @@ use shards::Shards;
 use std::io;
 use std::sync::{LazyLock, OnceLock};
 use std::thread::available_parallelism;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thread_set::{Companion, ThreadSet};
 
 pub(crate) struct Engine<P, W> {
@@ -51,6 +53,8 @@ pub(crate) struct Engine<P, W> {
     /// Held by callers that set the alarm anew.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What stands in for the clock where a deadline is made. A reading is ahead of the clock, by a tick at most.
+    counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
     /// The bound on payloads that are parked, or whose completion has not run yet; and how many there are, counted only
@@ -84,6 +88,7 @@ impl<P, W: Scheme> Engine<P, W> {
             shards: Shards::new(timer_shards(cores()), wheel_size),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
+            counter: Self::counter(settings.system_since, settings.tick),
             clock: settings.clock,
             scale,
             max_timeout: settings.max_timeout,
@@ -104,6 +109,14 @@ impl<P, W: Scheme> Engine<P, W> {
             started.map_err(BuildError::Thread)?;
         }
         Ok(engine)
+    }
+
+    /// What can stand in for the system's clock, if that counts from `since` here. Nothing where a tick is shorter than
+    /// what it is allowed to be ahead, or where the scheme has a horizon, which one tick less would make nearer.
+    fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
+        let is_endless = W::new(2, 0).latest(0) == Tick::MAX;
+        let is_coarse = tick >= Duration::from_nanos(HOLDS);
+        CounterClock::since(since.filter(|_| is_endless && is_coarse)?)
     }
 
     /// From now on the user's recorder and subscriber are told of events.
@@ -165,8 +178,19 @@ impl<P, W: Scheme> Engine<P, W> {
     /// From now, or from a reading of the clock that the caller supplies, until `timeout` has passed.
     #[inline(always)]
     pub(crate) fn timing(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
-        let reading = arrival.unwrap_or_else(|| self.clock.now());
         let timeout = timeout.min(self.max_timeout);
+        if let (None, Some(counter)) = (arrival, &self.counter) {
+            let reading = counter.nanos();
+            let (start, deadline) = self.scale.start_and_deadline_of(reading, timeout);
+            return Timing {
+                start,
+                deadline,
+                // INVARIANT: the reading is ahead of the clock by less than `HOLDS`, which is a tick or less.
+                present: start.saturating_sub(1),
+                since: Timestamp::from_origin(Duration::from_nanos(reading)),
+            };
+        }
+        let reading = arrival.unwrap_or_else(|| self.clock.now());
         let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
         Timing {
             start,

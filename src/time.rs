@@ -1,6 +1,9 @@
 //! Clocks, and the one place that turns their readings into ticks.
 
+pub(crate) mod anchor;
+pub(crate) mod counter;
 pub(crate) mod ticks;
+mod tsc;
 
 pub use crate::reaper::manual_clock::ManualClock;
 

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
+    /// If `clock` is the default: from when it counts.
+    pub(crate) system_since: Option<Instant>,
     pub(crate) dispatch: Option<Dispatch>,
     pub(crate) reaper: Reaper,
     pub(crate) threads_at_once: bool,
@@ -24,6 +26,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(name: String) -> Self {
+        let now = Instant::now();
         Self {
             name,
             tick: Duration::from_millis(1),
@@ -31,7 +34,8 @@ impl Settings {
             max_parked: None,
             reclaim_first: false,
             max_timeout: Duration::MAX,
-            clock: Arc::new(Instant::now()),
+            clock: Arc::new(now),
+            system_since: Some(now),
             dispatch: None,
             reaper: Reaper::Own,
             threads_at_once: false,
@@ -100,8 +104,14 @@ impl<T: Built> Builder<T> {
 
     /// The source of time. Default: the system's monotonic clock, counted from the [`Instant`] at which the builder was
     /// made.
+    ///
+    /// By default, with ticks of 1 ms or more, the processor's time stamp counter stands in for that clock where a
+    /// deadline is made, if the kernel's clock source is that counter (`tsc`; x86-64 Linux). It is set by the clock each
+    /// millisecond in each thread, and makes a deadline some microseconds later at most. `clock(Instant::now())` reads
+    /// the clock itself each time; `docs/guarantees.md` (G10) says when that is worth it.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
+        self.settings.system_since = None;
         self
     }
 

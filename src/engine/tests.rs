@@ -1,6 +1,8 @@
 //! How long the lock of a timer shard is held, and which timers a pass that has begun fires.
 
+use super::Engine;
 use super::handler::ReclaimQueue;
+use super::settings::{Builder, Settings};
 use super::shard::{Shard, Timing, Unchanged};
 use super::shutdown::wait;
 use crate::Purgatory;
@@ -15,12 +17,14 @@ use crate::reaper::{Driven, Reaper};
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex, OnceLock, PARKS_PER_EMPTYING, SLICE, thread_number};
-use crate::time::{ManualClock, Timestamp, WakeFn};
+use crate::time::counter::CounterClock;
+use crate::time::ticks::NEVER;
+use crate::time::{Clock, ManualClock, Timestamp, WakeFn};
 use crate::timer::{RescheduleError, Timer};
 use crate::worker::refusal::grant;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// From `present` to `deadline`.
 pub(super) fn timing(deadline: Tick, present: Tick) -> Timing {
@@ -525,6 +529,53 @@ fn g06_a_rejected_deadline_gives_the_slot_back() {
         assert_eq!(park(1_000), Err(RejectReason::TooLong));
     }
     assert_eq!(park(1), Ok(()));
+}
+
+/// The counter stands in for the default clock alone, and not where its error would show: with short ticks, and with a
+/// horizon.
+#[test]
+fn g10_the_counter_stands_in_for_the_default_clock_alone() {
+    const TICK: Duration = Duration::from_millis(1);
+    let here = CounterClock::since(Instant::now()).is_some();
+    let purgatory = || Purgatory::<Op>::builder("g10-counter");
+    let counts = |builder: Builder<Purgatory<Op>>| {
+        let purgatory = builder.build().expect("it starts no thread");
+        let engine = &purgatory.shared.inner.engine;
+        // A reading may be ahead by a tick: the one before has passed.
+        let lead = u64::from(engine.counter.is_some());
+        std::thread::sleep(2 * engine.scale.duration(1));
+        let timing = engine.timing(None, TICK);
+        assert_eq!(timing.present, timing.start.saturating_sub(lead));
+        assert!(timing.present <= engine.now());
+        engine.counter.is_some()
+    };
+    assert_eq!(counts(purgatory()), here);
+    assert_eq!(counts(purgatory().tick(10 * TICK)), here);
+    assert!(!counts(purgatory().tick(TICK - Duration::from_nanos(1))));
+    assert!(!counts(purgatory().clock(Instant::now())));
+    assert!(!counts(purgatory().clock(ManualClock::new())));
+    let engine = Engine::<(), SimpleWheel>::new(Settings::new("g10-counter".into()));
+    assert!(engine.is_ok_and(|engine| engine.counter.is_none()));
+}
+
+/// A timeout without end stays one, and the longest finite ones do not become one.
+#[test]
+fn g09_beside_the_counter_every_timeout_is_kept() {
+    let purgatory = Purgatory::<Op>::builder("g09-counter").build();
+    let purgatory = purgatory.expect("it starts no thread");
+    let engine = &purgatory.shared.inner.engine;
+    assert_eq!(engine.timing(None, Duration::MAX).deadline, NEVER);
+    for secs in [1, 1 << 30, 1 << 33, 1 << 34, 1 << 50] {
+        let timeout = Duration::from_secs(secs);
+        let earliest = engine.clock.now().saturating_add(timeout);
+        let deadline = engine.timing(None, timeout).deadline;
+        assert!(engine.scale.timestamp(deadline) >= earliest, "{secs}");
+        let latest = engine
+            .clock
+            .now()
+            .saturating_add(timeout + Duration::from_millis(2));
+        assert!(engine.scale.timestamp(deadline) <= latest, "{secs}");
+    }
 }
 
 /// A call has filed a deadline, and is about to announce it. Who finds it meanwhile wakes the reactor, which may ask at

@@ -59,7 +59,27 @@ impl TickScale {
         let (Some(present), Some(wait)) = (present, nanos(timeout)) else {
             return self.start_and_deadline_wide(at, timeout);
         };
-        let (ticks, exact) = self.divide_nanos(present + wait);
+        self.round(present, present + wait)
+    }
+
+    /// [`start_and_deadline`](Self::start_and_deadline) of a reading in nanoseconds since the clock's origin.
+    #[inline(always)]
+    pub(crate) fn start_and_deadline_of(&self, reading: u64, timeout: Duration) -> (Tick, Tick) {
+        let present = reading.checked_sub(self.origin_nanos);
+        let end = present.and_then(|present| present.checked_add(nanos(timeout)?));
+        match (present, end) {
+            (Some(present), Some(end)) => self.round(present, end),
+            _ => {
+                let at = Timestamp::from_origin(Duration::from_nanos(reading));
+                self.start_and_deadline_wide(at, timeout)
+            }
+        }
+    }
+
+    /// The present down and the end up to a tick, both in nanoseconds since tick zero.
+    #[inline(always)]
+    fn round(&self, present: u64, end: u64) -> (Tick, Tick) {
+        let (ticks, exact) = self.divide_nanos(end);
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
     }
 
@@ -170,6 +190,9 @@ mod tests {
             let scale = TickScale::new(tick, Timestamp::default()).unwrap();
             let (now, deadline) = scale.start_and_deadline(Timestamp::from_origin(at), timeout);
             prop_assert_eq!(now, wide(at, tick).0);
+            if let Ok(reading) = u64::try_from(at.as_nanos()) {
+                prop_assert_eq!(scale.start_and_deadline_of(reading, timeout), (now, deadline));
+            }
             let exact = at.checked_add(timeout).map(|sum| sum.as_nanos().div_ceil(tick.as_nanos()));
             prop_assert_eq!(deadline, exact.map_or(NEVER, |ticks| u64::try_from(ticks).unwrap_or(NEVER)));
         }

@@ -1,0 +1,154 @@
+//! The time stamp counter as a clock that leans ahead, for deadlines. Why it may, and by how much it does, stands at
+//! the head of [`anchor`](super::anchor).
+
+use super::anchor::{Anchor, Reading};
+use super::tsc::Tsc;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+thread_local! {
+    static ANCHOR: Anchor = const { Anchor::new() };
+}
+
+/// All anchors count from here.
+static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// What stands in for the system's clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CounterClock {
+    tsc: Tsc,
+    /// What is added to the time since [`BASE`], in nanoseconds; it wraps.
+    offset: u64,
+}
+
+impl CounterClock {
+    /// One that counts from `origin`. `None` where the counter cannot stand in for the clock.
+    pub(crate) fn since(origin: Instant) -> Option<Self> {
+        let base = *BASE;
+        let nanos = |later: Instant, earlier: Instant| {
+            u64::try_from(later.saturating_duration_since(earlier).as_nanos()).ok()
+        };
+        let (after, before) = (nanos(base, origin)?, nanos(origin, base)?);
+        Tsc::detect().map(|tsc| Self {
+            tsc,
+            offset: after.wrapping_sub(before),
+        })
+    }
+
+    /// The time since the origin in nanoseconds, or some microseconds more; never less, as far as the counter can be
+    /// relied on.
+    #[inline(always)]
+    pub(crate) fn nanos(&self) -> u64 {
+        ANCHOR.with(
+            #[inline(always)]
+            |anchor| {
+                let now = self.tsc.read();
+                let time = anchor.time(now);
+                let time = time.unwrap_or_else(|| renew(anchor, self.tsc, now));
+                time.wrapping_add(self.offset)
+            },
+        )
+    }
+}
+
+/// Reads the real clock. `now` was read before it.
+#[cold]
+#[inline(never)]
+fn renew(anchor: &Anchor, tsc: Tsc, now: Reading) -> u64 {
+    // 584 years fit.
+    let nanos = BASE.elapsed().as_nanos() as u64;
+    anchor.renew(now, nanos, || tsc.read_in_order())
+}
+
+#[cfg(all(test, not(any(request_purgatory_loom, miri))))]
+mod tests {
+    use super::super::anchor::LATE;
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+
+    /// How long the counter is read beside the clock, in seconds, in place of two.
+    const SECONDS: &str = "CLOCK_SECONDS";
+
+    /// What one thread found.
+    #[derive(Debug, Default)]
+    struct Found {
+        readings: u64,
+        /// Those for which the anchor held.
+        fast: u64,
+        early: u64,
+        most_early: u64,
+        most_ahead: u64,
+        total_ahead: u64,
+    }
+
+    impl Found {
+        /// Two readings of the clock, and one of the counter between them.
+        fn look(&mut self, clock: &CounterClock, origin: Instant) {
+            let holds = ANCHOR.with(|anchor| anchor.time(clock.tsc.read()).is_some());
+            let real = || origin.elapsed().as_nanos() as u64;
+            let before = real();
+            let reading = clock.nanos();
+            let after = real();
+            self.readings += 1;
+            self.fast += u64::from(holds);
+            self.early += u64::from(reading < before);
+            self.most_early = self.most_early.max(before.saturating_sub(reading));
+            self.most_ahead = self.most_ahead.max(reading.saturating_sub(after));
+            self.total_ahead += reading.saturating_sub(after);
+        }
+    }
+
+    /// Beside the clock itself, on two threads, one of which sleeps now and then. `CLOCK_SECONDS=600` makes it long.
+    #[test]
+    fn g10_no_reading_is_before_one_of_the_clock() {
+        let seconds = std::env::var(SECONDS).map_or(2, |text| text.parse().expect("a number"));
+        let origin = Instant::now();
+        let Some(clock) = CounterClock::since(origin) else {
+            println!("here the counter does not stand in for the clock");
+            return;
+        };
+        let end = Duration::from_secs(seconds);
+        let look_on = |rests: bool| {
+            let mut found = Found::default();
+            while origin.elapsed() < end {
+                for _ in 0..1_000 {
+                    found.look(&clock, origin);
+                }
+                if rests {
+                    thread::sleep(Duration::from_micros(found.readings % 3_000));
+                }
+            }
+            found
+        };
+        let all = thread::scope(|scope| {
+            let threads = [false, true].map(|rests| scope.spawn(move || look_on(rests)));
+            threads.map(|thread| thread.join().expect("it only reads"))
+        });
+        for found in all {
+            println!("{found:?}");
+            assert_eq!(found.early, 0, "{found:?}");
+            assert!(found.most_ahead <= LATE, "{found:?}");
+            assert!(found.fast > 0, "no anchor held: {found:?}");
+        }
+    }
+
+    /// Whatever a clock counts from.
+    #[test]
+    fn g10_a_counter_counts_from_any_instant() {
+        let now = Instant::now();
+        let day = Duration::from_secs(86_400);
+        let origins = [now.checked_sub(day).unwrap_or(now), now, Instant::now()];
+        for origin in origins {
+            let Some(clock) = CounterClock::since(origin) else {
+                return;
+            };
+            for _ in 0..10_000 {
+                let before = origin.elapsed();
+                let reading = Duration::from_nanos(clock.nanos());
+                let after = origin.elapsed() + Duration::from_nanos(LATE);
+                assert!((before..=after).contains(&reading), "{reading:?}");
+            }
+        }
+    }
+}
