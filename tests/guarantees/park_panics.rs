@@ -135,7 +135,7 @@ fn g12_a_park_that_panics_at_any_stage_unwinds_and_leaves_nothing() {
                 let park = || purgatory.try_complete_else_watch(op(stage), keys);
                 let unwound = catch_unwind(AssertUnwindSafe(park));
                 alarm.store(false, Ordering::SeqCst);
-                let payload = unwound.err().expect("it goes to the caller");
+                let payload = unwound.expect_err("it goes to the caller");
                 assert_eq!(payload.downcast_ref(), Some(&INTENDED), "{stage:?}");
                 assert_eq!(Arc::strong_count(&alive), 1, "{stage:?}: the operation");
                 let stats = purgatory.stats();

@@ -65,7 +65,10 @@ impl Caller<'_> {
         self.stage.remember(&record, self.random);
         let op = Operation::new(record.clone(), self.stage, misbehaviour, timeout, depth);
         let closed = self.stage.shutdown_over.load(Ordering::SeqCst);
-        let park = || self.purgatory.try_complete_else_watch(op, keys);
+        let park = || {
+            let outcome = self.purgatory.try_complete_else_watch(op, keys);
+            outcome.map_err(Box::new)
+        };
         match panics::tolerate(park) {
             None => {
                 // The operation or its key has panicked, and this call made that panic its own.
@@ -85,7 +88,7 @@ impl Caller<'_> {
             }
             Some(Err(rejected)) => {
                 self.stage.accounts.refused.add(1);
-                self.refused(rejected, &record);
+                self.refused(*rejected, &record);
             }
         }
     }
@@ -127,7 +130,7 @@ impl Caller<'_> {
             Ok(admission) => admission.into_handle().map(|handle| (record, handle)),
             Err(rejected) => {
                 self.stage.accounts.refused.add(1);
-                self.refused(rejected, &record);
+                self.refused(*rejected, &record);
                 None
             }
         }
