@@ -130,7 +130,7 @@ impl Caller<'_> {
             Ok(admission) => admission.into_handle().map(|handle| (record, handle)),
             Err(rejected) => {
                 self.stage.accounts.refused.add(1);
-                self.refused(*rejected, &record);
+                self.refused(rejected, &record);
                 None
             }
         }
