@@ -234,6 +234,12 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
+    /// Takes back that its deadline has passed: it gets another one.
+    #[cold]
+    pub(crate) fn forget_expiry(&mut self) {
+        self.slot.state.forget_expiry();
+    }
+
     /// Ends the operation: every address of it is stale from now on. It stays in its slot until it is
     /// [taken](Ended::take).
     #[inline(always)]

@@ -1,10 +1,13 @@
 //! What a listener's operations tell the listener: that a key was checked, that it is time for a recheck, and that no
 //! more checks come.
+//!
+//! Where a recheck has found the event, the listener is gone, and its operation finds here what is left of it.
 
 use super::reply::Between;
 use super::wait_error::WaitError;
 use crate::promise::{Readiness, WakeCell};
-use std::mem::take;
+use std::any::Any;
+use std::mem::{self, take};
 use std::task::{Context, Poll, Waker};
 
 /// Shared by a listener and its operations.
@@ -18,7 +21,19 @@ pub(super) struct Signalled {
     ticked: bool,
     /// There will be no more checks.
     end: Option<WaitError>,
+    /// A recheck has found the event.
+    found: Option<Found>,
 }
+
+/// What is left of a listener that a recheck has told of its event, until its operation ends.
+pub(super) struct Found {
+    /// Counts the event as one that no check has announced.
+    pub(super) count_missed: Box<dyn FnOnce() + Send>,
+    /// Dropped when the operation ends.
+    pub(super) kept: Box<dyn Any + Send>,
+}
+
+debug_fields!([] Found, "Found", |it|);
 
 /// Why a listener is woken: for a check, because an interval is over, or for both at once.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,13 +54,47 @@ impl Signal {
     }
 
     /// An interval without a recheck is over. After the end there are no more.
-    pub(super) fn tick(&self) {
+    fn tick(&self) {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
+    }
+
+    /// A time has come for which the listener has asked: an interval is over, or, if it is the `last` time, the grace after
+    /// a recheck that has found the event. Returns whether the operation is satisfied: the listener has ended by itself.
+    pub(super) fn recheck(&self, last: bool) -> bool {
+        match last {
+            true => self.count_if_missed(),
+            false => self.tick(),
+        }
+        last
     }
 
     /// Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
         self.tell(|signalled| _ = signalled.end.get_or_insert(error));
+        self.forget_found();
+    }
+
+    /// The condition was true after a recheck.
+    pub(super) fn keep(&self, found: Found) {
+        self.0
+            .change(|signalled| (signalled.found = Some(found), false));
+    }
+
+    /// The grace is over: counts the event as missed, unless a check has come.
+    pub(super) fn count_if_missed(&self) {
+        let count = self.0.change(|signalled| {
+            let found = signalled.found.as_mut().filter(|_| !signalled.checked);
+            let count = found.map(|found| mem::replace(&mut found.count_missed, Box::new(|| ())));
+            (count, false)
+        });
+        if let Some(count) = count {
+            count();
+        }
+    }
+
+    /// Drops what is left of a listener whose operation has ended. (What it keeps refers to this signal.)
+    pub(super) fn forget_found(&self) {
+        drop(self.0.change(|signalled| (signalled.found.take(), false)));
     }
 
     /// Changes what is signalled, and wakes the task.

@@ -39,8 +39,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         panics.catch(|| drop(all));
         let mut parked = Vec::with_capacity(keys.len());
         for (watcher, keys) in keys {
-            let Some((arrived_at, deadline)) = self.engine.shard(watcher.shard()).times(watcher)
-            else {
+            let Some((arrived_at, deadline)) = self.times(watcher) else {
                 panics.catch(|| drop(UserValues(keys)));
                 continue;
             };

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
 use crate::engine::shutdown::shut_down;
 use crate::error::{RejectReason, Rejected};
-use crate::scheme::Scheme;
+use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use parking_lot::Mutex;
@@ -112,10 +112,15 @@ impl<T: Send + 'static, W: Scheme, X: ValueStore<T, V>, V: Send + 'static> Handl
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<V>, EndedSlot) {
+    fn expire(
+        self: &Arc<Self>,
+        held: Held<'_, T>,
+        _now: Tick,
+    ) -> Option<(EndedPayload<V>, EndedSlot)> {
         let (payload, spent) = held.end();
         let value = self.store.take_value(spent.address(), payload);
-        (EndedPayload::new(value, Ending::Expired), spent.detach())
+        let ended = EndedPayload::new(value, Ending::Expired);
+        Some((ended, spent.detach()))
     }
 
     fn reclaim(&self, batch: Vec<EndedSlot>) {
