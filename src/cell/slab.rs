@@ -211,7 +211,7 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
             // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is

@@ -44,20 +44,24 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     }
 
     /// Begins the next interval.
+    #[cold]
+    #[inline(never)]
     pub(super) fn begin_next(&mut self) {
         self.handle.recheck(self.interval, self.interval / PARTS);
     }
 
     /// The condition was true after a recheck. The operation stays parked for the [grace](LATE); if no check comes
     /// meanwhile, it was missed.
+    #[cold]
+    #[inline(never)]
     pub(super) fn find(self, listening: Listening<K, S>, also: Vec<Listening<K, S>>) {
         let (signal, handle) = (listening.shared().clone(), self.handle.clone());
         let counting = handle.clone();
-        signal.keep(Found {
+        signal.keep(Box::new(Found {
             count_missed: Box::new(move || counting.count_missed_check()),
             // In this order: first the operation ends.
             kept: Box::new((listening, also, self)),
-        });
+        }));
         if !handle.recheck_last(LATE) {
             // It has ended, or is about to: no check is noted any more.
             signal.count_if_missed();

@@ -22,7 +22,7 @@ pub(super) struct Signalled {
     /// There will be no more checks.
     end: Option<WaitError>,
     /// A recheck has found the event.
-    found: Option<Found>,
+    found: Option<Box<Found>>,
 }
 
 /// What is left of a listener that a recheck has told of its event, until its operation ends.
@@ -60,6 +60,7 @@ impl Signal {
 
     /// A time has come for which the listener has asked: an interval is over, or, if it is the `last` time, the grace after
     /// a recheck that has found the event. Returns whether the operation is satisfied: the listener has ended by itself.
+    #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
             true => self.count_if_missed(),
@@ -70,12 +71,15 @@ impl Signal {
 
     /// Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
-        self.tell(|signalled| _ = signalled.end.get_or_insert(error));
-        self.forget_found();
+        let found = self.0.change(|signalled| {
+            signalled.end.get_or_insert(error);
+            (signalled.found.take(), true)
+        });
+        drop(found);
     }
 
     /// The condition was true after a recheck.
-    pub(super) fn keep(&self, found: Found) {
+    pub(super) fn keep(&self, found: Box<Found>) {
         self.0
             .change(|signalled| (signalled.found = Some(found), false));
     }

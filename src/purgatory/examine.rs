@@ -68,7 +68,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> bool {
         let reach = Located::new(self, held.address());
         let inside = self.enter_try_complete(held.examinee(), trigger);
-        let answer = held.with(|parked| ask(parked, &reach));
+        let answer = held.with(
+            #[inline(always)]
+            |parked| ask(parked, &reach),
+        );
         drop(inside);
         if let (false, Some(timeout)) = (answer, reach.timeout()) {
             self.reschedule_itself(held.address(), timeout);

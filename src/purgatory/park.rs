@@ -171,6 +171,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// The first examination has asked for this deadline.
     #[cold]
+    #[inline(never)]
     fn rescheduled(&self, timing: Timing, timeout: Duration) -> Timing {
         let own = self.engine.timing(None, timeout);
         Timing {
@@ -196,12 +197,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let address = held.address();
         // Until it is released: where user code panics, the park is taken back.
         let mut held = guard(held, |held| self.unpark(held));
-        if !held.with(|parked| self.watch_keys(&parked.keys, address)) {
+        let watched = held.with(
+            #[inline(always)]
+            |parked| self.watch_keys(&parked.keys, address),
+        );
+        if !watched {
             return Err(self.reject_for_full_key(ScopeGuard::into_inner(held)));
         }
-        let answer = self.examine(&mut held, Trigger::Check, |parked, reach| {
-            parked.op.try_complete_for(Cause::parking(reach))
-        });
+        let answer = self.examine(
+            &mut held,
+            Trigger::Check,
+            #[inline(always)]
+            |parked, reach| parked.op.try_complete_for(Cause::parking(reach)),
+        );
         let held = ScopeGuard::into_inner(held);
         if answer {
             let ended = self.end_and_reclaim(held, Ending::Satisfied);
