@@ -261,9 +261,7 @@ impl State {
     pub(crate) fn forget_expiry(&self) {
         // ORDERING: Relaxed: the load only guesses what the word is.
         let now = self.0.load(Ordering::Relaxed);
-        self.transition_from(now, |now| {
-            ((), Some(now.without(Mark::Expire as u64)))
-        });
+        self.transition_from(now, |now| ((), Some(now.without(Mark::Expire as u64))));
     }
 
     /// held -> vacant, whatever marks there are. Only the holder calls this.

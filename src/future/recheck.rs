@@ -58,7 +58,7 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         let (signal, handle) = (listening.shared().clone(), self.handle.clone());
         let counting = handle.clone();
         signal.keep(Box::new(Found {
-            count_missed: Box::new(move || counting.count_missed_check()),
+            count_missed: Some(Box::new(move || counting.count_missed_check())),
             // In this order: first the operation ends.
             kept: Box::new((listening, also, self)),
         }));

@@ -123,11 +123,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     #[cold]
-    fn examine_early(
-        &self,
-        held: &mut Held<'_, Parked<Op>>,
-        last: bool,
-    ) -> Result<bool, Panics> {
+    fn examine_early(&self, held: &mut Held<'_, Parked<Op>>, last: bool) -> Result<bool, Panics> {
         let mut panics = Panics::default();
         let answer = panics.catch(|| {
             self.examine(held, Trigger::Deadline, |parked, _| {

@@ -143,6 +143,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
         let reach = Unparked::new(self);
         if op.try_complete_for(Cause::parking(&reach)) {
+            reach.end();
             drop(inside);
             return Ok(self.complete_at_once(op, span));
         }
@@ -165,7 +166,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 reach.park_at(held.address());
                 self.register(held)
             }
-            Err(rejected) => Err(rejected.map(|parked| parked.op)),
+            Err(rejected) => {
+                reach.end();
+                Err(rejected.map(|parked| parked.op))
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::watch::bound::Bound;
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -101,10 +102,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
     }
 }
 
-/// What an operation can reach in its first examination, when it has no address.
+/// What an operation can reach in its first examination, when it has no address. To be [consumed](Self::end).
 pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
-    waker: OnceCell<Arc<OperationWaker<Op, S>>>,
+    /// By hand, because a destructor that the unwinding may call keeps this whole struct in memory, in parks that ask for
+    /// no waker. Where user code panics in a park that has asked for one, the waker's few words are leaked.
+    waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
     timeout: Cell<Option<Duration>>,
 }
 
@@ -113,7 +116,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
     pub(super) fn new(inner: &'a Inner<Op, S>) -> Self {
         Self {
             inner,
-            waker: OnceCell::new(),
+            waker: ManuallyDrop::new(OnceCell::new()),
             timeout: Cell::new(None),
         }
     }
@@ -126,9 +129,18 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
 
     /// The operation is at `at`, held by this thread, which will examine it again.
     #[inline(always)]
-    pub(super) fn park_at(&self, at: Address) {
+    pub(super) fn park_at(self, at: Address) {
         if let Some(waker) = self.waker.get() {
             waker.set_address(at);
+        }
+        self.end();
+    }
+
+    /// The operation does not park, or has got its address.
+    #[inline(always)]
+    pub(super) fn end(self) {
+        if self.waker.get().is_some() {
+            drop(ManuallyDrop::into_inner(self.waker));
         }
     }
 }
