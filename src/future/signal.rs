@@ -34,7 +34,7 @@ pub(super) struct Signalled {
 pub(super) struct Found {
     /// Counts the event as one that no check has announced.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
-    /// Dropped when the operation ends.
+    #[expect(dead_code, reason = "it is dropped when the operation ends")]
     pub(super) kept: Box<dyn Any + Send>,
 }
 

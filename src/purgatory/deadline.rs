@@ -11,7 +11,7 @@
 //! The slot, the watches and the permit of the operation stay as they are, and so does the order among the watchers of
 //! its keys.
 
-use super::early::Early;
+use super::early::{Early, shared_moment};
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::reach::Located;
@@ -38,9 +38,6 @@ pub(super) enum Due {
     /// It has another deadline, and is to be released.
     Later,
 }
-
-/// How many operations may be woken early in one tick, about.
-const CROWD: u64 = 1_000;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// The timer of an operation that this thread holds has fired, at `now` if that is known.
@@ -108,9 +105,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
         self.early.change(|entries| {
-            let early = entries.get_mut(&at)?;
+            let early = entries.by_address.get_mut(&at)?;
             if now.is_none_or(|now| early.deadline <= now) {
-                entries.remove(&at);
+                entries.by_address.remove(&at);
                 return None;
             }
             // Or the listener has asked for another recheck since.
@@ -141,7 +138,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held.forget_expiry();
         let filed = self.early.change(|entries| {
             // The entry is gone if the listener is: then a mark says how the operation ends.
-            let next = entries.get(&at).unwrap_or(&early).filed();
+            let next = entries.by_address.get(&at).unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,
                 deadline: next,
@@ -199,7 +196,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return self.engine.reschedule_with(at, timing);
         }
         let rescheduled = self.early.change(|entries| {
-            let early = entries.get_mut(&at)?;
+            let early = entries.by_address.get_mut(&at)?;
             let (_, filed) = self.engine.shard(at.shard()).times(at)?;
             if early.deadline <= timing.start {
                 return None;
@@ -229,53 +226,44 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.reschedule_to(at, timing).ok()
     }
 
-    /// Wakes the operation at `due` on the clock, unless its deadline comes before. With `last`, it has no other deadline
-    /// from now on, and may end then. `false` if it has ended or is about to expire, or if the system refuses a thread.
-    fn wake_at(&self, at: Address, due: Duration, last: bool) -> bool {
-        let timing = Timing {
-            deadline: self.engine.scale.ceil(Timestamp::from_origin(due)),
-            ..self.engine.timing(None, Duration::ZERO)
-        };
+    /// Wakes the operation `delay` from now, or up to a `part` earlier, together with others, unless its deadline comes
+    /// before. With `last`, it has no other deadline from now on, and may end then. `false` if it has ended or is about to
+    /// expire, or if the system refuses a thread.
+    fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
+        // With the timeout, the reaper is needed.
+        let timing = engine.timing(None, Duration::ZERO);
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         if started.is_err() {
             return false;
         }
+        let due = timing.since.saturating_add(delay).since_origin();
+        let tick = engine.scale.duration(1);
         let filed = self.early.change(|entries| {
-            let known = entries.get(&at).copied();
             let (_, filed) = engine.shard(at.shard()).times(at)?;
+            let known = entries.by_address.get(&at).copied();
+            let crowd = known.map_or_else(|| entries.next_crowd(), |early| early.crowd);
+            let wake = Timestamp::from_origin(shared_moment(due, part, crowd, tick));
             let next = Early {
                 deadline: match last {
                     true => NEVER,
                     false => known.map_or(filed, |early| early.deadline),
                 },
-                wake: timing.deadline,
+                wake: engine.scale.ceil(wake),
                 last,
+                crowd,
             };
             if known.is_none() && next.wake >= next.deadline {
                 return Some(None);
             }
             // Where the timer has fired for an earlier time, the thread that is at work on that files it anew.
             let filed = self.refile(at, next, timing);
-            let filed = filed.or(known.map(|_| None));
-            filed.inspect(|_| _ = entries.insert(at, next))
+            let filed = filed.or(known.map(|_| None))?;
+            entries.by_address.insert(at, next);
+            Some(filed)
         });
         let filed = filed.map(|earlier| engine.announce(earlier));
         filed.is_some()
-    }
-
-    /// When to wake an operation that is to be woken at `due`, or up to a `part` earlier. All that are woken within one
-    /// part share a wake-up of the thread, about [`CROWD`] of them: where there are more, each thousand has a tick of its
-    /// own, so that deadlines in between are not late.
-    fn shared_moment(&self, at: Address, due: Duration, part: Duration) -> Duration {
-        let (due_nanos, part_nanos) = (due.as_nanos(), part.as_nanos().max(1));
-        let tick = self.engine.scale.duration(1).as_nanos();
-        let crowds = self.early.count() / CROWD + 1;
-        let own = u128::from(u64::from(at.index()) % crowds) * tick % part_nanos;
-        let into_part = due_nanos % part_nanos;
-        // From the last moment of this crowd until `due`.
-        let early = (into_part + part_nanos - own) % part_nanos;
-        due - Duration::from_nanos(early as u64)
     }
 }
 
@@ -283,20 +271,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// [Wakes](Cause::recheck) the operation once, `delay` from now or up to a `part` earlier, together with others.
     /// Reads the clock.
     pub(crate) fn recheck(&self, delay: Duration, part: Duration) {
-        self.with(|inner| {
-            let due = inner.engine.clock.now().saturating_add(delay);
-            let due = inner.shared_moment(self.address, due.since_origin(), part);
-            inner.wake_at(self.address, due, false)
-        });
+        self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }
 
     /// [Wakes](Cause::recheck) the operation `delay` from now, and lets it end then. It has no other deadline from now on.
     /// `false` if it has ended or is about to expire.
     pub(crate) fn recheck_last(&self, delay: Duration) -> bool {
-        let set = self.with(|inner| {
-            let due = inner.engine.clock.now().saturating_add(delay);
-            inner.wake_at(self.address, due.since_origin(), true)
-        });
+        let set = self.with(|inner| inner.wake_after(self.address, delay, Duration::ZERO, true));
         set == Some(true)
     }
 
@@ -304,7 +285,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     pub(crate) fn forget_rechecks(&self) {
         self.with(|inner| {
             if inner.early.count() > 0 {
-                inner.early.change(|entries| entries.remove(&self.address));
+                inner
+                    .early
+                    .change(|entries| entries.by_address.remove(&self.address));
             }
         });
     }
