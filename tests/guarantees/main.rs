@@ -19,6 +19,7 @@ mod fragile_keys;
 mod full_shard;
 mod handles;
 mod idle;
+mod itself;
 mod leftovers;
 mod locks;
 mod mixed_watches;
