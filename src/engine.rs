@@ -41,10 +41,10 @@ use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
 use shards::Shards;
 use std::io;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
-use thread_set::{Companion, ThreadSet};
+use thread_set::ThreadSet;
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
@@ -65,8 +65,6 @@ pub(crate) struct Engine<P, W> {
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
-    /// Timers that the thread of this engine drives beside its own, for rechecks: one set at most.
-    pub(crate) companion: OnceLock<Arc<dyn Companion>>,
     pub(crate) underway: Underway,
     pub(crate) background: Background,
     /// A timer and a tracker have none.
@@ -97,7 +95,6 @@ impl<P, W: Scheme> Engine<P, W> {
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
-            companion: OnceLock::new(),
             underway: Underway::default(),
             background: Background::default(),
             observer: None,
@@ -197,6 +194,24 @@ impl<P, W: Scheme> Engine<P, W> {
             deadline,
             present: arrival.map_or(start, |_| 0),
             since: reading,
+        }
+    }
+
+    /// At most `max_timeout` from the arrival of the payload at `address`. `None` if that has ended.
+    pub(crate) fn bounded_from_arrival(&self, address: Address, timing: Timing) -> Option<Timing> {
+        if self.max_timeout == Duration::MAX {
+            return Some(timing);
+        }
+        let (arrived_at, _) = self.shard(address.shard()).times(address)?;
+        Some(self.bounded(timing, self.scale.timestamp(arrived_at)))
+    }
+
+    /// At most `max_timeout` from `arrival`.
+    pub(crate) fn bounded(&self, timing: Timing, arrival: Timestamp) -> Timing {
+        let (_, limit) = self.scale.start_and_deadline(arrival, self.max_timeout);
+        Timing {
+            deadline: timing.deadline.min(limit),
+            ..timing
         }
     }
 
@@ -365,7 +380,11 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Gives one payload another deadline, `timeout` from now. Returns whether it has it.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> bool {
-        let timing = self.timing(None, timeout);
+        self.reschedule_with(address, self.timing(None, timeout))
+    }
+
+    /// Gives one payload another deadline. Returns whether it has it.
+    pub(crate) fn reschedule_with(&self, address: Address, timing: Timing) -> bool {
         let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
             return false;
@@ -427,6 +446,12 @@ impl<P, W: Scheme> Engine<P, W> {
         for shard in self.shards.settled() {
             shard.close_with(RejectReason::Draining);
         }
+    }
+
+    /// Counts that the payload at `address` has put its deadline off when that had come, and tells the observer.
+    pub(crate) fn count_extension(&self, address: Address) {
+        self.shard(address.shard()).counters.extensions.add(1);
+        self.observe(Observer::extended);
     }
 
     /// Counts for the calling thread, without a lock.

@@ -138,6 +138,12 @@ impl Observer {
         self.meters.lateness.record(by);
     }
 
+    /// An operation has put its deadline off when that had come.
+    pub(crate) fn extended(&self) {
+        #[cfg(feature = "metrics")]
+        self.meters.extended.increment(1);
+    }
+
     /// A listener's condition was true, and no check had said so: it found out by a recheck, or at the deadline.
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]

@@ -2,6 +2,7 @@
 
 use crate::hash::Key;
 use crate::time::Timestamp;
+use std::task::Waker;
 use std::time::Duration;
 
 /// A request that cannot be answered yet.
@@ -46,7 +47,7 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on every
     /// thread that checks one of the keys, and on the thread that drives the timer: for deferred checks, and once when
-    /// the deadline has passed (unless another thread is examining the operation). The answer at the deadline decides
+    /// the deadline has passed (on another thread, if that is examining the operation). The answer at the deadline decides
     /// nothing; a yes is counted in [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     ///
     /// Keep it short: it delays the caller of the check. A check that it makes returns 0, and runs later: before the
@@ -131,24 +132,75 @@ pub trait DelayedOperation: Send + 'static {
 /// assert_eq!(causes, ["any", "any", "2", "any", "deadline"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Cause<'a, K>(Kind<'a, K>);
+pub struct Cause<'a, K> {
+    kind: Kind<'a, K>,
+    /// What the operation can reach of itself.
+    reach: Option<&'a dyn Reach>,
+}
 
 enum Kind<'a, K> {
     Parking,
     /// Finds the key among those of the operation.
     Key(&'a dyn Fn() -> Option<&'a K>),
     Deadline,
+    /// A time for which a listener has asked has come, before the deadline.
+    Recheck {
+        /// The listener's operation may end now.
+        last: bool,
+    },
     Other,
 }
 
+/// What an operation can reach of itself while it is examined.
+pub(crate) trait Reach {
+    /// Makes a waker that has the operation examined.
+    fn waker(&self) -> Waker;
+
+    /// Lets the operation expire `timeout` from the end of the examination instead.
+    fn reschedule(&self, timeout: Duration);
+}
+
 impl<'a, K> Cause<'a, K> {
-    pub(crate) const PARKING: Self = Self(Kind::Parking);
-    pub(crate) const DEADLINE: Self = Self(Kind::Deadline);
-    pub(crate) const OTHER: Self = Self(Kind::Other);
+    /// The method of an operation is called by hand.
+    pub(crate) const NONE: Self = Self {
+        kind: Kind::Other,
+        reach: None,
+    };
+
+    #[inline(always)]
+    fn reaching(kind: Kind<'a, K>, reach: &'a dyn Reach) -> Self {
+        Self {
+            kind,
+            reach: Some(reach),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn parking(reach: &'a dyn Reach) -> Self {
+        Self::reaching(Kind::Parking, reach)
+    }
+
+    pub(crate) fn deadline(reach: &'a dyn Reach) -> Self {
+        Self::reaching(Kind::Deadline, reach)
+    }
+
+    #[inline(always)]
+    pub(crate) fn other(reach: &'a dyn Reach) -> Self {
+        Self::reaching(Kind::Other, reach)
+    }
 
     /// The check of a key. `find` finds that key among the keys of the operation: `None` only if `Eq` contradicts itself.
-    pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>) -> Self {
-        Self(Kind::Key(find))
+    #[inline(always)]
+    pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>, reach: &'a dyn Reach) -> Self {
+        Self::reaching(Kind::Key(find), reach)
+    }
+
+    /// For the operation of a listener with rechecks.
+    pub(crate) fn recheck(last: bool) -> Self {
+        Self {
+            kind: Kind::Recheck { last },
+            reach: None,
+        }
     }
 
     /// The key that is checked, as the operation's own value of it. `None` if the operation is examined for another
@@ -157,26 +209,77 @@ impl<'a, K> Cause<'a, K> {
     /// Compares keys of the operation with the one that is checked (`Eq`, or `Equivalent`), until one is equal. For a
     /// resolved key that was checked by the plain one, it takes the lock of the key's list for an instant.
     pub fn key(&self) -> Option<&'a K> {
-        match self.0 {
+        match self.kind {
             Kind::Key(find) => find(),
-            Kind::Parking | Kind::Deadline | Kind::Other => None,
+            Kind::Parking | Kind::Deadline | Kind::Recheck { .. } | Kind::Other => None,
+        }
+    }
+
+    /// A waker of this operation: to wake it has the operation examined again, by the thread that drives the timer, as
+    /// [`check_later`](crate::Purgatory::check_later) of one of its keys would, but this operation alone. So an operation
+    /// can own a future, and poll it in every examination.
+    ///
+    /// It may be woken on any thread, any number of times, also under locks of yours: no user code runs in `wake` but a
+    /// reactor's wake function. Woken at any time before the operation ends, even before it has parked, it is followed by
+    /// an examination that begins after the wake-up, unless the operation ends first. Woken after the end, it does
+    /// nothing. Wake-ups that come before that examination begins are merged. It keeps neither the operation nor the
+    /// purgatory alive.
+    ///
+    /// Every call makes a new waker, which is an allocation. Any of them is good for the whole life of the operation: ask
+    /// once, and keep it. Where you call the method of an operation by hand, the waker does nothing.
+    pub fn waker(&self) -> Waker {
+        let reach = self.reach;
+        reach.map_or_else(|| Waker::noop().clone(), Reach::waker)
+    }
+
+    /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never), unless this examination completes
+    /// it. Of several calls in one examination the last counts.
+    ///
+    /// It takes effect when the examination returns, as [`Handle::reschedule`](crate::Handle::reschedule) would then: not
+    /// if the deadline has come meanwhile. An examination for the deadline follows then.
+    ///
+    /// In the examination for the deadline ([`is_deadline`](Self::is_deadline)), the call asks for more time: the operation
+    /// stays parked, for one tick at least, and is examined again at the new deadline. Each such extension is counted in
+    /// [`Stats::extended`](crate::purgatory::Stats::extended). An operation that calls this in *every* examination never
+    /// expires.
+    ///
+    /// Other than by a handle, an operation does not get beyond
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout), counted from its arrival: there it expires.
+    ///
+    /// Reads the clock and takes the lock of a timer shard, after the examination. If the clock panics then, that is a
+    /// panic of the examination; in the examination for the deadline, the operation expires.
+    #[doc(alias = "linger")]
+    #[doc(alias = "debounce")]
+    #[doc(alias = "batch")]
+    pub fn reschedule(&self, timeout: Duration) {
+        if let Some(reach) = self.reach {
+            reach.reschedule(timeout);
         }
     }
 
     /// Whether the operation is being parked: the examination before it is watched, or the one after.
     pub fn is_parking(&self) -> bool {
-        matches!(self.0, Kind::Parking)
+        matches!(self.kind, Kind::Parking)
     }
 
     /// Whether the deadline has passed. The answer decides nothing then, and a yes is counted in
-    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). After a no, the operation expires, unless it has
+    /// asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
-        matches!(self.0, Kind::Deadline)
+        matches!(self.kind, Kind::Deadline)
+    }
+
+    /// Whether a listener's operation is woken before its deadline, and if so, whether it may end now.
+    pub(crate) fn as_recheck(&self) -> Option<bool> {
+        match self.kind {
+            Kind::Recheck { last } => Some(last),
+            _ => None,
+        }
     }
 
     /// Whether a key or a handle was checked, by this thread or by another.
     pub(crate) fn is_check(&self) -> bool {
-        matches!(self.0, Kind::Key(_) | Kind::Other)
+        matches!(self.kind, Kind::Key(_) | Kind::Other)
     }
 }
 

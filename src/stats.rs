@@ -114,6 +114,8 @@ pub(crate) struct Counters {
     /// In nanoseconds. Several threads write them.
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
+    /// Deadlines that operations have put off when they had come.
+    pub(crate) extensions: Count,
 }
 
 impl Counters {
@@ -186,6 +188,9 @@ pub struct Stats {
     pub lateness_total: Duration,
     /// The longest of these.
     pub lateness_max: Duration,
+    /// Deadlines that had come, and that operations have put off by [`Cause::reschedule`](crate::purgatory::Cause::reschedule).
+    /// If this grows and `expired` does not, some operation puts its deadline off for ever.
+    pub extended: u64,
 }
 
 impl Stats {
@@ -206,7 +211,7 @@ impl Stats {
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
-        let longest = all.map(|(_, it)| it.lateness_max.read()).max();
+        let longest = all.clone().map(|(_, it)| it.lateness_max.read()).max();
         Self {
             parked: left(Statistic::Admitted, ended.iter().sum()),
             watched: left(Statistic::Watched, unwatched),
@@ -223,6 +228,7 @@ impl Stats {
             missed_checks: sum(Statistic::MissedCheck),
             lateness_total: lateness.map(Duration::from_nanos).sum(),
             lateness_max: Duration::from_nanos(longest.unwrap_or_default()),
+            extended: all.map(|(_, it)| it.extensions.read()).sum(),
         }
     }
 }

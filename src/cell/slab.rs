@@ -211,7 +211,7 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
             // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
@@ -232,6 +232,12 @@ impl<'a, P> Held<'a, P> {
             }
             Err(unreleased) => Err((self, unreleased)),
         }
+    }
+
+    /// Takes back that its deadline has passed: it gets another one.
+    #[cold]
+    pub(crate) fn forget_expiry(&mut self) {
+        self.slot.state.forget_expiry();
     }
 
     /// Ends the operation: every address of it is stale from now on. It stays in its slot until it is

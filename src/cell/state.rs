@@ -255,6 +255,15 @@ impl State {
         })
     }
 
+    /// held -> held, without [`Mark::Expire`]. Only the holder calls this, before it files the operation's timer anew: a
+    /// timer that fires after that leaves its mark again.
+    #[cold]
+    pub(crate) fn forget_expiry(&self) {
+        // ORDERING: Relaxed: the load only guesses what the word is.
+        let now = self.0.load(Ordering::Relaxed);
+        self.transition_from(now, |now| ((), Some(now.without(Mark::Expire as u64))));
+    }
+
     /// held -> vacant, whatever marks there are. Only the holder calls this.
     #[inline(always)]
     pub fn end(&self, generation: u32) {

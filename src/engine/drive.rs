@@ -29,11 +29,8 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
-    let companion = engine.companion.get().filter(|_| !engine.phase.is_closed());
-    let companion = companion.and_then(|it| Some(engine.scale.ceil(it.next_deadline()?)));
     let buckets = engine.shards.iter().filter_map(Shard::next_deadline);
-    let all = deferred.into_iter().chain(companion).chain(buckets);
-    let next = all.min().unwrap_or(NEVER);
+    let next = deferred.into_iter().chain(buckets).min().unwrap_or(NEVER);
     (next, engine.alarm.set(next))
 }
 

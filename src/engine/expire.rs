@@ -68,7 +68,6 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         handler.run_deferred(&mut expire_meanwhile);
         expire_meanwhile();
     }
-    handler.engine().companion.get().inspect(|it| it.advance());
     expired + begun.map_or(0, |begun| expire(begun, now))
 }
 
@@ -99,8 +98,8 @@ fn expire_in<H: Handler>(
             }
             for (at, deadline) in fired.drain(..) {
                 // A payload that another thread holds is ended by that thread.
-                if let Some(held) = engine.claim_or_mark(at, Mark::Expire) {
-                    let (ended, rest) = handler.expire(held);
+                let held = engine.claim_or_mark(at, Mark::Expire);
+                if let Some((ended, rest)) = held.and_then(|held| handler.expire(held, now)) {
                     if ended.ending == Ending::Expired {
                         deadlines.push(deadline);
                     }

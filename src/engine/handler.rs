@@ -4,7 +4,7 @@
 use super::Engine;
 use super::phase::UnderwayGuard;
 use crate::cell::slab::Held;
-use crate::scheme::Scheme;
+use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex};
 
@@ -49,11 +49,13 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
 
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
-    /// Ends a payload whose deadline has passed: as expired, or as aborted if its `try_complete` panics.
+    /// Ends a payload whose timer has fired at `now`: as expired, or as aborted if its `try_complete` panics. `None` if it
+    /// has another deadline now, or has ended otherwise and was delivered.
     fn expire(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
-    ) -> (EndedPayload<Self::Value>, Self::Unreclaimed);
+        now: Tick,
+    ) -> Option<(EndedPayload<Self::Value>, Self::Unreclaimed)>;
 
     /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
     fn reclaim(&self, batch: Vec<Self::Unreclaimed>);

@@ -285,11 +285,26 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Gives the payload at `at` another deadline, which may have to be announced.
+    /// Gives the payload at `at` another deadline, which may have to be announced. Not where its timer has fired.
     pub(crate) fn reschedule(
         &self,
         at: Address,
         timing: Timing,
+    ) -> Result<Option<Tick>, Unchanged> {
+        self.file_anew(at, timing, false)
+    }
+
+    /// [Reschedules](Self::reschedule) a payload whose timer has fired, for the thread that holds the payload because of
+    /// that.
+    pub(crate) fn extend(&self, at: Address, timing: Timing) -> Result<Option<Tick>, Unchanged> {
+        self.file_anew(at, timing, true)
+    }
+
+    fn file_anew(
+        &self,
+        at: Address,
+        timing: Timing,
+        fired_too: bool,
     ) -> Result<Option<Tick>, Unchanged> {
         let mut guard = self.slab.lock();
         let (schedule, mut fields) = guard.split();
@@ -300,7 +315,7 @@ impl<P, W: Scheme> Shard<P, W> {
         let has_fired = before.position == Position::NONE.number();
         // Past its deadline a payload has expired, though no thread has come yet to fire its timer.
         let is_past = has_fired || before.deadline <= timing.start;
-        if before.deadline != NEVER && is_past {
+        if before.deadline != NEVER && is_past && !fired_too {
             return Err(Unchanged);
         }
         // Asked before the timer is stopped: started again, even with its old deadline, it would be for the next pass.

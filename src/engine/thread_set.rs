@@ -1,25 +1,12 @@
-//! The threads that work for one engine, and what its timer's thread drives beside it.
+//! The threads that work for one engine.
 
 use crate::dispatch::{CompletionThread, Dispatch};
 use crate::reaper::{Driven, Reaper, ReaperHandle};
 use crate::sync::{Arc, AtomicBool, Ordering, Weak};
-use crate::time::{Clock, Timestamp, WakeFn};
+use crate::time::{Clock, WakeFn};
 use crate::worker::Worker;
-use std::any::Any;
 use std::io;
 use std::time::Duration;
-
-/// Timers that stand on an engine and need its thread: they are driven whenever the engine's own payloads are.
-pub(crate) trait Companion: Any + Send + Sync {
-    /// Does what has come to be done by now.
-    fn advance(&self);
-
-    /// When [`advance`](Self::advance) has something to do next.
-    fn next_deadline(&self) -> Option<Timestamp>;
-
-    /// A coercion would do from Rust 1.86 on.
-    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
-}
 
 pub(crate) struct ThreadSet {
     reaper: Option<Arc<ReaperHandle>>,

@@ -79,7 +79,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     }
 
     fn try_complete(&mut self) -> bool {
-        self.try_complete_for(Cause::OTHER)
+        self.try_complete_for(Cause::NONE)
     }
 
     fn try_complete_for(&mut self, cause: Cause<'_, Op::Key>) -> bool {

@@ -81,7 +81,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
-    recheck: Option<Recheck>,
+    /// Behind the operation, which ends first.
+    recheck: Option<Recheck<K, S>>,
     /// The operations of the keys that [`also`](Self::also) has added.
     also: Vec<Listening<K, S>>,
     /// These keys, each with the lowest rank at which it is watched.
@@ -157,10 +158,14 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// that, but its operation stays parked so long. If the number grows, some code changes the data and does not
     /// check the key.
     ///
-    /// Each listener that has rechecks costs a timer; one that has none costs nothing. They come from the thread that
-    /// drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory rejected has none.
+    /// A listener that has no rechecks pays nothing for them; one that has some needs no second timer. They come from the
+    /// thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory rejected has
+    /// none, and none comes at the deadline or after it.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
-        self.recheck = Recheck::new(&self.listening, interval);
+        self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
+        if let Some(recheck) = &mut self.recheck {
+            recheck.begin(interval);
+        }
         self
     }
 
@@ -191,7 +196,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
             };
             recheck.woke = wake.ticked && !wake.checked;
             if wake.ticked {
-                recheck.arm(&self.listening);
+                recheck.begin_next();
             }
         }
         poll.map_ok(|_| ())

@@ -92,7 +92,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     }
 
     fn try_complete(&mut self) -> bool {
-        self.try_complete_for(Cause::OTHER)
+        self.try_complete_for(Cause::NONE)
     }
 
     fn try_complete_for(&mut self, cause: Cause<'_, K>) -> bool {
@@ -104,7 +104,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
                 if cause.is_check() {
                     reply.running(Signal::check);
                 }
-                false
+                let recheck = cause.as_recheck();
+                recheck.is_some_and(|last| reply.running(|signal| signal.recheck(last)))
             }
         }
     }

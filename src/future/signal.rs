@@ -1,14 +1,22 @@
 //! What a listener's operations tell the listener: that a key was checked, that it is time for a recheck, and that no
 //! more checks come.
+//!
+//! Where a recheck has found the event, the listener is gone, and its operation finds here what is left of it.
 
 use super::reply::Between;
 use super::wait_error::WaitError;
 use crate::promise::{Readiness, WakeCell};
+use crate::sync::Mutex;
+use std::any::Any;
 use std::mem::take;
 use std::task::{Context, Poll, Waker};
 
 /// Shared by a listener and its operations.
-pub(super) struct Signal(WakeCell<Signalled>);
+pub(super) struct Signal {
+    signalled: WakeCell<Signalled>,
+    /// Beside it, so that most listeners have nothing to drop.
+    found: Mutex<Option<Box<Found>>>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Signalled {
@@ -18,7 +26,19 @@ pub(super) struct Signalled {
     ticked: bool,
     /// There will be no more checks.
     end: Option<WaitError>,
+    /// A recheck has found the event.
+    is_found: bool,
 }
+
+/// What is left of a listener that a recheck has told of its event, until its operation ends.
+pub(super) struct Found {
+    /// Counts the event as one that no check has announced.
+    pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
+    #[expect(dead_code, reason = "it is dropped when the operation ends")]
+    pub(super) kept: Box<dyn Any + Send>,
+}
+
+debug_fields!([] Found, "Found", |it|);
 
 /// Why a listener is woken: for a check, because an interval is over, or for both at once.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,7 +49,10 @@ pub(super) struct Wake {
 
 impl Signal {
     pub(super) fn new() -> Self {
-        Self(WakeCell::new(Signalled::default()))
+        Self {
+            signalled: WakeCell::new(Signalled::default()),
+            found: Mutex::new(None),
+        }
     }
 
     /// Notes a check, and wakes the task. Not after the end: while other operations of the listener are still
@@ -39,24 +62,66 @@ impl Signal {
     }
 
     /// An interval without a recheck is over. After the end there are no more.
-    pub(super) fn tick(&self) {
+    fn tick(&self) {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
+    }
+
+    /// A time has come for which the listener has asked: an interval is over, or, if it is the `last` time, the grace after
+    /// a recheck that has found the event. Returns whether the operation is satisfied: the listener has ended by itself.
+    #[cold]
+    pub(super) fn recheck(&self, last: bool) -> bool {
+        match last {
+            true => self.count_if_missed(),
+            false => self.tick(),
+        }
+        last
     }
 
     /// Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
-        self.tell(|signalled| _ = signalled.end.get_or_insert(error));
+        let is_found = self.signalled.change(|signalled| {
+            signalled.end.get_or_insert(error);
+            (signalled.is_found, true)
+        });
+        if is_found {
+            self.forget_found();
+        }
+    }
+
+    /// The condition was true after a recheck.
+    pub(super) fn keep(&self, found: Box<Found>) {
+        *self.found.lock() = Some(found);
+        self.signalled
+            .change(|signalled| (signalled.is_found = true, false));
+    }
+
+    /// The grace is over: counts the event as missed, unless a check has come.
+    pub(super) fn count_if_missed(&self) {
+        let count = self
+            .found
+            .lock()
+            .as_mut()
+            .and_then(|found| found.count_missed.take());
+        if let Some(count) = count.filter(|_| !self.was_checked()) {
+            count();
+        }
+    }
+
+    /// Drops what is left of a listener whose operation has ended. (What it keeps refers to this signal.)
+    pub(super) fn forget_found(&self) {
+        let found = self.found.lock().take();
+        drop(found);
     }
 
     /// Changes what is signalled, and wakes the task.
     fn tell(&self, change: impl FnOnce(&mut Signalled)) {
-        self.0.change(|signalled| (change(signalled), true));
+        self.signalled.change(|signalled| (change(signalled), true));
     }
 
     /// Takes what is noted of checks and of an interval, or else tells the end, any number of times. With `end_first`, tells
     /// the end even if something was noted before it.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
-        self.0.poll(cx, |signalled| {
+        self.signalled.poll(cx, |signalled| {
             let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));
             match signalled.end {
                 Some(error) if end_first => Readiness::Ready(Err(error)),
@@ -69,7 +134,8 @@ impl Signal {
 
     /// Whether a check is noted.
     pub(super) fn was_checked(&self) -> bool {
-        self.0.change(|signalled| (signalled.checked, false))
+        self.signalled
+            .change(|signalled| (signalled.checked, false))
     }
 }
 
@@ -81,6 +147,6 @@ impl Between for Signal {
     }
 
     fn close(&self) -> (Signalled, Option<Waker>) {
-        self.0.close(Signalled::default())
+        self.signalled.close(Signalled::default())
     }
 }

@@ -57,6 +57,7 @@ instruments! {
         "purgatory_missed_checks_total",
         "events that no check announced, found at a deadline or by a recheck"
     );
+    extended: Counter = counter("purgatory_extended_total", "deadlines that operations have put off when they had come");
     park_time: Histogram = histogram("purgatory_park_time_seconds", "from the arrival of a parked operation to its end");
     lateness: Histogram = histogram(
         "purgatory_lateness_seconds",

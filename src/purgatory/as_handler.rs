@@ -1,18 +1,21 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
+use super::deadline::Due;
+use super::examine::Settled;
 use super::inner::{Inner, Parked, Unreclaimed, Wheel};
 #[cfg(debug_assertions)]
 use super::stuck::NotedCall;
 use crate::cell::slab::Held;
 use crate::engine::Engine;
-use crate::engine::deliver::RunOn;
+use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
-use crate::examining::Trigger;
+use crate::engine::phase::UnderwayGuard;
 use crate::hash::KeyHasher;
-use crate::operation::{Cause, DelayedOperation};
+use crate::operation::DelayedOperation;
+use crate::scheme::Tick;
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
-use crate::trampoline::drop_user_value;
+use crate::trampoline::{Trampoline, drop_user_value};
 
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Payload = Parked<Op>;
@@ -28,32 +31,40 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         &self.unreclaimed
     }
 
-    /// The operation is examined once more. The answer decides nothing, but shows a check that was not made.
+    /// The operation is examined once more. The answer decides nothing, but shows a check that was not made. The operation
+    /// may ask for more time.
     fn expire(
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,
-    ) -> (EndedPayload<Op>, Unreclaimed<Op::Key>) {
-        let answer = self.examine_without_key(&mut held, Cause::DEADLINE, Trigger::Deadline);
-        let missed_check = matches!(answer, Ok(true));
+        now: Tick,
+    ) -> Option<(EndedPayload<Op>, Unreclaimed<Op::Key>)> {
+        let (ending, missed_check) = match self.due(&mut held, Some(now)) {
+            Ok(Due::Over { missed_check }) => (Ending::Expired, missed_check),
+            Ok(Due::Later) => {
+                self.release_later(held);
+                return None;
+            }
+            Ok(Due::Satisfied) => {
+                self.end_in_pass(held, Ending::Satisfied, None);
+                return None;
+            }
+            Err(panics) => {
+                self.engine.count_panic();
+                panics.discard();
+                (Ending::Aborted, false)
+            }
+        };
         if missed_check {
             self.engine.count(Statistic::MissedCheck, 1);
             #[cfg(debug_assertions)]
             super::missed_check::report::<Op::Key>(&self.engine.name);
         }
-        let ending = match answer {
-            Ok(_) => Ending::Expired,
-            Err(panics) => {
-                self.engine.count_panic();
-                panics.discard();
-                Ending::Aborted
-            }
-        };
         let deadline = self.reported_deadline(&held, ending);
         let ended = held.end_in_place();
         ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
         let (Parked { op, keys, .. }, spent) = ended.take();
         let slot = spent.detach();
-        (EndedPayload::new(op, ending), Unreclaimed { slot, keys })
+        Some((EndedPayload::new(op, ending), Unreclaimed { slot, keys }))
     }
 
     /// Watches first: `free_counted` counts them as gone.
@@ -105,14 +116,50 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self.watch.shrink();
         self.deferred.shrink();
         self.forget_changes();
+        self.early.forget(|at| self.engine.is_parked(at));
     }
 
     fn on_closed(&self) {
         self.weak.cut();
         self.forget_changes();
+        self.early.forget(|_| false);
         for check in self.deferred.close() {
             // The destructor of a key may panic.
             let _ = self.engine.guarded(|| drop_user_value(check));
         }
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// Releases an operation that has got another deadline.
+    #[cold]
+    fn release_later(self: &Arc<Self>, held: Held<'_, Parked<Op>>) {
+        let Err((held, unreleased)) = held.release(true) else {
+            return;
+        };
+        match self.settle(held, unreleased) {
+            Settled::Parked => {}
+            Settled::End(held, ending, underway) => self.end_in_pass(held, ending, underway),
+            Settled::Panicked(held, panics) => {
+                self.engine.count_panic();
+                panics.discard();
+                self.end_in_pass(held, Ending::Aborted, None);
+            }
+        }
+    }
+
+    /// Ends an operation that does not expire, for the thread that drives the timer.
+    #[cold]
+    fn end_in_pass(
+        self: &Arc<Self>,
+        held: Held<'_, Parked<Op>>,
+        ending: Ending,
+        underway: Option<UnderwayGuard>,
+    ) {
+        let trampoline = Trampoline::enter();
+        let ended = self.end_and_reclaim(held, ending);
+        let ended = EndedPayload { underway, ..ended };
+        deliver(self, &trampoline, ended, RunOn::Dispatch);
+        self.engine.leave(trampoline);
     }
 }

@@ -135,10 +135,12 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             let mut held = guard(held, |held| {
                 interrupted.set(Some(Interrupted::Examination(held)));
             });
-            let answer = self.inner.examine(&mut held, Trigger::Check, |parked| {
-                let Parked { op, keys, .. } = parked;
-                checked.with_cause(keys, |cause| op.try_complete_for(cause))
-            });
+            let answer = self
+                .inner
+                .examine(&mut held, Trigger::Check, |parked, reach| {
+                    let Parked { op, keys, .. } = parked;
+                    checked.with_cause(keys, reach, |cause| op.try_complete_for(cause))
+                });
             let held = ScopeGuard::into_inner(held);
             if answer {
                 self.end(shard, held, checked.names_key(), || {

@@ -2,7 +2,7 @@
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
-use crate::operation::Cause;
+use crate::operation::{Cause, Reach};
 use crate::sync::Arc;
 use crate::watch::resolved::ListNumber;
 use crate::watch::{Target, WatchMap};
@@ -12,8 +12,14 @@ use std::hash::Hash;
 
 /// For what a check examines operations: a key as its caller has named it, or none.
 pub(crate) trait Checked<K> {
-    /// Passes the cause to `examine`; it finds the key among the `keys` of the operation that is examined.
-    fn with_cause<R>(&self, keys: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R;
+    /// Passes the cause to `examine`; it finds the key among the `keys` of the operation that is examined, and has its
+    /// `reach`.
+    fn with_cause<R>(
+        &self,
+        keys: &Keys<K>,
+        reach: &dyn Reach,
+        examine: impl FnOnce(Cause<'_, K>) -> R,
+    ) -> R;
 
     /// Whether the cause names a key.
     fn names_key(&self) -> bool {
@@ -25,8 +31,13 @@ pub(crate) trait Checked<K> {
 pub(crate) struct NoKey;
 
 impl<K> Checked<K> for NoKey {
-    fn with_cause<R>(&self, _: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R {
-        examine(Cause::OTHER)
+    fn with_cause<R>(
+        &self,
+        _: &Keys<K>,
+        reach: &dyn Reach,
+        examine: impl FnOnce(Cause<'_, K>) -> R,
+    ) -> R {
+        examine(Cause::other(reach))
     }
 
     fn names_key(&self) -> bool {
@@ -60,8 +71,13 @@ where
     S: KeyHasher,
 {
     #[inline(always)]
-    fn with_cause<R>(&self, keys: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R {
-        examine(Cause::of_key(&|| self.find_in(keys)))
+    fn with_cause<R>(
+        &self,
+        keys: &Keys<K>,
+        reach: &dyn Reach,
+        examine: impl FnOnce(Cause<'_, K>) -> R,
+    ) -> R {
+        examine(Cause::of_key(&|| self.find_in(keys), reach))
     }
 }
 
@@ -98,7 +114,12 @@ pub(crate) struct ByNumber<'q, K> {
 
 impl<K: Eq> Checked<K> for ByNumber<'_, K> {
     #[inline(always)]
-    fn with_cause<R>(&self, keys: &Keys<K>, examine: impl FnOnce(Cause<'_, K>) -> R) -> R {
+    fn with_cause<R>(
+        &self,
+        keys: &Keys<K>,
+        reach: &dyn Reach,
+        examine: impl FnOnce(Cause<'_, K>) -> R,
+    ) -> R {
         let find = || {
             let found = keys.find(|target| match target {
                 Target::Key(key) => *key == self.key,
@@ -109,6 +130,6 @@ impl<K: Eq> Checked<K> for ByNumber<'_, K> {
                 Target::Resolved(_) => Some(self.key),
             }
         };
-        examine(Cause::of_key(&find))
+        examine(Cause::of_key(&find, reach))
     }
 }

@@ -85,7 +85,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Option<Timestamp> {
         let engine = &self.engine;
         let wanted = engine.observe(|observer| observer.wants_deadline(ending));
-        wanted.then(|| engine.deadline(held.address())).flatten()
+        wanted.then(|| self.deadline(held.address())).flatten()
     }
 
     /// Tells the user's recorder and subscriber of an ending.

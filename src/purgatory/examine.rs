@@ -1,7 +1,9 @@
 //! Examining an operation that this thread holds, and releasing it past the marks of other threads.
 
+use super::deadline::Due;
 use super::deferred::CheckTarget;
 use super::inner::{Inner, Parked};
+use super::reach::Located;
 #[cfg(debug_assertions)]
 use super::stuck::NotedCall;
 use crate::cell::slab::Held;
@@ -9,7 +11,7 @@ use crate::cell::state::{Mark, Unreleased};
 use crate::engine::phase::UnderwayGuard;
 use crate::examining::{Examinee, Examining, Trigger};
 use crate::hash::KeyHasher;
-use crate::operation::{Cause, DelayedOperation};
+use crate::operation::{Cause, DelayedOperation, Reach};
 use crate::panics::Panics;
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
@@ -55,30 +57,38 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         examining
     }
 
-    /// Asks the operation whether it can complete, by `ask`. A panic of the operation unwinds from here.
+    /// Asks the operation whether it can complete, by `ask`, and gives it another deadline if it has asked for one. A
+    /// panic of the operation unwinds from here.
     #[inline(always)]
     pub(super) fn examine(
         &self,
         held: &mut Held<'_, Parked<Op>>,
         trigger: Trigger,
-        ask: impl FnOnce(&mut Parked<Op>) -> bool,
+        ask: impl FnOnce(&mut Parked<Op>, &dyn Reach) -> bool,
     ) -> bool {
-        let _inside = self.enter_try_complete(held.examinee(), trigger);
-        held.with(ask)
+        let reach = Located::new(self, held.address());
+        let inside = self.enter_try_complete(held.examinee(), trigger);
+        let answer = held.with(
+            #[inline(always)]
+            |parked| ask(parked, &reach),
+        );
+        drop(inside);
+        if let (false, Some(timeout)) = (answer, reach.timeout()) {
+            self.reschedule_itself(held.address(), timeout);
+        }
+        answer
     }
 
-    /// [Examines](Self::examine) the operation for a reason that names no key, and contains its panic.
+    /// [Examines](Self::examine) the operation because another thread has asked for it, and contains its panic.
     #[cold]
     #[inline(never)]
-    pub(super) fn examine_without_key(
-        &self,
-        held: &mut Held<'_, Parked<Op>>,
-        cause: Cause<'_, Op::Key>,
-        trigger: Trigger,
-    ) -> Result<bool, Panics> {
+    fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
         let mut panics = Panics::default();
-        let ask = |parked: &mut Parked<Op>| parked.op.try_complete_for(cause);
-        let answer = panics.catch(|| self.examine(held, trigger, ask));
+        let answer = panics.catch(|| {
+            self.examine(held, Trigger::Mark, |parked, reach| {
+                parked.op.try_complete_for(Cause::other(reach))
+            })
+        });
         answer.ok_or(panics)
     }
 
@@ -93,17 +103,23 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Settled<'a, Parked<Op>> {
         let mut examinations = 1;
         loop {
-            if let Unreleased::End { mark, unexamined } = unreleased {
-                return self.settle_ending(held, mark, unexamined);
-            }
-            match self.examine_without_key(&mut held, Cause::OTHER, Trigger::Mark) {
-                Ok(true) => {
-                    self.drop_change(&held);
-                    return Settled::End(held, Ending::Satisfied, None);
+            held = match unreleased {
+                Unreleased::End { mark, unexamined } => {
+                    match self.settle_ending(held, mark, unexamined) {
+                        Ok(held) => held,
+                        Err(settled) => return settled,
+                    }
                 }
-                Ok(false) => examinations += 1,
-                Err(panics) => return Settled::Panicked(held, panics),
-            }
+                Unreleased::Examine => match self.examine_for_mark(&mut held) {
+                    Ok(false) => held,
+                    Ok(true) => {
+                        self.drop_change(&held);
+                        return Settled::End(held, Ending::Satisfied, None);
+                    }
+                    Err(panics) => return Settled::Panicked(held, panics),
+                },
+            };
+            examinations += 1;
             let address = held.address();
             // A holder that other threads keep asking for another examination leaves that to the thread that drives the
             // timer: its own thread has other things to do.
@@ -122,30 +138,40 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// An ending mark is there. An event that was reported before it is examined before it.
+    /// An ending mark is there. An event that was reported before it is examined before it. `Ok` if the operation has got
+    /// another deadline, and is to be released.
     fn settle_ending<'a>(
         self: &Arc<Self>,
         mut held: Held<'a, Parked<Op>>,
         mark: Mark,
         unexamined: bool,
-    ) -> Settled<'a, Parked<Op>> {
+    ) -> Result<Held<'a, Parked<Op>>, Settled<'a, Parked<Op>>> {
         // From here on a drain or a shutdown waits until the completion is handed over or has run (`Underway`).
         let waits = matches!(mark, Mark::Expire | Mark::ShutDown);
         let underway = waits.then(|| self.engine.underway.begin());
         if unexamined {
-            match self.examine_without_key(&mut held, Cause::OTHER, Trigger::Mark) {
+            match self.examine_for_mark(&mut held) {
                 Ok(true) => {
                     self.drop_change(&held);
-                    return Settled::End(held, Ending::Satisfied, underway);
+                    return Err(Settled::End(held, Ending::Satisfied, underway));
                 }
                 Ok(false) => {}
-                Err(panics) => return Settled::Panicked(held, panics),
+                Err(panics) => return Err(Settled::Panicked(held, panics)),
             }
         }
-        if mark == Mark::Force {
-            self.apply_change(&mut held);
+        match mark {
+            Mark::Expire => match self.due(&mut held, None) {
+                Ok(Due::Later) => return Ok(held),
+                Ok(Due::Over { .. }) => {}
+                Ok(Due::Satisfied) => {
+                    return Err(Settled::End(held, Ending::Satisfied, underway));
+                }
+                Err(panics) => return Err(Settled::Panicked(held, panics)),
+            },
+            Mark::Force => self.apply_change(&mut held),
+            Mark::Examine | Mark::Cancel | Mark::ShutDown => {}
         }
-        Settled::End(held, mark.into(), underway)
+        Err(Settled::End(held, mark.into(), underway))
     }
 
     /// Hands a held operation that is being forced its change, if one was left for it.

@@ -3,13 +3,12 @@
 use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
-use crate::engine::thread_set::Companion;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::stats::Statistic;
 use crate::sync::Arc;
-use crate::time::{Clock, Timestamp};
+use crate::time::Timestamp;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use std::time::Duration;
 /// No method waits for another thread, but for a lock where it says that it takes one.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
     weak: RecycledWeak,
-    address: Address,
+    pub(super) address: Address,
     purgatory: PhantomData<fn() -> Inner<Op, S>>,
 }
 
@@ -37,32 +36,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// `None` once the purgatory has been shut down: every operation has ended then, or is about to.
     pub(super) fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
         self.weak.with(use_it)
-    }
-
-    /// The companion of the purgatory's engine, which `make` makes for the first caller.
-    pub(crate) fn companion<C: Companion>(
-        &self,
-        make: impl FnOnce(&Arc<dyn Clock>) -> C,
-    ) -> Option<Arc<C>> {
-        self.with(|inner| {
-            let make = || Arc::new(make(&inner.engine.clock)) as Arc<dyn Companion>;
-            let companion = inner.engine.companion.get_or_init(make);
-            // (Every caller asks for the same type.)
-            companion.clone().into_any().downcast().ok()
-        })?
-    }
-
-    /// Lets the thread that drives the purgatory look after the companion at `deadline`.
-    pub(crate) fn announce_companion(&self, deadline: Timestamp) {
-        self.with(|inner| {
-            let engine = &inner.engine;
-            engine.announce_work(engine.scale.ceil(deadline));
-        });
-    }
-
-    /// Runs user code, unless the purgatory is gone. Returns whether it panicked; then the panic was counted.
-    pub(crate) fn panics(&self, user_code: impl FnOnce()) -> bool {
-        self.with(|inner| inner.engine.guarded(user_code).is_err()) == Some(true)
     }
 
     /// In a debug build, says on stderr that the operation's key was not checked in time. Holds no lock of a purgatory.
@@ -88,7 +61,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn remaining(&self) -> Option<Duration> {
-        self.with(|inner| inner.engine.remaining(self.address))?
+        self.with(|inner| inner.remaining(self.address))?
     }
 
     /// The deadline on the purgatory's clock, rounded up to the tick. `None` if the operation has ended or never
@@ -96,7 +69,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the lock of a timer shard.
     pub fn deadline(&self) -> Option<Timestamp> {
-        self.with(|inner| inner.engine.deadline(self.address))?
+        self.with(|inner| inner.deadline(self.address))?
     }
 
     /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
@@ -140,7 +113,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     #[must_use = "an operation whose deadline has passed cannot be rescheduled, and expires"]
     pub fn reschedule(&self, timeout: Duration) -> bool {
-        self.with(|inner| inner.engine.reschedule(self.address, timeout)) == Some(true)
+        self.with(|inner| inner.reschedule(self.address, timeout)) == Some(true)
     }
 }
 

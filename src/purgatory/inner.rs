@@ -1,6 +1,7 @@
 //! The state that all clones of one purgatory share.
 
 use super::deferred::{CheckTarget, DeferredChecks};
+use super::early::EarlyTimers;
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
@@ -44,6 +45,8 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     /// By which handles find this without counting. What is behind it keeps this from being dropped until the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
+    /// Of listeners with rechecks.
+    pub(crate) early: EarlyTimers,
     /// Checks that wait until the timer is driven.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
     /// For operations that other threads hold.
@@ -63,6 +66,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             watch: WatchMap::new(hasher.clone(), map_shards, own.max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
             changes: ForceChanges(Mutex::default()),
+            early: EarlyTimers::default(),
             unreclaimed: ReclaimQueue::new(),
             hasher,
         });

@@ -17,11 +17,13 @@ use super::examine::Settled;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
+use super::reach::Unparked;
 use crate::address::Address;
 use crate::cell::slab::Held;
 use crate::cell::state::Unreleased;
 use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::EndedPayload;
+use crate::engine::shard::Timing;
 use crate::error::{RejectReason, Rejected};
 use crate::examining::{Examining, Trigger};
 use crate::hash::{KeyHasher, RandomState};
@@ -31,6 +33,7 @@ use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::trampoline::{NestedPark, Trampoline};
 use scopeguard::{ScopeGuard, guard};
+use std::time::Duration;
 
 /// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
@@ -138,12 +141,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         // The first examination, and the clock. A check that any of this user code makes is a nested one.
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
-        if op.try_complete_for(Cause::PARKING) {
+        let reach = Unparked::new(self);
+        if op.try_complete_for(Cause::parking(&reach)) {
+            reach.end();
             drop(inside);
             return Ok(self.complete_at_once(op, span));
         }
-        let timing = self.engine.timing(op.arrival(), op.timeout());
+        let mut timing = self.engine.timing(op.arrival(), op.timeout());
         drop(inside);
+        if let Some(timeout) = reach.timeout() {
+            timing = self.rescheduled(timing, timeout);
+        }
         let watches = keys.len();
         let parked = Parked {
             op,
@@ -155,9 +163,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 // While it is held: no thread can report its end before.
                 self.engine
                     .observe(|observer| observer.parked(span, watches));
+                reach.park_at(held.address());
                 self.register(held)
             }
-            Err(rejected) => Err(rejected.map(|parked| parked.op)),
+            Err(rejected) => {
+                reach.end();
+                Err(rejected.map(|parked| parked.op))
+            }
+        }
+    }
+
+    /// The first examination has asked for this deadline.
+    #[cold]
+    #[inline(never)]
+    fn rescheduled(&self, timing: Timing, timeout: Duration) -> Timing {
+        let own = self.engine.timing(None, timeout);
+        Timing {
+            deadline: self.engine.bounded(own, timing.since).deadline,
+            ..timing
         }
     }
 
@@ -178,12 +201,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let address = held.address();
         // Until it is released: where user code panics, the park is taken back.
         let mut held = guard(held, |held| self.unpark(held));
-        if !held.with(|parked| self.watch_keys(&parked.keys, address)) {
+        let watched = held.with(
+            #[inline(always)]
+            |parked| self.watch_keys(&parked.keys, address),
+        );
+        if !watched {
             return Err(self.reject_for_full_key(ScopeGuard::into_inner(held)));
         }
-        let answer = self.examine(&mut held, Trigger::Check, |parked| {
-            parked.op.try_complete_for(Cause::PARKING)
-        });
+        let answer = self.examine(
+            &mut held,
+            Trigger::Check,
+            #[inline(always)]
+            |parked, reach| parked.op.try_complete_for(Cause::parking(reach)),
+        );
         let held = ScopeGuard::into_inner(held);
         if answer {
             let ended = self.end_and_reclaim(held, Ending::Satisfied);

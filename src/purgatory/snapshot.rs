@@ -32,8 +32,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         let mut parked = Vec::with_capacity(keys.len());
         for (watcher, keys) in keys {
-            let times = self.engine.shard(watcher.shard()).times(watcher);
-            let Some((arrived_at, deadline)) = times else {
+            let Some((arrived_at, deadline)) = self.times(watcher) else {
                 continue;
             };
             parked.push(ParkedOperation {

@@ -6,7 +6,7 @@ use crate::cell::state::Mark;
 use crate::engine::Engine;
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
 use crate::engine::shutdown::close_now;
-use crate::scheme::Scheme;
+use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use parking_lot::Mutex;
@@ -71,9 +71,14 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<T>, EndedSlot) {
+    fn expire(
+        self: &Arc<Self>,
+        held: Held<'_, T>,
+        _now: Tick,
+    ) -> Option<(EndedPayload<T>, EndedSlot)> {
         let (payload, spent) = held.end();
-        (EndedPayload::new(payload, Ending::Expired), spent.detach())
+        let ended = EndedPayload::new(payload, Ending::Expired);
+        Some((ended, spent.detach()))
     }
 
     fn reclaim(&self, batch: Vec<EndedSlot>) {

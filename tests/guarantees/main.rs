@@ -19,6 +19,7 @@ mod fragile_keys;
 mod full_shard;
 mod handles;
 mod idle;
+mod itself;
 mod key_code;
 mod leftovers;
 mod locks;

@@ -102,6 +102,15 @@ impl Scenario {
         assert_eq!(self.purgatory.advance(), 1);
     }
 
+    /// One that gets more time at its deadline, and is taken back then.
+    pub(crate) fn extend(&self) {
+        let more = self.purgatory.try_complete_else_watch(self.patient(), [4]);
+        assert!(more.is_ok_and(|admission| admission.is_parked()));
+        self.clock.advance(TIMEOUT);
+        assert_eq!(self.purgatory.advance(), 0);
+        assert_eq!(self.purgatory.cancel_for_key(&4).len(), 1);
+    }
+
     /// One that is taken back.
     pub(crate) fn cancel(&self) {
         self.park(&Probe::new(), &[1, 2, 3]);

@@ -1,0 +1,157 @@
+//! What an operation can reach of itself, from the first examination on: a waker that has it examined again, and its
+//! deadline.
+//!
+//! Both cost nothing until an examination asks for them. A waker is made then. One that the first examination asks for
+//! is made before the operation has an address; it learns the address when the operation gets its slot.
+
+use super::deferred::CheckTarget;
+use super::inner::Inner;
+use super::recycled_weak::RecycledWeak;
+use crate::address::Address;
+use crate::hash::KeyHasher;
+use crate::operation::{DelayedOperation, Reach};
+use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::watch::bound::Bound;
+use std::cell::{Cell, OnceCell};
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+/// Has one operation examined by the thread that drives the timer.
+struct OperationWaker<Op: DelayedOperation, S> {
+    weak: RecycledWeak,
+    /// The operation's [`Address`], or [`Address::NONE`] while it has none.
+    at: AtomicU64,
+    purgatory: PhantomData<fn() -> Inner<Op, S>>,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> OperationWaker<Op, S> {
+    fn new(inner: &Inner<Op, S>, at: Address) -> Arc<Self> {
+        Arc::new(Self {
+            weak: inner.weak,
+            at: AtomicU64::new(at.0),
+            purgatory: PhantomData,
+        })
+    }
+
+    /// The operation has got its slot. The thread that parks it examines it after this.
+    fn set_address(&self, at: Address) {
+        // ORDERING: AcqRel, and a read-modify-write like that of a wake-up, so that one of the two comes second. If the
+        // wake-up does, its Acquire shows it the address. If this does, its Acquire shows the examination that follows
+        // what had happened before the wake-up.
+        self.at.swap(at.0, Ordering::AcqRel);
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // ORDERING: see `set_address`.
+        let at = Address(self.at.fetch_add(0, Ordering::AcqRel));
+        // Without an address, the operation is still to be examined by the thread that parks it, or it never parks.
+        if at != Address::NONE {
+            self.weak.with(|inner: &Arc<Inner<Op, S>>| inner.wake(at));
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    fn wake(&self, at: Address) {
+        if self.engine.is_parked(at) {
+            self.defer(CheckTarget::Operation(at), Bound::all());
+        }
+    }
+}
+
+/// What the operation at an address can reach while it is examined.
+pub(super) struct Located<'a, Op: DelayedOperation, S> {
+    inner: &'a Inner<Op, S>,
+    at: Address,
+    /// When it is to expire instead, from the end of the examination on.
+    timeout: Cell<Option<Duration>>,
+}
+
+impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
+    #[inline(always)]
+    pub(super) fn new(inner: &'a Inner<Op, S>, at: Address) -> Self {
+        Self {
+            inner,
+            at,
+            timeout: Cell::new(None),
+        }
+    }
+
+    /// The timeout that the examination has asked for.
+    #[inline(always)]
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.timeout.get()
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
+    fn waker(&self) -> Waker {
+        OperationWaker::new(self.inner, self.at).into()
+    }
+
+    fn reschedule(&self, timeout: Duration) {
+        self.timeout.set(Some(timeout));
+    }
+}
+
+/// What an operation can reach in its first examination, when it has no address. To be [consumed](Self::end).
+pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
+    inner: &'a Inner<Op, S>,
+    /// By hand, because a destructor that the unwinding may call keeps this whole struct in memory, in parks that ask for
+    /// no waker. Where user code panics in a park that has asked for one, the waker's few words are leaked.
+    waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
+    timeout: Cell<Option<Duration>>,
+}
+
+impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
+    #[inline(always)]
+    pub(super) fn new(inner: &'a Inner<Op, S>) -> Self {
+        Self {
+            inner,
+            waker: ManuallyDrop::new(OnceCell::new()),
+            timeout: Cell::new(None),
+        }
+    }
+
+    /// The timeout that the examination has asked for.
+    #[inline(always)]
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.timeout.get()
+    }
+
+    /// The operation is at `at`, held by this thread, which will examine it again.
+    #[inline(always)]
+    pub(super) fn park_at(self, at: Address) {
+        if let Some(waker) = self.waker.get() {
+            waker.set_address(at);
+        }
+        self.end();
+    }
+
+    /// The operation does not park, or has got its address.
+    #[inline(always)]
+    pub(super) fn end(self) {
+        if self.waker.get().is_some() {
+            drop(ManuallyDrop::into_inner(self.waker));
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Reach for Unparked<'_, Op, S> {
+    fn waker(&self) -> Waker {
+        let make = || OperationWaker::new(self.inner, Address::NONE);
+        self.waker.get_or_init(make).clone().into()
+    }
+
+    fn reschedule(&self, timeout: Duration) {
+        self.timeout.set(Some(timeout));
+    }
+}
