@@ -1,5 +1,6 @@
 //! The slots of parked operations, and which thread may use an operation.
 //!
+//! * [`address`]: the name of one parked operation, as watch lists and handles keep it.
 //! * [`state`]: the state word of one slot: every transition of an operation's life, and nothing else.
 //! * [`chunks`]: the memory of the slots, which grows and never moves.
 //! * [`slab`]: the slots, behind safe calls.
@@ -7,6 +8,7 @@
 //!
 //! All `unsafe` code of the library is in `chunks` and `slab`. Each begins with its rules.
 
+pub(crate) mod address;
 mod chunks;
 mod remote;
 pub(crate) mod slab;

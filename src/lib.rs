@@ -22,13 +22,10 @@ mod debug;
 // The first module, so that on the page of `Purgatory` what it has in any case comes before what `Waits` adds.
 pub mod purgatory;
 
-mod address;
-mod alarm;
+mod callbacks;
 mod cell;
-mod dispatch;
 mod engine;
 mod error;
-mod examining;
 pub mod future;
 #[cfg(any(doc, doctest))]
 pub mod guide;
@@ -39,23 +36,12 @@ mod hash;
 pub mod model;
 mod observe;
 mod operation;
-mod panics;
-mod promise;
-mod reaper;
 mod stats;
 mod sync;
+pub mod threads;
 pub mod time;
 pub mod timer;
-mod trampoline;
 mod watch;
-mod worker;
-
-pub mod threads {
-    //! The threads that work for a purgatory: which one drives its timer, and which one runs completions.
-    pub use crate::dispatch::Dispatch;
-    pub use crate::reaper::{Reaper, ReaperThread};
-    pub use crate::trampoline::run_unnested;
-}
 
 pub use future::{Awaited, WaitError, Waits};
 pub use operation::{Completion, DelayedOperation};

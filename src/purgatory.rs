@@ -1,19 +1,21 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
 // Begin with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below; an expiry begins with
-// `ReaperLoop::run` in `src/reaper.rs`, and comes by `src/engine/drive.rs` and `src/engine/expire.rs`. The work is done
+// `ReaperLoop::run` in `src/threads/reaper.rs`, and comes by `src/engine/drive.rs` and `src/engine/expire.rs`. The work is done
 // by methods of `Inner` (`inner`), which all clones share:
 //
 // * `collect`: `collect` makes the keys that an operation watches (`keys`)
 // * `park`: `park`, `park_or_complete`, `register`
-// * `check`: the checks of keys and of handles, `queue_nested`; `deferred`: those that wait for the reaper
-// * `end`: `examine`, `release_or_end`, `end_and_reclaim`, `end`; `cancel_key`, `force_key`
+// * `check`: the checks of keys and of handles; `nested`: those that an examination makes; `deferred`: those that wait for
+//   the reaper
+// * `examine`: `examine`; `settle`: acts on the marks of other threads; `end`: `end_and_reclaim`, `cancel_key`, `force_key`
+// * `deadline`: asking for deadlines and moving them; `due`: what becomes of an operation whose timer has fired
 // * `as_handler`: what the engine calls, at a deadline, at the shutdown, and to complete
 //
 // The watch lists are in `src/watch.rs`, deadlines in `src/engine.rs`, above the wheel of the crate `schemes`. Slots
 // are in `src/cell.rs`, with the word that says which thread holds an operation, and what others ask of it: read
 // `src/cell/state.rs` first. Where `on_complete` runs is decided in `src/engine/deliver.rs`; what must not nest waits
-// in `src/trampoline.rs`.
+// in `src/callbacks/trampoline.rs`.
 
 mod as_handler;
 mod check;
@@ -21,6 +23,7 @@ mod checked_key;
 mod collect;
 mod deadline;
 mod deferred;
+mod due;
 mod early;
 mod end;
 mod examine;
@@ -34,6 +37,7 @@ mod park;
 mod reach;
 mod recycled_weak;
 mod resolved_key;
+mod settle;
 mod snapshot;
 #[cfg(debug_assertions)]
 mod stuck;
@@ -52,11 +56,11 @@ pub use park::Admission;
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 
+use crate::callbacks::examining::Examining;
 use crate::engine::settings::sound;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
 use crate::engine::{Engine, cores};
-use crate::examining::Examining;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::stats::Statistic;

@@ -5,7 +5,7 @@ pub(crate) mod counter;
 pub(crate) mod ticks;
 mod tsc;
 
-pub use crate::reaper::manual_clock::ManualClock;
+pub use crate::threads::manual_clock::ManualClock;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

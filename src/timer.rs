@@ -2,7 +2,8 @@
 
 pub(crate) mod inner;
 
-use crate::address::Address;
+use crate::callbacks::trampoline::drop_user_value;
+use crate::cell::address::Address;
 use crate::engine::Engine;
 use crate::engine::settings::{Builder, sound};
 use crate::engine::shard::{Timing, Unchanged};
@@ -11,7 +12,6 @@ use crate::error::{BuildError, RejectReason, Rejected, reasons};
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Ending, Statistic};
 use crate::time::Timestamp;
-use crate::trampoline::drop_user_value;
 use inner::Inner;
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ pub(crate) mod resolved;
 pub(crate) mod sweep;
 pub(crate) mod watchers;
 
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::sync::{Arc, ShardedMap};
 use bound::{Bound, Order};
 use equivalent::Equivalent;

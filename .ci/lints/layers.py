@@ -19,12 +19,10 @@ from source import code_of, without_tests
 # From the lowest to the highest. A module names only modules of the rows above its own.
 LAYERS = """
 debug sync
-error hash panics stats
-address time
-examining operation trampoline
-alarm cell observe promise watch worker
-dispatch
-reaper
+callbacks error hash stats
+cell time
+observe operation watch
+threads
 engine
 purgatory timer
 future

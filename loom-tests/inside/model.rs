@@ -6,10 +6,10 @@ use crate::engine::shutdown;
 use crate::hash::RandomState;
 use crate::operation::DelayedOperation;
 use crate::purgatory::Purgatory;
-use crate::reaper::{Reaper, ReaperHandle, ReaperThread};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::{Counters, Counts, Ending, Statistic, Stats};
 use crate::sync::{Arc, Ordering, fence, set_timer_shards};
+use crate::threads::reaper::{Reaper, ReaperHandle, ReaperThread};
 use crate::time::{Timestamp, ticks::NEVER};
 use crate::watch::bound::{Bound, Order, Ticket};
 use crate::watch::resolved::{self, ResolvedList};
@@ -19,10 +19,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub use crate::address::Address;
+pub use crate::callbacks::promise::Promise;
+pub use crate::cell::address::Address;
 pub use crate::cell::slab::Held;
 pub use crate::cell::state::{Claim, Mark, State, Unreleased};
-pub use crate::promise::Promise;
 pub use crate::sync::model::{Mutex, MutexGuard};
 pub use crate::sync::numbers::Numbers;
 

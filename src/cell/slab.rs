@@ -28,8 +28,8 @@
 use super::chunks::Chunks;
 use super::remote::{NIL, RemoteList};
 use super::state::{Claim, Mark, State, Unreleased};
-use crate::address::Address;
-use crate::examining::Examinee;
+use crate::callbacks::examining::Examinee;
+use crate::cell::address::Address;
 use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr;

@@ -2,7 +2,7 @@
 
 use super::slab::{Fields, Held, Slab};
 use super::state::Mark;
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::sync::{FIRST_CHUNK, LAST_GENERATION};
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! On which thread the user's code runs for a payload that has ended.
 
 use super::handler::{EndedPayload, Handler};
-use crate::dispatch::{Dispatch, Job};
+use crate::callbacks::trampoline::{Trampoline, run_later};
 use crate::stats::{Ending, Statistic};
 use crate::sync::{Arc, Ordering, fence};
-use crate::trampoline::{Trampoline, run_later};
+use crate::threads::dispatch::{Dispatch, Job};
 use scopeguard::guard;
 use std::mem::ManuallyDrop;
 

@@ -3,9 +3,9 @@
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
 use super::shard::Shard;
-use crate::reaper::Driven;
 use crate::scheme::Tick;
 use crate::sync::Arc;
+use crate::threads::reaper::Driven;
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::time::Duration;

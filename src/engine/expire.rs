@@ -13,12 +13,12 @@ use super::Engine;
 use super::deliver::{RunOn, deliver_all};
 use super::handler::Handler;
 use super::shard::Shard;
+use crate::callbacks::examining::{Examination, Examining};
+use crate::callbacks::trampoline::Trampoline;
 use crate::cell::state::Mark;
-use crate::examining::{Examination, Examining};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
-use crate::trampoline::Trampoline;
 use std::time::Duration;
 
 /// At most this many payloads expire before their completions run, and are reclaimed together.

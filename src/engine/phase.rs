@@ -1,7 +1,7 @@
 //! The phases of an engine, and what a drain and a shutdown wait for.
 
+use crate::callbacks::promise::Promise;
 use crate::error::RejectReason;
-use crate::promise::Promise;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use std::io;
 use std::mem;

@@ -1,9 +1,9 @@
 //! The settings that purgatory and timer share, and the builder of both.
 
-use crate::dispatch::Dispatch;
 use crate::error::BuildError;
-use crate::reaper::Reaper;
 use crate::sync::Arc;
+use crate::threads::dispatch::Dispatch;
+use crate::threads::reaper::Reaper;
 use crate::time::Clock;
 use std::time::{Duration, Instant};
 

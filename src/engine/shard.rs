@@ -3,7 +3,7 @@
 //! Each thread parks in the shard that its number names, so threads rarely meet at a lock, with any keys and
 //! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Spent};
 use crate::error::RejectReason;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};

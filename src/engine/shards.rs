@@ -5,7 +5,7 @@
 //! what came before. (The start and the end of the thread for completions are ordered by the lock of its queue.)
 
 use super::shard::Shard;
-use crate::address::SHARD_BITS;
+use crate::cell::address::SHARD_BITS;
 use crate::error::RejectReason;
 use crate::scheme::Scheme;
 use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
@@ -87,8 +87,8 @@ mod tests {
     use super::super::settings::Settings;
     use super::super::tests::{parked, timing};
     use super::Shard;
-    use crate::reaper::Reaper;
     use crate::scheme::HierarchicalWheel;
+    use crate::threads::reaper::Reaper;
 
     /// An engine that no thread drives.
     fn by_hand(name: &str) -> Engine<(), HierarchicalWheel> {

@@ -2,8 +2,8 @@
 
 use super::handler::Handler;
 use super::shutdown::shut_down_on_drop;
-use crate::reaper::Driven;
 use crate::sync::{Arc, Weak};
+use crate::threads::reaper::Driven;
 use std::any::Any;
 use std::marker::PhantomData;
 

@@ -1,10 +1,10 @@
 //! The threads that work for one engine.
 
-use crate::dispatch::{CompletionThread, Dispatch};
-use crate::reaper::{Driven, Reaper, ReaperHandle};
 use crate::sync::{Arc, AtomicBool, Ordering, Weak};
+use crate::threads::dispatch::{CompletionThread, Dispatch};
+use crate::threads::reaper::{Driven, Reaper, ReaperHandle};
+use crate::threads::worker::Worker;
 use crate::time::{Clock, WakeFn};
-use crate::worker::Worker;
 use std::io;
 use std::time::Duration;
 

@@ -3,10 +3,10 @@
 use super::reply::{Awaiting, Reply};
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
+use crate::callbacks::promise::Promise;
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, Completion, DelayedOperation};
-use crate::promise::Promise;
 use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Arc;
 use crate::time::Timestamp;

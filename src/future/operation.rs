@@ -3,10 +3,10 @@
 use super::reply::Reply;
 use super::signal::Signal;
 use super::wait_error::WaitError;
+use crate::callbacks::panics::Panics;
+use crate::callbacks::promise::Promise;
 use crate::hash::Key;
 use crate::operation::{Cause, Completion, DelayedOperation};
-use crate::panics::Panics;
-use crate::promise::Promise;
 use crate::sync::Arc;
 use std::time::Duration;
 

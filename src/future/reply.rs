@@ -5,14 +5,14 @@
 //! operation.
 
 use super::wait_error::WaitError;
+use crate::callbacks::panics::Panics;
+use crate::callbacks::promise::{Promise, Promised};
+use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::panics::Panics;
-use crate::promise::{Promise, Promised};
 use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
-use crate::trampoline::{Trampoline, drop_user_value};
 use std::task::{Context, Poll, Waker};
 
 /// What lies between the two ends.

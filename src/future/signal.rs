@@ -5,7 +5,7 @@
 
 use super::reply::Between;
 use super::wait_error::WaitError;
-use crate::promise::{Readiness, WakeCell};
+use crate::callbacks::promise::{Readiness, WakeCell};
 use crate::sync::Mutex;
 use std::any::Any;
 use std::mem::take;

@@ -3,13 +3,13 @@
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
+use crate::callbacks::panics::Panics;
+use crate::callbacks::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
 use crate::engine::shared_handle::WeakRef;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
-use crate::panics::Panics;
 use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Exclusive;
-use crate::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 use std::{fmt, iter};

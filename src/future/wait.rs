@@ -3,9 +3,9 @@
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
+use crate::callbacks::promise::Promise;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::{Cause, DelayedOperation};
-use crate::promise::Promise;
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
 use std::future::Future;

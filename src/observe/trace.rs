@@ -3,8 +3,8 @@
 //!
 //! None of it is inlined: what the macros put on the stack would lie below the user's code.
 
+use crate::callbacks::panics::Panics;
 use crate::error::RejectReason;
-use crate::panics::Panics;
 use crate::stats::Ending;
 use std::mem;
 use std::time::Duration;

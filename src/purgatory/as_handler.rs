@@ -1,10 +1,11 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
-use super::deadline::Due;
-use super::examine::Settled;
+use super::due::Due;
 use super::inner::{Inner, Parked, Unreclaimed, Wheel};
+use super::settle::Settled;
 #[cfg(debug_assertions)]
 use super::stuck::NotedCall;
+use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::cell::slab::Held;
 use crate::engine::Engine;
 use crate::engine::deliver::{RunOn, deliver};
@@ -15,7 +16,6 @@ use crate::operation::DelayedOperation;
 use crate::scheme::Tick;
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
-use crate::trampoline::{Trampoline, drop_user_value};
 
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Payload = Parked<Op>;

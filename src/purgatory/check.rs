@@ -17,21 +17,21 @@
 
 use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
-use super::examine::Settled;
 use super::inner::{Inner, Parked, Wheel};
-use crate::address::Address;
+use super::settle::Settled;
+use crate::callbacks::examining::{Examining, Trigger};
+use crate::callbacks::panics::Panics;
+use crate::callbacks::trampoline::Trampoline;
+use crate::cell::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::{Mark, Unreleased};
 use crate::engine::deliver::{Outbox, RunOn};
 use crate::engine::handler::EndedPayload;
 use crate::engine::shard::Shard;
-use crate::examining::{Examining, Trigger};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::panics::Panics;
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
 use crate::watch::resolved::ResolvedWatchers;
 use crate::watch::watchers::{Copied, Found, Room, Watchers};

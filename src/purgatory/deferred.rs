@@ -4,9 +4,9 @@
 //! queue, the oldest first, and in a map by which they are merged. No lock is held for longer where more checks wait:
 //! the map grows by its shards, and the queue by chunks.
 
-use crate::address::Address;
+use crate::callbacks::panics::Panics;
+use crate::cell::address::Address;
 use crate::hash::{Key, KeyHasher};
-use crate::panics::Panics;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
 use crate::watch::bound::Bound;
 use std::collections::VecDeque;

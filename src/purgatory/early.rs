@@ -3,7 +3,7 @@
 //! A listener with rechecks has one timer, as every operation has: it is filed at the next recheck or at the deadline,
 //! whichever is earlier. Where the next recheck is, the deadline stands here.
 
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;

@@ -3,7 +3,8 @@
 
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
 use super::keys::Keys;
-use crate::address::Address;
+use crate::callbacks::trampoline::Trampoline;
+use crate::cell::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::Mark;
 use crate::engine::deliver::{Outbox, RunOn, deliver};
@@ -13,7 +14,6 @@ use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use crate::trampoline::Trampoline;
 use crate::watch::sweep::Sweep;
 use equivalent::Equivalent;
 use std::hash::Hash;

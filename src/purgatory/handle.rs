@@ -2,7 +2,7 @@
 
 use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;

@@ -15,12 +15,12 @@
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;
+use crate::callbacks::examining::{Examination, Examinee, Examining};
+use crate::callbacks::trampoline::{is_in_nested_check, known_of_nested_checks, queue_check};
 use crate::engine::deliver::RunOn;
-use crate::examining::{Examination, Examinee, Examining};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::trampoline::{is_in_nested_check, known_of_nested_checks, queue_check};
 use crate::watch::bound::Bound;
 use equivalent::Equivalent;
 use std::cell::{Cell, RefCell};

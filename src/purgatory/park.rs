@@ -13,25 +13,25 @@
 //! guard, which costs nothing unless it unwinds, takes the park back.
 
 use super::collect::Watch;
-use super::examine::Settled;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
 use super::reach::Unparked;
-use crate::address::Address;
+use super::settle::Settled;
+use crate::callbacks::examining::{Examining, Trigger};
+use crate::callbacks::trampoline::{NestedPark, Trampoline};
+use crate::cell::address::Address;
 use crate::cell::slab::Held;
 use crate::cell::state::Unreleased;
 use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::engine::shard::Timing;
 use crate::error::{RejectReason, Rejected};
-use crate::examining::{Examining, Trigger};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
-use crate::trampoline::{NestedPark, Trampoline};
 use scopeguard::{ScopeGuard, guard};
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 use super::deferred::CheckTarget;
 use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Reach};
 use crate::sync::{Arc, AtomicU64, Ordering};

@@ -2,7 +2,7 @@
 
 use super::checked_key::ByNumber;
 use super::inner::Inner;
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;

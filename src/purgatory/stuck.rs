@@ -10,7 +10,7 @@
 //! long before that. If one did not, a report would be missed, or its names would be those of a call before it. A
 //! calling thread makes a read-modify-write only when it takes its place, and when it wakes the thread that looks.
 
-use crate::worker::Worker;
+use crate::threads::worker::Worker;
 use std::any::type_name;
 use std::cell::Cell;
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! The state that all handles of one timer share.
 
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::cell::slab::{EndedSlot, Held};
 use crate::cell::state::Mark;
 use crate::engine::Engine;
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(timer.next_deadline(), None);
         assert_eq!(timer.advance(), 0);
         assert_eq!(alarm.time(), 1);
-        let by_hand = Timer::<()>::builder("g07").reaper(crate::reaper::Reaper::Manual);
+        let by_hand = Timer::<()>::builder("g07").reaper(crate::threads::reaper::Reaper::Manual);
         let by_hand = by_hand.build(drop).expect("there are no threads to refuse");
         let alarm = &by_hand.shared.inner.engine.alarm;
         assert!(alarm.set(1));

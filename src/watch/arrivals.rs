@@ -10,7 +10,7 @@
 //! removed; one is kept, so that a list of steady length allocates nothing.
 
 use super::bound::{JOINED, Ticket};
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::sync::{LIST_CHUNK, SEVERAL, SLICE};
 use std::collections::VecDeque;
 use std::iter::successors;

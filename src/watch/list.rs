@@ -11,7 +11,7 @@
 
 use super::arrivals::Arrivals;
 use super::bound::{Bound, JOINED, Order, Rank};
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
 use std::cell::Cell;
 use std::collections::BTreeMap;

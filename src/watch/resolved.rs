@@ -19,7 +19,7 @@
 use super::bound::{Bound, Order};
 use super::list::WatchList;
 use super::watchers::{Walking, Watchers};
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::sync::numbers::Numbers;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::sync::OnceLock;

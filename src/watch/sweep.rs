@@ -6,7 +6,7 @@
 
 use super::bound::Order;
 use super::{Location, Target, WatchMap};
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::sync::{Arc, Edit, SLICE};
 use std::hash::{BuildHasher, Hash};
 

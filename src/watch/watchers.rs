@@ -2,7 +2,7 @@
 
 use super::bound::Bound;
 use super::list::{Walk, WatchList};
-use crate::address::Address;
+use crate::cell::address::Address;
 use crate::sync::COPIED;
 
 /// The watchers that a check examines.

@@ -6,13 +6,11 @@
 //! Where tests want no thread and no time to pass, a clock runs the rounds of the loop on the thread that moves it
 //! (`manual_clock`).
 
-pub(crate) mod manual_clock;
-
-use crate::dispatch::CompletionThread;
-use crate::panics::Panics;
+use crate::callbacks::panics::Panics;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
+use crate::threads::dispatch::CompletionThread;
+use crate::threads::worker::{GRACE, Worker};
 use crate::time::WakeFn;
-use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
 use std::time::{Duration, Instant};
@@ -189,10 +187,10 @@ impl ReaperLoop {
 #[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
-    use crate::dispatch::Dispatch;
     use crate::error::BuildError;
+    use crate::threads::dispatch::Dispatch;
+    use crate::threads::worker::refusal::grant;
     use crate::timer::Timer;
-    use crate::worker::refusal::grant;
     use std::thread;
 
     /// Works for a time when it is driven, and then may rest for another, or is done.

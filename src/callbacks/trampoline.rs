@@ -8,7 +8,7 @@
 //! Completions, and destructors of what has ended, come before *nested checks*: those that an operation's
 //! `try_complete` makes. (`examining` knows which `try_complete` a thread is in.)
 
-use crate::panics::Panics;
+use crate::callbacks::panics::Panics;
 use crate::sync::SLICE;
 use std::any::Any;
 use std::cell::{Cell, RefCell};

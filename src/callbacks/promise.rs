@@ -1,8 +1,8 @@
 //! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
 #![allow(unreachable_pub, reason = "the models see it")]
 
+use crate::callbacks::trampoline::Trampoline;
 use crate::sync::{Arc, Mutex};
-use crate::trampoline::Trampoline;
 use std::future::Future;
 use std::mem;
 use std::pin::pin;

@@ -1,7 +1,7 @@
 //! A thread of the library's own: its name, and how its end is waited for.
 
+use crate::callbacks::trampoline::Trampoline;
 use crate::sync::thread::{self, JoinHandle};
-use crate::trampoline::Trampoline;
 use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 use parking_lot::Mutex;
 #[cfg(debug_assertions)]

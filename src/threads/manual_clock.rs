@@ -1,10 +1,10 @@
 //! A clock that is moved by hand, and that makes the rounds of the reaper on the thread that moves it.
 
-use super::{Reaper, ReaperThread};
-use crate::panics::Panics;
+use super::reaper::{Reaper, ReaperThread};
+use crate::callbacks::panics::Panics;
+use crate::callbacks::trampoline::Trampoline;
 use crate::sync::{Arc, Parker};
 use crate::time::{Clock, Timestamp, WakeFn};
-use crate::trampoline::Trampoline;
 use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
 use std::pin::pin;

@@ -1,8 +1,8 @@
 //! The choice of the thread for completions of expired operations and of deferred checks.
 
-use crate::panics::Panics;
+use crate::callbacks::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, SLICE};
-use crate::worker::{GRACE, Worker};
+use crate::threads::worker::{GRACE, Worker};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;

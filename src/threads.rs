@@ -1,0 +1,11 @@
+//! The threads that work for a purgatory: which one drives its timer, and which one runs completions.
+
+pub(crate) mod alarm;
+pub(crate) mod dispatch;
+pub(crate) mod manual_clock;
+pub(crate) mod reaper;
+pub(crate) mod worker;
+
+pub use crate::callbacks::trampoline::run_unnested;
+pub use dispatch::Dispatch;
+pub use reaper::{Reaper, ReaperThread};
