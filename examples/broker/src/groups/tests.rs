@@ -5,12 +5,11 @@ mod rebalances;
 mod sequences;
 
 use super::*;
-use crate::exchange::{Answer, Caller, Reply, Waiter, Waiting, answered_later};
+use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
 use crate::requests::*;
 use bytes::{Bytes, BytesMut};
-use group::State;
 use kafka_protocol::protocol::{Decodable, Request};
-use member::{Parked, Terms};
+use member::Parked;
 use request_purgatory::time::ManualClock;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -90,18 +89,6 @@ fn heartbeat_request(member: &str, generation: i32) -> HeartbeatRequest {
         .with_member_id(text(member))
 }
 
-fn caller(client_id: &str, version: i16, may_wait: bool) -> Caller {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
-    Caller {
-        address,
-        client: address,
-        client_id: client_id.to_owned(),
-        version,
-        may_wait,
-        refusals: Default::default(),
-    }
-}
-
 impl World {
     fn new() -> Self {
         Self::with(|_| {})
@@ -129,7 +116,15 @@ impl World {
     }
 
     fn ask<R: Request + Into<RequestKind>>(&self, request: R, version: i16) -> Asked<R> {
-        let caller = caller(&self.client_id, version, self.may_wait);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
+        let caller = Caller {
+            address,
+            client: address,
+            client_id: self.client_id.clone(),
+            version,
+            may_wait: self.may_wait,
+            refusals: Default::default(),
+        };
         let is_partition = |topic: &str, index| topic == "t" && (0..1_000).contains(&index);
         let request = request.into();
         let waiting = match self.coordinator.handle(request, &caller, &is_partition) {
@@ -259,14 +254,17 @@ impl World {
         if coordinator.shared.sessions.is_shut_down() {
             return;
         }
+        let sessions = &coordinator.shared.sessions;
+        // An expiry is on its way, and takes the member along.
+        let next = sessions.next_deadline();
+        let is_due = next.is_some_and(|at| at <= self.clock.now());
         let (mut members, mut phases) = (0, 0);
         for group in coordinator.all() {
             let state = group.lock();
             members += state.members.len();
             phases += usize::from(!state.is_over(state.round));
             for (id, member) in &state.members {
-                let sessions = &coordinator.shared.sessions;
-                assert!(sessions.contains(&member.number), "{id}");
+                assert!(is_due || sessions.contains(&member.number), "{id}");
                 // Neither a join nor a sync waits for nothing.
                 match member.parked {
                     Some((Parked::Join, _)) => assert_eq!(state.phase, Phase::PreparingRebalance),

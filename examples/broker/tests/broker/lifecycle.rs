@@ -45,12 +45,12 @@ fn clients_are_sent_to_the_address_where_they_reached_the_broker() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_broker_that_cannot_accept_goes_on() {
-    use rustix::process::{Resource::Nofile, getrlimit};
+    use testing::program::Resource::Nofile;
     let broker = Broker::with(&["--report-ms", "0"]);
-    broker.limit(Nofile, Some(1));
+    let before = broker.program.limit(Nofile, Some(1));
     let mut client = broker.client();
     broker.wait_for_log("cannot accept a connection");
-    broker.limit(Nofile, getrlimit(Nofile).current);
+    broker.program.limit(Nofile, before);
     client.create_topic("t", 1);
 }
 
@@ -73,7 +73,7 @@ fn a_signal_answers_every_parked_request() {
         broker.wait_for_figure("watched", 50 * 10 + 1);
         broker.wait_for_figure("members", 2);
         broker.wait_for_figure("rebalances", 1);
-        broker.signal(signal);
+        broker.program.signal(signal);
         for consumer in &mut consumers {
             let fetched = consumer.receive_fetched(1);
             assert!(fetched.len() == 10 && fetched.iter().all(|data| records(data).is_empty()));
@@ -87,7 +87,7 @@ fn a_signal_answers_every_parked_request() {
             assert_eq!(joined.error_code, 16, "NOT_COORDINATOR");
             member.assert_closed();
         }
-        assert_eq!(broker.wait_for_exit().code(), Some(0));
+        assert_eq!(broker.program.wait().code(), Some(0));
         // After five seconds it would say that some did not take their answers.
         assert_eq!(broker.log(), [""; 0]);
     }
@@ -124,11 +124,11 @@ fn a_stall_ends_all_sessions_that_were_over_by_the_clock_and_no_other() {
         .collect();
     // How many with a long and with a short session are told that they are no members, after such a stall.
     let mut refused = |stall: Duration| {
-        broker.signal(Signal::STOP);
+        broker.program.signal(Signal::STOP);
         let beat = |(client, beat): &mut (Client, HeartbeatRequest)| client.send(0, beat);
         let sent: Vec<_> = members.iter_mut().map(beat).collect();
         std::thread::sleep(stall);
-        broker.signal(Signal::CONT);
+        broker.program.signal(Signal::CONT);
         let mut refused = [0; 2];
         for (at, sent) in sent.into_iter().enumerate() {
             match members[at]

@@ -26,7 +26,7 @@ fn get(broker: &Broker, path: &str) -> String {
 fn wait_for(broker: &Broker, figure: &str, value: u64) {
     let line = format!("purgatory_{figure}{{purgatory=\"fetch\"}} {value}");
     let is_there = || get(broker, "/metrics").lines().any(|it| it == line);
-    eventually(&line, || is_there().then_some(()));
+    eventually(&line, is_there);
 }
 
 /// And to whom: not to a browser that asks on behalf of a page from elsewhere, whose name now resolves to this machine.

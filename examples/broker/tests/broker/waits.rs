@@ -166,11 +166,11 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     // And one goes that the follower has to its end.
     (0..3).for_each(|_| _ = producer.produce_to(1, "u", 0, &fifteen));
     assert_eq!(producer.offset_at("u", -2), (0, 2), "earliest");
-    broker.signal(Signal::TERM);
+    broker.program.signal(Signal::TERM);
     assert!(records(&consumer.receive_fetched(parked)[0]).is_empty());
     let fetched = other.receive_fetched(wants_both);
     assert_eq!(records(&fetched[0]).len(), one.len());
-    broker.wait_for_exit();
+    broker.program.wait();
 }
 
 #[test]

@@ -238,62 +238,30 @@ fn in_version_0_a_rebalance_may_last_as_long_as_a_session() {
     assert_eq!((again.members.len(), second.answer().generation_id), (2, 2));
 }
 
-/// Its expiry is on its way, and the group does not know yet.
+/// By the clock: the broker stood still, say, and no thread has come yet to expire it.
 #[test]
 fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
     let world = World::new();
-    let ids = world.stable(4);
-    let group = world.coordinator.group(GROUP).expect("it is there");
-    for member in group.lock().members.values() {
-        let sessions = &world.coordinator.shared.sessions;
-        sessions.complete(&member.number).expect("it has a session");
-    }
-    let commit = commit_request((GROUP, &ids[0], 1), &[(0, 7)], 0);
-    let beat = group.lock().heartbeat(&heartbeat_request(&ids[0], 1));
-    let commit = group.lock().check_commit(&commit);
-    let leave = group.change(|state| state.leave(&ids[0], None));
-    assert_eq!([beat, commit, leave], [Err(Code::UnknownMemberId); 3]);
-    // As it is, and with something that begins a rebalance.
-    let again = join_request(&ids[1]);
-    let changed = join_request(&ids[2]).with_protocols(protocols(&["range"]));
-    let join = |request: JoinGroupRequest| {
-        move |state: &mut State, waiter| {
-            let memory = Arc::clone(&state.shared.memory);
-            let terms = Terms::of(&request, &caller("a-client", 9, true), &memory);
-            state.join(&request, terms.expect("there is memory"), waiter);
-        }
-    };
-    let sync = sync_request(&ids[3], 1, &[]);
-    type Ask = Box<dyn FnOnce(&mut State, Waiter)>;
-    let asks: [Ask; 3] = [
-        Box::new(move |state, waiter| state.sync(&sync, waiter)),
-        Box::new(join(again)),
-        Box::new(join(changed)),
-    ];
-    for ask in asks {
-        let (waiter, mut waiting) = answered_later();
-        group.change(|state| ask(state, waiter));
-        let answer = waiting.answer.try_recv().expect("an answer");
-        let error = match (answer.read)() {
-            ResponseKind::SyncGroup(answer) => answer.error_code,
-            ResponseKind::JoinGroup(answer) => answer.error_code,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(error, Code::UnknownMemberId.code());
-    }
-}
-
-/// No thread has come to expire it.
-#[test]
-fn the_end_of_a_session_is_a_moment_of_the_clock() {
-    let world = World::new();
-    let ids = world.stable(2);
+    let ids = world.stable(6);
     world.clock.advance(SESSION - MS);
-    assert_eq!(world.heartbeat(&ids[0], 1), 0);
+    assert_eq!(world.heartbeat(&ids[5], 1), 0);
     world.clock.advance(MS);
-    assert_eq!(world.heartbeat(&ids[1], 1), Code::UnknownMemberId.code());
+    let commit = commit_request((GROUP, &ids[0], 1), &[(0, 7)], 0);
+    let changed = join_request(&ids[4]).with_protocols(protocols(&["range"]));
+    let errors = [
+        world.heartbeat(&ids[0], 1),
+        commit_errors(&world.ask(commit, 8).answer())[0],
+        world.leave(&ids[1], None),
+        world.sync(&ids[2], 1, &[]).answer().error_code,
+        world.rejoin(&ids[3]).answer().error_code,
+        // This begins a rebalance.
+        world.ask(changed, 9).answer().error_code,
+    ];
+    assert_eq!(errors, [Code::UnknownMemberId.code(); 6]);
+    // Another is alive, as it was told.
     let rebalances = Code::RebalanceInProgress.code();
-    assert_eq!(world.heartbeat(&ids[0], 1), rebalances);
+    assert_eq!(world.heartbeat(&ids[5], 1), rebalances);
+    world.pass(Duration::ZERO);
     assert_eq!(world.coordinator.members(), 1);
 }
 
