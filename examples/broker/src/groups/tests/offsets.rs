@@ -57,7 +57,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     assert_eq!(commit(&world, &ids[0], 1, 0, 11), 0);
     assert_eq!(commit(&world, "", -1, 0, 99), 25, "as members are there");
     let mut joins: Vec<_> = ids.iter().map(|id| world.rejoin(id)).collect();
-    World::members(&mut joins);
+    World::joined(&mut joins);
     let third = newcomer.answer().member_id.to_string();
     drop((joins, newcomer));
     let refused = [2, 1].map(|it| commit(&world, &ids[0], it, 0, 12));

@@ -54,7 +54,7 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     let leave = leave.with_member_id(text(&second));
     let left = [(); 2].map(|()| world.ask(leave.clone(), 2).answer().error_code);
     assert_eq!(left, [0, Code::UnknownMemberId.code()]);
-    assert_eq!(world.coordinator.members(), 1);
+    assert_eq!(world.members(), 1);
 }
 
 /// Among those that all know. They wait for more members no longer than they have time themselves.
@@ -186,7 +186,7 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     world.pass(INITIAL_DELAY + 29 * minutes as u32 * MS);
     assert_eq!(world.heartbeat(&join.answer().member_id, 1), 0);
     world.pass(minutes as u32 * MS);
-    assert_eq!(world.coordinator.members(), 0);
+    assert_eq!(world.members(), 0);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!([0, 1].map(|at| world.heartbeat(&ids[at], 1)), [0, 0]);
     assert_eq!(world.rejoin(&ids[3]).answer().error_code, 0);
     world.pass(MS);
-    let members = world.coordinator.members();
+    let members = world.members();
     assert_eq!((&*world.phase(), members), ("PreparingRebalance", 3));
     assert_eq!(world.heartbeat(&ids[2], 1), Code::UnknownMemberId.code());
     // While it waits it need not send heartbeats; the other one dies, and that ends the wait.
@@ -210,7 +210,7 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!((joined.generation_id, joined.members.len()), (2, 1));
     // Its session is as long as it said last.
     world.pass(2 * SESSION - MS);
-    assert_eq!(world.coordinator.members(), 1);
+    assert_eq!(world.members(), 1);
     world.pass(MS);
     let told = world.described();
     let told = [told.group_state, told.protocol_type];
@@ -262,7 +262,7 @@ fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
     let rebalances = Code::RebalanceInProgress.code();
     assert_eq!(world.heartbeat(&ids[5], 1), rebalances);
     world.pass(Duration::ZERO);
-    assert_eq!(world.coordinator.members(), 1);
+    assert_eq!(world.members(), 1);
 }
 
 /// Each on its own thread, and the first to have the group's lock finds the others gone too.
@@ -271,7 +271,7 @@ fn clients_that_go_at_the_same_time_lose_all_their_members() {
     let world = World::new();
     let mut joins = Vec::from([(); 3].map(|()| world.join().1));
     world.pass(INITIAL_DELAY);
-    let ids = World::members(&mut joins);
+    let ids = World::joined(&mut joins);
     let mut syncs = [1, 2].map(|at| world.sync(&ids[at], 1, &[]));
     for sync in &mut syncs {
         sync.waiting.answer.close();
@@ -503,7 +503,7 @@ fn the_shutdown_answers_everything_that_waits() {
     let world = World::new();
     let mut joins = [world.join().1, world.join().1];
     world.pass(INITIAL_DELAY);
-    let ids = World::members(&mut joins);
+    let ids = World::joined(&mut joins);
     let mut sync = world.sync(&ids[1], 1, &[]);
     world.coordinator.shutdown();
     let late = world.ask(join_request(""), 3).answer().error_code;
