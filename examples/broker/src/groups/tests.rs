@@ -82,13 +82,6 @@ fn sync_request(member: &str, generation: i32, members: &[&str]) -> SyncGroupReq
         .with_assignments(assignments.collect())
 }
 
-fn heartbeat_request(member: &str, generation: i32) -> HeartbeatRequest {
-    HeartbeatRequest::default()
-        .with_group_id(group(GROUP))
-        .with_generation_id(generation)
-        .with_member_id(text(member))
-}
-
 impl World {
     fn new() -> Self {
         Self::with(|_| {})
