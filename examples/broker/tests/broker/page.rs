@@ -40,7 +40,8 @@ fn the_figures_say_what_the_purgatories_did() {
     assert!(page.contains(&format!("{named}and 1 more")), "{page}");
     // No wait is longer, whatever a client asks for.
     let (_, left) = page.rsplit_once("s<td>").expect("the time left");
-    assert!(left.starts_with("299."), "{left}");
+    let seconds = left.split_once('s').and_then(|(it, _)| it.parse().ok());
+    assert!(seconds.is_some_and(|it: f64| it <= 300.0), "{left}");
     // As a record meets them: purgatory, parked, watch entries, and what was counted.
     let rows = [
         "produce<td>0<td>0",
