@@ -148,7 +148,8 @@ impl Loners {
 }
 
 /// Heartbeats lie in its sockets meanwhile. Of what is over all is over, and of what is not nothing. There are so many
-/// that the thread which expires them comes too late for most of the heartbeats.
+/// members that most heartbeats come before their groups know of the expiry. (Whether one comes before the thread that
+/// expires sessions is chance here: `a_member_whose_session_is_over_is_told_so_whatever_it_asks` is about that.)
 #[test]
 fn a_stall_ends_all_sessions_that_were_over_by_the_clock_and_no_other() {
     let broker = Broker::with(&["--group-delay-ms", "0"]);
