@@ -109,10 +109,10 @@ pub struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
     fn gather(output: impl Read + Send + 'static) -> Self {
-        let (lines, output) = (Self::default(), BufReader::new(output).lines());
+        let lines = Self::default();
         let gathered = lines.clone();
         thread::spawn(move || {
-            for line in output.map_while(Result::ok) {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let mut lines = gathered.0.lock().unwrap_or_else(PoisonError::into_inner);
                 lines.push(line);
             }

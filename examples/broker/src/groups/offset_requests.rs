@@ -120,7 +120,8 @@ impl Coordinator {
             let group = OffsetFetchRequestGroup::default().with_group_id(asked.group_id);
             asked.groups.push(group.with_topics(topics));
         }
-        let (mut size, mut found) = (0, Vec::new());
+        let mut size = 0;
+        let mut found = Vec::new();
         for group in asked.groups {
             let committed = self.committed_of(&group);
             let sizes = committed.iter().map(|((topic, _), it)| it.size(topic));
@@ -128,13 +129,11 @@ impl Coordinator {
             found.push((group.group_id, committed));
         }
         Answer::unread(size, move || {
-            let mut groups = found.into_iter().map(|(id, found)| told(id, &found));
-            match groups.next() {
-                Some(only) if is_one => of_one_group(only),
-                first => {
-                    let groups = first.into_iter().chain(groups).collect();
-                    OffsetFetchResponse::default().with_groups(groups)
-                }
+            let groups = found.into_iter().map(|(id, found)| told(id, &found));
+            let mut groups: Vec<_> = groups.collect();
+            match is_one {
+                true => of_one_group(groups.remove(0)),
+                false => OffsetFetchResponse::default().with_groups(groups),
             }
         })
     }

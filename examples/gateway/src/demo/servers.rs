@@ -104,8 +104,8 @@ impl Server {
     }
 
     async fn wait_until_ready(&mut self) -> Result<()> {
-        let (kind, urls) = (self.kind, [self.url.clone()]);
-        let ready = async || Store::connect(kind, &urls).await.ok();
+        let urls = [self.url.clone()];
+        let ready = async || Store::connect(self.kind, &urls).await.ok();
         until(&mut self.process, "let a node connect", ready).await?;
         Ok(())
     }
