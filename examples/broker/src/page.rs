@@ -45,7 +45,7 @@ const SHOWN: usize = 8;
 const NAMED: usize = 20;
 
 /// What a purgatory counts, by the names under which people are shown it.
-pub(crate) const COUNTS: [(&str, fn(&Stats) -> u64); 9] = [
+pub(crate) const COUNTS: [(&str, Count); 9] = [
     ("completed at once", |it| it.completed_at_once),
     ("completed by a key", |it| it.completed),
     ("expired", |it| it.expired),
@@ -56,6 +56,8 @@ pub(crate) const COUNTS: [(&str, fn(&Stats) -> u64); 9] = [
     ("panicked", |it| it.panicked),
     ("missed checks", |it| it.missed_checks),
 ];
+
+type Count = fn(&Stats) -> u64;
 
 /// Becomes the recorder of this process: the purgatories that are built after this tell it.
 pub(crate) fn record() -> anyhow::Result<PrometheusHandle> {
@@ -148,11 +150,10 @@ impl Display for Page<'_> {
             write!(f, "<th>{name}")?;
         }
         for (name, stats) in all {
-            write!(
-                f,
-                "\n<tr><th>{name}<td>{}<td>{}",
-                stats.parked, stats.watched
-            )?;
+            let Stats {
+                parked, watched, ..
+            } = stats;
+            write!(f, "\n<tr><th>{name}<td>{parked}<td>{watched}")?;
             for (_, count) in COUNTS {
                 write!(f, "<td>{}", count(&stats))?;
             }
@@ -184,12 +185,10 @@ fn write_oldest(f: &mut Formatter<'_>, name: &str, purgatory: &Purgatory<Delayed
     for mut operation in purgatory.snapshot().into_iter().take(SHOWN) {
         let keys = &mut operation.keys;
         keys.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
-        let left = operation.remaining.unwrap_or(Duration::MAX);
-        write!(
-            f,
-            "\n<tr><td>{:.1?}<td>{left:.1?}<td class=keys>",
-            operation.age
-        )?;
+        let age = operation.age;
+        // Their timeouts are bounded, so each has an end.
+        let left = operation.remaining.unwrap_or_default();
+        write!(f, "\n<tr><td>{age:.1?}<td>{left:.1?}<td class=keys>")?;
         for key in keys.iter().take(NAMED) {
             write!(f, "{}-{} ", key.topic, key.partition)?;
         }

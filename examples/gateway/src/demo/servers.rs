@@ -14,14 +14,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) enum Engine {
     Memory(MemoryStore),
-    Server(Server),
+    Server(Box<Server>),
 }
 
 impl Engine {
     pub(super) async fn start(kind: EngineKind) -> Result<Self> {
         Ok(match kind {
             EngineKind::Memory => Self::Memory(MemoryStore::new()),
-            kind => Self::Server(Server::start(kind).await?),
+            kind => Self::Server(Box::new(Server::start(kind).await?)),
         })
     }
 
