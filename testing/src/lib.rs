@@ -11,7 +11,7 @@ pub mod keys;
 pub mod noise;
 pub mod patient;
 pub mod process;
-#[cfg(feature = "programs")]
+#[cfg(all(unix, feature = "programs"))]
 pub mod program;
 #[cfg(feature = "strategies")]
 pub mod spans;

@@ -4,7 +4,7 @@
 use crate::found;
 use crate::process::Process;
 use rustix::process::{Pid, kill_process};
-pub use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit};
+pub use rustix::process::{Resource, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -75,6 +75,7 @@ impl Program {
     /// The program has ended, or the limit is above the hard limit of this process.
     #[cfg(target_os = "linux")]
     pub fn limit(&self, resource: Resource, current: Option<u64>) -> Option<u64> {
+        use rustix::process::{Rlimit, getrlimit, prlimit};
         let maximum = getrlimit(resource).maximum;
         let pid = Some(Pid::from_child(&self.child));
         let before = prlimit(pid, resource, Rlimit { current, maximum });

@@ -1,4 +1,5 @@
-//! The long-poll server as its clients see it: the real program, over sockets.
+//! The long-poll server as its clients see it: the real program, over sockets. (Signals end it in order.)
+#![cfg(unix)]
 
 #[path = "long_poll/http.rs"]
 mod http;
@@ -206,7 +207,6 @@ fn a_small_load_is_answered_whole() {
 }
 
 /// Asked to end, the server answers each parked request, and then ends.
-#[cfg(unix)]
 #[test]
 fn an_orderly_shutdown_answers_what_is_parked() {
     let mut server = Server::start();
