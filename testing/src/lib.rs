@@ -11,6 +11,8 @@ pub mod keys;
 pub mod noise;
 pub mod patient;
 pub mod process;
+#[cfg(all(unix, feature = "programs"))]
+pub mod program;
 #[cfg(feature = "strategies")]
 pub mod spans;
 pub mod stall;
@@ -261,8 +263,16 @@ pub fn patience_times() -> u32 {
 
 /// Waits until `condition` holds. Fails if that takes too long.
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    found(what, || condition().then_some(()));
+}
+
+/// Looks until there is something. Fails if that takes too long.
+pub fn found<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
-    while !condition() {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
         let limit = PATIENCE / 2 * patience_times();
         assert!(start.elapsed() < limit, "never happened: {what}");
         thread::sleep(Duration::from_millis(1));

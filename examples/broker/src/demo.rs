@@ -2,12 +2,12 @@
 
 use crate::broker::Broker;
 use crate::cli::{DemoOptions, Settings};
+use crate::page::COUNTS;
 use crate::{serve, server};
 use anyhow::{Context, anyhow, ensure};
 use chrono::DateTime;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
-use request_purgatory::purgatory::Stats;
 use rskafka::client::ClientBuilder;
 use rskafka::client::partition::{Compression, PartitionClient, UnknownTopicHandling};
 use rskafka::record::Record;
@@ -109,16 +109,7 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
     say!("\n{:24} {:>10} {:>10}", "purgatory", "fetch", "produce")?;
     let stats = [fetch.stats(), produce.stats()];
-    type Count = fn(&Stats) -> u64;
-    let counts: [(&str, Count); 6] = [
-        ("completed at once", |it| it.completed_at_once),
-        ("completed by a key", |it| it.completed),
-        ("expired", |it| it.expired),
-        ("cancelled", |it| it.cancelled),
-        ("ended by shutdown", |it| it.shut_down),
-        ("missed checks", |it| it.missed_checks),
-    ];
-    for (name, count) in counts {
+    for (name, count) in COUNTS {
         let [fetch, produce] = stats.each_ref().map(count);
         say!("{name:24} {fetch:>10} {produce:>10}")?;
     }

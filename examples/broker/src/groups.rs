@@ -34,6 +34,7 @@ use journal::{Change, Journal};
 use member::{Id, MAX_ID, charge};
 use parking_lot::{Mutex, RwLock};
 use request_purgatory::Purgatory;
+use request_purgatory::purgatory::Stats;
 use request_purgatory::threads::{Reaper, ReaperThread};
 use request_purgatory::time::Clock;
 use request_purgatory_tracker::Tracker;
@@ -138,12 +139,9 @@ impl Coordinator {
         self.shared.sessions.shutdown();
     }
 
-    pub(crate) fn members(&self) -> usize {
-        self.shared.sessions.stats().parked
-    }
-
-    pub(crate) fn rebalances(&self) -> usize {
-        self.shared.rebalances.stats().parked
+    /// Of the rebalances, and of the sessions: there is one for each member.
+    pub(crate) fn stats(&self) -> [Stats; 2] {
+        [self.shared.rebalances.stats(), self.shared.sessions.stats()]
     }
 
     /// Sees to it that every offset that was committed outlives the machine.

@@ -1,13 +1,12 @@
-//! What the broker shows of its purgatories: figures for Prometheus, and a page that draws them.
+//! What the broker shows of its purgatories: figures for Prometheus, and a page of what waits now.
 //!
 //! | path | |
 //! |---|---|
-//! | `/` | the page, which reads the other three |
+//! | `/` | the page: what each purgatory has counted, and the requests that have waited longest. It asks again each second |
 //! | `/metrics` | what the purgatories told the recorder, as Prometheus reads it |
-//! | `/oldest` | the requests that have waited longest, as JSON |
-//! | `/load` | what the demonstration does to the broker; empty for `serve` |
 
-use crate::broker::delayed::{Delayed, Purgatories};
+use crate::broker::Broker;
+use crate::broker::delayed::Delayed;
 use crate::listen::Listeners;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -18,7 +17,8 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use request_purgatory::Purgatory;
-use serde_json::{Value, json};
+use request_purgatory::purgatory::Stats;
+use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,8 @@ const PARK_TIME: [f64; 36] = [
 #[rustfmt::skip]
 const LATENESS: [f64; 11] = [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0];
 
-/// The page needs nothing from elsewhere, and may get nothing. (Its icon is in itself.)
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                      connect-src 'self'; img-src data:";
+/// The page needs nothing from elsewhere, and may get nothing.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 const FIGURES: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// How often what was recorded is moved to the histograms, which do not grow.
@@ -44,6 +43,21 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// How many of the oldest requests are shown of each purgatory, and how many keys of each request.
 const SHOWN: usize = 8;
 const NAMED: usize = 20;
+
+/// What a purgatory counts, by the names under which people are shown it.
+pub(crate) const COUNTS: [(&str, Count); 9] = [
+    ("completed at once", |it| it.completed_at_once),
+    ("completed by a key", |it| it.completed),
+    ("expired", |it| it.expired),
+    ("cancelled", |it| it.cancelled),
+    ("ended by shutdown", |it| it.shut_down),
+    ("rejected", |it| it.rejected),
+    ("aborted", |it| it.aborted),
+    ("panicked", |it| it.panicked),
+    ("missed checks", |it| it.missed_checks),
+];
+
+type Count = fn(&Stats) -> u64;
 
 /// Becomes the recorder of this process: the purgatories that are built after this tell it.
 pub(crate) fn record() -> anyhow::Result<PrometheusHandle> {
@@ -59,7 +73,7 @@ pub(crate) fn record() -> anyhow::Result<PrometheusHandle> {
 pub(crate) async fn show(
     endpoint: &str,
     recorded: PrometheusHandle,
-    purgatories: Purgatories,
+    broker: Arc<Broker>,
     load: &'static str,
 ) -> anyhow::Result<SocketAddr> {
     let listeners = Listeners::bind(endpoint).await?;
@@ -74,15 +88,15 @@ pub(crate) async fn show(
     });
     let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
     let host: Arc<str> = host.into();
-    let policy = [(CONTENT_SECURITY_POLICY, POLICY)];
-    let page = (policy, Html(include_str!("page/page.html")));
+    let page = async move || {
+        // A snapshot goes over all that is parked: other tasks of this thread go on elsewhere meanwhile.
+        let page = tokio::task::block_in_place(|| Page(&broker, load).to_string());
+        ([(CONTENT_SECURITY_POLICY, POLICY)], Html(page))
+    };
     let metrics = async move || ([(CONTENT_TYPE, FIGURES)], recorded.render());
-    let oldest = async move || ([(CONTENT_TYPE, "application/json")], oldest(&purgatories));
     let router = Router::new()
         .route("/", get(page))
         .route("/metrics", get(metrics))
-        .route("/oldest", get(oldest))
-        .route("/load", get(load))
         .layer(from_fn_with_state(host, check_host));
     for listener in listeners.0 {
         let serving = axum::serve(listener, router.clone());
@@ -114,25 +128,73 @@ async fn check_host(State(given): State<Arc<str>>, request: Request, next: Next)
     }
 }
 
-fn oldest(Purgatories { fetch, produce }: &Purgatories) -> String {
-    // A snapshot goes over all that is parked: other tasks of this thread go on elsewhere meanwhile.
-    let find = || json!({ "fetch": oldest_of(fetch), "produce": oldest_of(produce) });
-    tokio::task::block_in_place(find).to_string()
+struct Page<'a>(&'a Broker, &'a str);
+
+/// (Names of topics have no letter that means something in HTML.)
+impl Display for Page<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(broker, load) = self;
+        let purgatories = &broker.purgatories;
+        let [rebalances, sessions] = broker.groups.stats();
+        let all = [
+            ("produce", purgatories.produce.stats()),
+            ("fetch", purgatories.fetch.stats()),
+            ("rebalances", rebalances),
+            ("sessions", sessions),
+        ];
+        write!(
+            f,
+            "{HEAD}<p>{load}</p><table><tr><th>purgatory<th>parked<th>watch entries"
+        )?;
+        for (name, _) in COUNTS {
+            write!(f, "<th>{name}")?;
+        }
+        for (name, stats) in all {
+            let Stats {
+                parked, watched, ..
+            } = stats;
+            write!(f, "\n<tr><th>{name}<td>{parked}<td>{watched}")?;
+            for (_, count) in COUNTS {
+                write!(f, "<td>{}", count(&stats))?;
+            }
+        }
+        f.write_str("</table>")?;
+        write_oldest(f, "produce", &purgatories.produce)?;
+        write_oldest(f, "fetch", &purgatories.fetch)
+    }
 }
 
-fn oldest_of(purgatory: &Purgatory<Delayed>) -> Value {
-    let parked = purgatory.snapshot().into_iter().take(SHOWN);
-    let describe = parked.map(|operation| {
-        let mut keys = operation.keys;
+const HEAD: &str = "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=1>
+<title>Purgatories of the broker</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; margin: 24px; color-scheme: light dark }
+td, th { padding: 2px 12px 2px 0; text-align: right; font-weight: 400; font-variant-numeric: tabular-nums }
+th:first-child, .keys { text-align: left }
+</style>
+<h1>Purgatories of the broker</h1>
+<p>What waits now, and what was counted since the start. For rates, distributions and alerts, have Prometheus read <a
+href=metrics>the metrics</a>.</p>
+";
+
+/// Those that have waited longest, with their keys.
+fn write_oldest(f: &mut Formatter<'_>, name: &str, purgatory: &Purgatory<Delayed>) -> fmt::Result {
+    write!(
+        f,
+        "\n<h2>Oldest of {name}</h2><table><tr><th>parked for<th>time left<th class=keys>keys"
+    )?;
+    for mut operation in purgatory.snapshot().into_iter().take(SHOWN) {
+        let keys = &mut operation.keys;
         keys.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
-        let named = keys.iter().take(NAMED);
-        let named = named.map(|key| format!("{}-{}", key.topic, key.partition));
-        json!({
-            "keys": named.collect::<Vec<_>>(),
-            "more": keys.len().saturating_sub(NAMED),
-            "age": operation.age.as_secs_f64(),
-            "remaining": operation.remaining.map(|time| time.as_secs_f64()),
-        })
-    });
-    describe.collect()
+        let age = operation.age;
+        // Their timeouts are bounded, so each has an end.
+        let left = operation.remaining.unwrap_or_default();
+        write!(f, "\n<tr><td>{age:.1?}<td>{left:.1?}<td class=keys>")?;
+        for key in keys.iter().take(NAMED) {
+            write!(f, "{}-{} ", key.topic, key.partition)?;
+        }
+        if let Some(more @ 1..) = keys.len().checked_sub(NAMED) {
+            write!(f, "and {more} more")?;
+        }
+    }
+    f.write_str("</table>")
 }

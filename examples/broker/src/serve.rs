@@ -40,7 +40,7 @@ pub(crate) async fn start(
     let separator = if load.is_empty() { "" } else { "; " };
     let _ = say!("listening on {}{separator}{load}", listeners.address()?);
     if let Some((endpoint, recorded)) = metrics.zip(recorded) {
-        let page = page::show(endpoint, recorded, broker.purgatories.clone(), load).await?;
+        let page = page::show(endpoint, recorded, Arc::clone(&broker), load).await?;
         let _ = say!("metrics on http://{page}");
     }
     Ok((broker, listeners))
@@ -73,6 +73,7 @@ fn parked(broker: &Broker) -> String {
     let connections = Arc::strong_count(&broker.connection) - 1;
     let Purgatories { fetch, produce } = &broker.purgatories;
     let (fetch, produce) = (fetch.stats(), produce.stats());
+    let [rebalances, sessions] = broker.groups.stats();
     format!(
         "parked: fetch={} produce={} watched={} connections={connections} missed_checks={} \
          groups: rebalances={} members={}",
@@ -80,7 +81,7 @@ fn parked(broker: &Broker) -> String {
         produce.parked,
         fetch.watched + produce.watched,
         fetch.missed_checks + produce.missed_checks,
-        broker.groups.rebalances(),
-        broker.groups.members(),
+        rebalances.parked,
+        sessions.parked,
     )
 }

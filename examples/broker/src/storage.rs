@@ -4,4 +4,4 @@ pub mod batch;
 pub(crate) mod folder;
 pub(crate) mod log;
 pub(crate) mod producers;
-mod segments;
+pub(crate) mod segments;

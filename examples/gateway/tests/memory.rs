@@ -2,75 +2,35 @@
 
 mod support;
 
-use procfs_core::{FromRead, process::Status};
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::{get, post};
+use support::{get, post, start_process};
+use testing::program::Program;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::sleep;
-
-/// Killed with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Process {
-    /// Bytes of memory that it has touched and holds.
-    fn resident(&self) -> u64 {
-        let status = Status::from_file(format!("/proc/{}/status", self.0.id()));
-        1024 * status.ok().and_then(|it| it.vmrss).expect("this is Linux")
-    }
-}
+use tokio::time::{sleep, timeout};
 
 /// Connects `count` clients that each send `bytes`, and keeps them. Returns how much memory each takes of the node.
-async fn cost(node: &Process, address: SocketAddr, what: &str, count: usize, bytes: &str) -> u64 {
-    let before = node.resident();
+async fn cost(node: &Program, address: SocketAddr, what: &str, count: usize, bytes: &str) -> u64 {
+    let before = node.resident_memory();
     let mut clients = Vec::new();
     for _ in 0..count {
         let mut client = TcpStream::connect(address).await.expect("it listens");
         // The node may read less than this sends.
-        let _ = tokio::time::timeout(
-            Duration::from_millis(50),
-            client.write_all(bytes.as_bytes()),
-        )
-        .await;
+        let sent = client.write_all(bytes.as_bytes());
+        let _ = timeout(Duration::from_millis(50), sent).await;
         clients.push(client);
     }
     sleep(Duration::from_secs(2)).await;
-    let each = node.resident().saturating_sub(before) / count as u64;
+    let each = node.resident_memory().saturating_sub(before) / count as u64;
     println!("| {what} | {count} | {} KB |", each / 1_000);
     each
-}
-
-fn start() -> (Process, SocketAddr) {
-    let child = Command::new(env!("CARGO_BIN_EXE_gateway"))
-        .args(["serve", "--engine", "memory", "--listen", "127.0.0.1:0"])
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut node = Process(child.expect("it starts"));
-    let mut line = String::new();
-    let output = node.0.stdout.take().expect("a pipe");
-    BufReader::new(output)
-        .read_line(&mut line)
-        .expect("it speaks");
-    let address = line.trim().strip_prefix("listening on http://");
-    let address = address.expect("it listens").parse().expect("an address");
-    (node, address)
 }
 
 /// (In a node of its own: what these clients have left would serve the next ones.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_stops_within_a_body_takes_little_more_than_the_body() {
-    let (node, address) = start();
+    let (node, address) = start_process();
     let half = format!(
         "POST /topics/half HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n\r\n{}",
         "x".repeat(65_535)
@@ -81,7 +41,7 @@ async fn a_client_that_stops_within_a_body_takes_little_more_than_the_body() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_takes_much_memory() {
-    let (node, address) = start();
+    let (node, address) = start_process();
     for _ in 0..100 {
         let posted = post(address, "/topics/full", vec![b'x'; 65_536]).await;
         assert_eq!(posted.status, 201);

@@ -3,41 +3,14 @@
 mod support;
 
 use gateway::store::MemoryStore;
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{LONG, Node, get, print_row};
+use support::{LONG, Node, get, print_row, start_process, terminate};
+use testing::program::Program;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 const POLLS: usize = 300;
-
-/// Killed with the test.
-struct Gateway(Child);
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        // It has ended already, if the test passed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Gateway {
-    fn terminate(&self) {
-        let id = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        kill_process(id.expect("a process"), Signal::TERM).expect("it lives");
-    }
-
-    /// Waits until it has ended in order.
-    async fn ended(mut self) {
-        let ended = tokio::task::spawn_blocking(move || self.0.wait());
-        let ended = timeout(LONG, ended).await.expect("in time");
-        assert!(ended.expect("no panic").expect("a child").success());
-    }
-}
 
 #[tokio::test]
 async fn every_parked_poll_is_answered_and_none_is_taken_later() {
@@ -86,18 +59,7 @@ async fn f8_a_client_that_does_not_finish_its_request_does_not_hold_up_the_shutd
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f8_sigterm_to_a_process_answers_every_parked_poll() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gateway"))
-        .args(["serve", "--engine", "memory", "--listen", "127.0.0.1:0"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
-    let node = Gateway(child);
-    let mut line = String::new();
-    output.read_line(&mut line).expect("it speaks");
-    let address = line.trim().strip_prefix("listening on http://");
-    let address = address.expect("it listens").parse::<SocketAddr>();
-    let address = address.expect("an address");
+    let (node, address) = start_process();
     let polls = (0..POLLS).map(|_| tokio::spawn(get(address, "/topics/a?after=0&wait=60")));
     let polls = polls.collect::<Vec<_>>();
     let parked = async {
@@ -107,23 +69,18 @@ async fn f8_sigterm_to_a_process_answers_every_parked_poll() {
     };
     timeout(LONG, parked).await.expect("in time");
     let told = Instant::now();
-    node.terminate();
+    let ended = tokio::spawn(terminate(node));
     for poll in polls {
         let answer = timeout(LONG, poll).await.expect("in time");
         assert_eq!(answer.expect("no panic").status, 503);
     }
     let worst = told.elapsed();
-    node.ended().await;
-    assert!(
-        told.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        told.elapsed()
-    );
-    let then = format!("the node has ended after {:.1?}", told.elapsed());
+    let said = ended.await.expect("no panic");
+    let ended = told.elapsed();
+    assert!(ended < Duration::from_secs(2), "{ended:?}");
+    let then = format!("the node has ended after {ended:.1?}");
     print_row("SIGTERM", POLLS, 0, worst, then);
-    let mut rest = String::new();
-    output.read_to_string(&mut rest).expect("a pipe");
-    assert_eq!(rest, "");
+    assert_eq!(said.len(), 1, "where it listens, and no more: {said:?}");
 }
 
 /// Its store accepts and is silent at each of five addresses, which are asked one after the other.
@@ -136,12 +93,11 @@ async fn f8_sigterm_ends_a_node_whose_store_does_not_answer() {
     for host in 1..=5 {
         command.arg(format!("--url=nats://127.0.0.{host}:{port}"));
     }
-    let node = Gateway(command.spawn().expect("it starts"));
+    let node = Program::start(&mut command);
     let asked = timeout(LONG, silent.accept()).await.expect("in time");
     let _client = asked.expect("it connects");
     let told = Instant::now();
-    node.terminate();
-    node.ended().await;
+    terminate(node).await;
     let ended = told.elapsed();
     assert!(ended < Duration::from_secs(2), "{ended:?}");
     let row = "SIGTERM before the store has answered";

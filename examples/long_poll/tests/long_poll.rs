@@ -1,19 +1,17 @@
-//! The long-poll server as its clients see it: the real program, over sockets.
+//! The long-poll server as its clients see it: the real program, over sockets. (Signals end it in order.)
+#![cfg(unix)]
 
-#[path = "long_poll/clients.rs"]
-mod clients;
 #[path = "long_poll/http.rs"]
 mod http;
 
 use http::receive;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Longest that parking a request may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use testing::eventually;
+use testing::program::{Program, Signal, available, run};
 
 fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_long_poll"))
@@ -21,7 +19,7 @@ fn command() -> Command {
 
 /// A server on a free port. Killed when dropped.
 struct Server {
-    child: Child,
+    program: Program,
     address: SocketAddr,
 }
 
@@ -31,20 +29,10 @@ impl Server {
     }
 
     fn with(arguments: &[&str]) -> Self {
-        let mut child = command()
-            .args(["--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start the server");
-        let mut first = String::new();
-        BufReader::new(child.stdout.take().expect("piped"))
-            .read_line(&mut first)
-            .expect("read the first line");
-        let address = first.trim().strip_prefix("listening on ");
-        let address = address.and_then(|address| address.parse().ok());
-        let address = address.unwrap_or_else(|| panic!("no address in {first:?}"));
-        Self { child, address }
+        let listen = ["--listen", "127.0.0.1:0"];
+        let program = Program::start(command().args(listen).args(arguments));
+        let address = program.said("listening on ");
+        Self { program, address }
     }
 
     fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
@@ -57,18 +45,9 @@ impl Server {
 
     fn wait_for_parked(&self, count: usize) {
         let expected = (200, format!("{count}\n"));
-        let begun = Instant::now();
-        while self.ask("GET", "/parked", "") != expected {
-            assert!(begun.elapsed() < PATIENCE, "never {count} parked requests");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        eventually("so many parked", || {
+            self.ask("GET", "/parked", "") == expected
+        });
     }
 }
 
@@ -184,7 +163,7 @@ fn who_closes_the_sending_half_is_sent_no_more_and_leaves_no_wait() {
 /// What is written of `curl` at the head of the example works.
 #[test]
 fn curl_waits_for_a_message_and_for_nothing() {
-    if !clients::available("curl", &["--version"]) {
+    if !available("curl", &["--version"]) {
         return;
     }
     let server = Server::start();
@@ -200,7 +179,7 @@ fn curl_waits_for_a_message_and_for_nothing() {
         command
     };
     let answer = |mut curl: Command| {
-        let output = clients::run(&mut curl, "");
+        let output = run(&mut curl, "");
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
@@ -228,26 +207,17 @@ fn a_small_load_is_answered_whole() {
 }
 
 /// Asked to end, the server answers each parked request, and then ends.
-#[cfg(unix)]
 #[test]
 fn an_orderly_shutdown_answers_what_is_parked() {
     let mut server = Server::start();
     let waiting =
         [1, 2, 3].map(|topic| server.send("GET", &format!("/topics/{topic}?wait=300s"), ""));
     server.wait_for_parked(waiting.len());
-    let killed = Command::new("kill")
-        .args(["-TERM", &server.child.id().to_string()])
-        .status();
-    assert!(killed.expect("run kill").success());
+    server.program.signal(Signal::TERM);
     for request in waiting {
         assert_eq!(receive(request).0, 503);
     }
-    let begun = Instant::now();
-    while server.child.try_wait().expect("it is ours").is_none() {
-        assert!(begun.elapsed() < PATIENCE, "the server does not end");
-        thread::sleep(Duration::from_millis(5));
-    }
-    assert!(server.child.wait().expect("it has ended").success());
+    assert!(server.program.wait().success());
 }
 
 #[test]

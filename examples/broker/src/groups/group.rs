@@ -231,7 +231,8 @@ impl State {
     /// A sign of life of a member. While a request of it waits, its session is suspended.
     ///
     /// # Errors
-    /// Its session is over. Its expiry, which is on its way, removes the member; the client is told now.
+    /// Its session is over by the clock, also if that came while the broker stood still. Its expiry, which is on its way,
+    /// removes the member; the client is told now.
     pub(super) fn renew(&self, member: &str) -> Outcome {
         let found = self.members.get(member).ok_or(Code::UnknownMemberId)?;
         let timeout = match found.parked {

@@ -6,6 +6,7 @@
 //! ```
 
 use super::member::{Charge, Id};
+use crate::storage::segments::append_whole;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -53,7 +54,6 @@ pub(super) struct Journal {
     file: Option<File>,
     /// Bytes of whole lines. There may be a part of a line behind them, which a full disk has left.
     length: u64,
-    is_torn: bool,
     /// When to write it anew.
     limit: u64,
 }
@@ -94,7 +94,6 @@ impl Journal {
         fs::rename(&new, &self.path)?;
         self.length = file.metadata()?.len();
         self.limit = LONG.max(TIMES * self.length);
-        self.is_torn = false;
         self.file = Some(file);
         Ok(())
     }
@@ -104,18 +103,7 @@ impl Journal {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        let lines = lines(changes)?;
-        if self.is_torn {
-            file.set_len(self.length)?;
-            self.is_torn = false;
-        }
-        if let Err(error) = file.write_all(lines.as_bytes()) {
-            // What follows must not be written behind a part of a line.
-            self.is_torn = file.set_len(self.length).is_err();
-            return Err(error);
-        }
-        self.length += lines.len() as u64;
-        Ok(())
+        append_whole(file, &mut self.length, lines(changes)?.as_bytes())
     }
 
     pub(super) fn is_long(&self) -> bool {

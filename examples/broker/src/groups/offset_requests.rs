@@ -18,63 +18,41 @@ const NOTHING: Committed = Committed {
     charge: None,
 };
 
-/// Topics, with their partitions.
-type Asked = Vec<(TopicName, Vec<i32>)>;
-
-fn size(found: &[(At, Committed)]) -> usize {
-    found
-        .iter()
-        .map(|((topic, _), found)| found.size(topic))
-        .sum()
-}
-
-/// What was found, topic by topic, as a version of the answer has it.
-fn told<T, P>(
-    found: &[(At, Committed)],
-    topic: impl Fn(TopicName, Vec<P>) -> T,
-    partition: impl Fn(i32, &Committed, StrBytes) -> P,
-) -> Vec<T> {
+/// What was found in a group, topic by topic.
+fn told(id: GroupId, found: &[(At, Committed)]) -> OffsetFetchResponseGroup {
     let topics = found.chunk_by(|((one, _), _), ((other, _), _)| one == other);
     let topics = topics.map(|of_topic| {
         let partitions = of_topic.iter().map(|((_, index), found)| {
-            let metadata = text(found.metadata.as_deref().unwrap_or_default());
-            partition(*index, found, metadata)
-        });
-        topic(TopicName(text(&of_topic[0].0.0)), partitions.collect())
-    });
-    topics.collect()
-}
-
-/// The answer has types of its own from version 8 on, which say the same.
-macro_rules! told_as {
-    ($in_topic:ident, $Topic:ident, $in_partition:ident, $Partition:ident) => {
-        fn $in_topic(name: TopicName, partitions: Vec<$Partition>) -> $Topic {
-            let topic = $Topic::default().with_name(name);
-            topic.with_partitions(partitions)
-        }
-
-        fn $in_partition(index: i32, found: &Committed, metadata: StrBytes) -> $Partition {
-            $Partition::default()
-                .with_partition_index(index)
+            OffsetFetchResponsePartitions::default()
+                .with_partition_index(*index)
                 .with_committed_offset(found.offset)
                 .with_committed_leader_epoch(found.leader_epoch)
-                .with_metadata(Some(metadata))
-        }
-    };
+                .with_metadata(Some(text(found.metadata.as_deref().unwrap_or_default())))
+        });
+        OffsetFetchResponseTopics::default()
+            .with_partitions(partitions.collect())
+            .with_name(TopicName(text(&of_topic[0].0.0)))
+    });
+    let group = OffsetFetchResponseGroup::default().with_group_id(id);
+    group.with_topics(topics.collect())
 }
 
-told_as!(
-    in_topic,
-    OffsetFetchResponseTopic,
-    in_partition,
-    OffsetFetchResponsePartition
-);
-told_as!(
-    in_topics,
-    OffsetFetchResponseTopics,
-    in_partitions,
-    OffsetFetchResponsePartitions
-);
+/// The same as versions before 8 have it, which are about one group.
+fn of_one_group(told: OffsetFetchResponseGroup) -> OffsetFetchResponse {
+    let topics = told.topics.into_iter().map(|topic| {
+        let partitions = topic.partitions.into_iter().map(|found| {
+            OffsetFetchResponsePartition::default()
+                .with_partition_index(found.partition_index)
+                .with_committed_offset(found.committed_offset)
+                .with_committed_leader_epoch(found.committed_leader_epoch)
+                .with_metadata(found.metadata)
+        });
+        OffsetFetchResponseTopic::default()
+            .with_name(topic.name)
+            .with_partitions(partitions.collect())
+    });
+    OffsetFetchResponse::default().with_topics(topics.collect())
+}
 
 impl Coordinator {
     /// Commits offsets. Each succeeds or fails by itself.
@@ -131,48 +109,47 @@ impl Coordinator {
     }
 
     /// What groups have committed: for the partitions asked for, or for all. From version 8 on they may be several.
-    pub(super) fn committed_offsets(&self, asked: OffsetFetchRequest) -> Answer {
-        if asked.groups.is_empty() {
-            let topics = asked.topics.map(|topics| {
-                let topics = topics.into_iter();
-                topics.map(|it| (it.name, it.partition_indexes)).collect()
-            });
-            let found = self.committed_of(&asked.group_id, topics);
-            return Answer::unread(size(&found), move || {
-                OffsetFetchResponse::default().with_topics(told(&found, in_topic, in_partition))
-            });
+    pub(super) fn committed_offsets(&self, mut asked: OffsetFetchRequest) -> Answer {
+        let is_one = asked.groups.is_empty();
+        if is_one {
+            let renamed = |it: OffsetFetchRequestTopic| {
+                let topic = OffsetFetchRequestTopics::default().with_name(it.name);
+                topic.with_partition_indexes(it.partition_indexes)
+            };
+            let topics = asked.topics.map(|it| it.into_iter().map(renamed).collect());
+            let group = OffsetFetchRequestGroup::default().with_group_id(asked.group_id);
+            asked.groups.push(group.with_topics(topics));
         }
-        let find = |asked: OffsetFetchRequestGroup| {
-            let topics = asked.topics.map(|topics| {
-                let topics = topics.into_iter();
-                topics.map(|it| (it.name, it.partition_indexes)).collect()
-            });
-            let found = self.committed_of(&asked.group_id, topics);
-            (asked.group_id, found)
-        };
-        let found: Vec<_> = asked.groups.into_iter().map(find).collect();
-        let sizes = found.iter().map(|(_, found)| size(found));
-        Answer::unread(sizes.sum(), move || {
-            let groups = found.into_iter().map(|(id, found)| {
-                let topics = told(&found, in_topics, in_partitions);
-                let group = OffsetFetchResponseGroup::default().with_group_id(id);
-                group.with_topics(topics)
-            });
-            OffsetFetchResponse::default().with_groups(groups.collect())
+        let mut size = 0;
+        let mut found = Vec::new();
+        for group in asked.groups {
+            let committed = self.committed_of(&group);
+            let sizes = committed.iter().map(|((topic, _), it)| it.size(topic));
+            size += sizes.sum::<usize>();
+            found.push((group.group_id, committed));
+        }
+        Answer::unread(size, move || {
+            let groups = found.into_iter().map(|(id, found)| told(id, &found));
+            let mut groups: Vec<_> = groups.collect();
+            match is_one {
+                true => of_one_group(groups.remove(0)),
+                false => OffsetFetchResponse::default().with_groups(groups),
+            }
         })
     }
 
-    fn committed_of(&self, group: &str, asked: Option<Asked>) -> Vec<(At, Committed)> {
-        let group = self.group(group);
+    fn committed_of(&self, asked: &OffsetFetchRequestGroup) -> Vec<(At, Committed)> {
+        let group = self.group(&asked.group_id);
         let state = group.as_ref().map(|group| group.lock());
         let none = Offsets::default();
         let offsets = state.as_ref().map_or(&none, |state| &state.offsets);
-        let asked: Vec<_> = match asked {
+        let asked: Vec<_> = match &asked.topics {
             None => offsets.keys().cloned().collect(),
             Some(topics) => {
-                let partitions = topics.iter().flat_map(|(name, indexes)| {
-                    let name = Id::from(&***name);
-                    indexes.iter().map(move |index| (Id::clone(&name), *index))
+                let partitions = topics.iter().flat_map(|topic| {
+                    let name = Id::from(&**topic.name);
+                    let indexes = topic.partition_indexes.iter();
+                    indexes.map(move |index| (Id::clone(&name), *index))
                 });
                 partitions.collect()
             }

@@ -19,9 +19,6 @@ impl Coordinator {
         caller: &Caller,
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> Reply {
-        // The end of a session is a moment of the clock, also if it came while the broker stood still: no request that
-        // is read later finds it alive, whoever comes first, the request or the thread that expires sessions.
-        self.shared.sessions.advance();
         match request {
             RequestKind::JoinGroup(asked) => self.join(&asked, caller),
             RequestKind::SyncGroup(asked) => self.sync(&asked, caller),

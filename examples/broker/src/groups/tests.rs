@@ -5,12 +5,11 @@ mod rebalances;
 mod sequences;
 
 use super::*;
-use crate::exchange::{Answer, Caller, Reply, Waiter, Waiting, answered_later};
+use crate::exchange::{Answer, Caller, Reply, Waiting, answered_later};
 use crate::requests::*;
 use bytes::{Bytes, BytesMut};
-use group::State;
 use kafka_protocol::protocol::{Decodable, Request};
-use member::{Parked, Terms};
+use member::Parked;
 use request_purgatory::time::ManualClock;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -83,25 +82,6 @@ fn sync_request(member: &str, generation: i32, members: &[&str]) -> SyncGroupReq
         .with_assignments(assignments.collect())
 }
 
-fn heartbeat_request(member: &str, generation: i32) -> HeartbeatRequest {
-    HeartbeatRequest::default()
-        .with_group_id(group(GROUP))
-        .with_generation_id(generation)
-        .with_member_id(text(member))
-}
-
-fn caller(client_id: &str, version: i16, may_wait: bool) -> Caller {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
-    Caller {
-        address,
-        client: address,
-        client_id: client_id.to_owned(),
-        version,
-        may_wait,
-        refusals: Default::default(),
-    }
-}
-
 impl World {
     fn new() -> Self {
         Self::with(|_| {})
@@ -129,7 +109,15 @@ impl World {
     }
 
     fn ask<R: Request + Into<RequestKind>>(&self, request: R, version: i16) -> Asked<R> {
-        let caller = caller(&self.client_id, version, self.may_wait);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
+        let caller = Caller {
+            address,
+            client: address,
+            client_id: self.client_id.clone(),
+            version,
+            may_wait: self.may_wait,
+            refusals: Default::default(),
+        };
         let is_partition = |topic: &str, index| topic == "t" && (0..1_000).contains(&index);
         let request = request.into();
         let waiting = match self.coordinator.handle(request, &caller, &is_partition) {
@@ -213,7 +201,7 @@ impl World {
     }
 
     /// Takes the answers to joins that have come, of which each is a member now; their ids.
-    fn members(joins: &mut [Joining]) -> Vec<String> {
+    fn joined(joins: &mut [Joining]) -> Vec<String> {
         let joined = joins.iter_mut().map(Asked::answer);
         let ids = joined.map(|joined| {
             assert_eq!(joined.error_code, 0);
@@ -225,7 +213,7 @@ impl World {
     /// Makes a stable group of `joins`, the leader first, in generation 1. The first `synced` ask for their assignment.
     fn stabilised(&self, mut joins: Vec<Joining>, synced: usize) -> Vec<String> {
         self.pass(INITIAL_DELAY);
-        let ids = Self::members(&mut joins);
+        let ids = Self::joined(&mut joins);
         let names: Vec<_> = ids.iter().map(String::as_str).collect();
         for id in &names[..synced] {
             assert_eq!(self.sync(id, 1, &names).answer().error_code, 0);
@@ -247,6 +235,11 @@ impl World {
         self.described().group_state.to_string()
     }
 
+    fn members(&self) -> usize {
+        let [_, sessions] = self.coordinator.stats();
+        sessions.parked
+    }
+
     /// Bytes that groups take.
     fn memory_in_use(&self) -> usize {
         let shared = &self.coordinator.shared;
@@ -259,14 +252,17 @@ impl World {
         if coordinator.shared.sessions.is_shut_down() {
             return;
         }
+        let sessions = &coordinator.shared.sessions;
+        // An expiry is on its way, and takes the member along.
+        let next = sessions.next_deadline();
+        let is_due = next.is_some_and(|at| at <= self.clock.now());
         let (mut members, mut phases) = (0, 0);
         for group in coordinator.all() {
             let state = group.lock();
             members += state.members.len();
             phases += usize::from(!state.is_over(state.round));
             for (id, member) in &state.members {
-                let sessions = &coordinator.shared.sessions;
-                assert!(sessions.contains(&member.number), "{id}");
+                assert!(is_due || sessions.contains(&member.number), "{id}");
                 // Neither a join nor a sync waits for nothing.
                 match member.parked {
                     Some((Parked::Join, _)) => assert_eq!(state.phase, Phase::PreparingRebalance),
@@ -277,7 +273,7 @@ impl World {
             let empty = matches!(state.phase, Phase::Empty | Phase::Dead);
             assert_eq!(state.members.is_empty(), empty, "{:?}", state.phase);
         }
-        assert_eq!(coordinator.members(), members, "sessions without a member");
-        assert_eq!(coordinator.rebalances(), phases, "phases parked");
+        let parked = coordinator.stats().map(|stats| stats.parked);
+        assert_eq!(parked, [phases, members], "phases, and sessions");
     }
 }

@@ -101,13 +101,7 @@ impl Segments {
         // INVARIANT: one was just added if there was none.
         let last = self.segments.back_mut().ok_or(io::ErrorKind::NotFound)?;
         let mut file = File::options().append(true).create(true).open(&last.path)?;
-        // (To ask for the length takes a fraction of a cut.)
-        if file.metadata()?.len() > last.length {
-            file.set_len(last.length)?;
-        }
-        file.write_all(bytes)?;
-        last.length += bytes.len() as u64;
-        Ok(())
+        append_whole(&mut file, &mut last.length, bytes)
     }
 
     /// Where the bytes at these positions are, which are counted from the start of the oldest segment.
@@ -150,6 +144,17 @@ impl Segments {
             _ => Ok(()),
         }
     }
+}
+
+/// Appends to a file of this `length`, and first cuts off what an append that failed has left behind it.
+pub(crate) fn append_whole(file: &mut File, length: &mut u64, bytes: &[u8]) -> io::Result<()> {
+    // (To ask for the length takes a fraction of a cut.)
+    if file.metadata()?.len() > *length {
+        file.set_len(*length)?;
+    }
+    file.write_all(bytes)?;
+    *length += bytes.len() as u64;
+    Ok(())
 }
 
 /// The segments of a folder, in order, their lengths not yet known.

@@ -60,14 +60,14 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     let (broker, mut witness) = Broker::with_topic(1, &["--log-lines", "10000"]);
     let parked = witness.send(FETCH, &fetch("t", 1, 60_000));
     broker.wait_for_figure("fetch", 1);
-    let memory = broker.resident_memory();
+    let memory = broker.program.resident_memory();
     // What was asked before does not outlive it.
     let mut stranger = broker.client();
     stranger.send(FETCH, &fetch("t", 1, 60_000));
     broker.wait_for_figure("fetch", 2);
     stranger.send_raw(&[0xff; 100]);
     stranger.assert_closed();
-    eventually("line", || (broker.log().len() == 1).then_some(()));
+    eventually("line", || broker.log().len() == 1);
     for (number, (bytes, reason)) in refused().into_iter().enumerate() {
         let mut stranger = broker.client();
         stranger.send_raw(&bytes);
@@ -75,7 +75,7 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
         stranger.socket.shutdown(Shutdown::Write).expect("end");
         stranger.assert_closed();
         let is_there = |log: &Vec<_>| log.len() == number + 2;
-        let log = eventually("line", || Some(broker.log()).filter(is_there));
+        let log = found("line", || Some(broker.log()).filter(is_there));
         assert!(log[number + 1].contains(reason), "{bytes:?}: {log:#?}");
     }
     let lines = broker.log().len();
@@ -90,7 +90,7 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     stranger.send_raw(&framed(&longest));
     stranger.receive_fetched(9);
     assert_eq!(broker.log().len(), lines);
-    let grown = broker.resident_memory().saturating_sub(memory);
+    let grown = broker.program.resident_memory().saturating_sub(memory);
     assert!(grown < 64 << 20, "memory grew by {grown}");
     broker.wait_for_figure("connections", 2);
     stranger.produce("t", b"value");
@@ -121,12 +121,7 @@ fn clients_cause_few_lines_in_the_log() {
     }
     // More than one for those, since they are of different kinds of trouble.
     assert!((12..=2 + 10 * seconds).contains(&log.len()), "{log:#?}");
-    let is_quiet = || {
-        eventually("second", || {
-            (begun.elapsed().as_secs() > seconds as u64).then_some(())
-        })
-    };
-    is_quiet();
+    eventually("second", || begun.elapsed().as_secs() > seconds as u64);
     broker.client().send_raw(&[0xff; 100]);
     broker.wait_for_log("such lines were left out");
 }
@@ -184,7 +179,7 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
             let offset = innocent.produce("innocent", b"value");
             innocent.fetch(&fetch_from("innocent", &[(0, offset)], 1_000));
             waits.push(sent.elapsed() / 2);
-            most = most.max(broker.resident_memory());
+            most = most.max(broker.program.resident_memory());
         }
         over.store(true, Ordering::Relaxed);
     });
@@ -202,14 +197,17 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
 #[test]
 fn an_idle_connection_has_no_memory_of_a_long_request() {
     let broker = Broker::with(&[]);
-    let (memory, long) = (broker.resident_memory(), batch(&[&vec![0; 15 << 20]]));
+    let (memory, long) = (
+        broker.program.resident_memory(),
+        batch(&[&vec![0; 15 << 20]]),
+    );
     let _idle = [(); 20].map(|()| {
         let mut client = broker.client();
         let (error, _) = client.produce_to(1, "missing", 0, &long);
         assert_eq!(error, UNKNOWN_TOPIC_OR_PARTITION);
         client
     });
-    let grown = broker.resident_memory().saturating_sub(memory);
+    let grown = broker.program.resident_memory().saturating_sub(memory);
     assert!(grown < 150 << 20, "memory grew by {grown}");
 }
 
@@ -273,10 +271,10 @@ fn an_answer_has_memory_or_is_not_made() {
     // Nor can one keep the broker from ending. Others are refused meanwhile, rather than left without an answer.
     let mut unread = broker.client();
     unread.send_unread(FETCH, &fetch("t", 1, 60_000));
-    broker.signal(Signal::TERM);
-    eventually("refusal", || TcpStream::connect(broker.address).err());
+    broker.program.signal(Signal::TERM);
+    found("refusal", || TcpStream::connect(broker.address).err());
     broker.wait_for_figure("connections", 1);
-    assert_eq!(broker.wait_for_exit().code(), Some(0));
+    assert_eq!(broker.program.wait().code(), Some(0));
     broker.wait_for_log("did not take their last answers");
 }
 

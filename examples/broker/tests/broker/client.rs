@@ -9,6 +9,9 @@ use std::net::{SocketAddr, TcpStream};
 pub(crate) const FETCH: i16 = 11;
 pub(crate) const PRODUCE: i16 = 8;
 
+/// Longest that an answer may take before it counts as missing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 pub(crate) struct Client {
     pub(crate) socket: TcpStream,
     next_correlation: i32,

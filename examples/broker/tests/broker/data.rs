@@ -267,7 +267,7 @@ fn committed(client: &mut Client) -> Vec<(i32, i64)> {
 #[test]
 #[cfg(target_os = "linux")]
 fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
-    use rustix::process::Resource::Fsize;
+    use testing::program::Resource::Fsize;
     let folder = Folder::new();
     drop(folder.open());
     let mut limited = std::process::Command::new("sh");
@@ -294,7 +294,7 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
         assert_eq!(commit(&mut client, 0, kept), 0);
     }
     let rewritten = kept;
-    broker.limit(Fsize, Some(1_500));
+    broker.program.limit(Fsize, Some(1_500));
     let refused = client.produce_to(-1, "t", 0, &next).0;
     assert_eq!(refused, KAFKA_STORAGE_ERROR);
     while commit(&mut client, 0, kept + 1) == 0 {
@@ -304,7 +304,7 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     assert!((5..20).contains(&appended), "{appended}");
     assert_eq!(commit(&mut client, 1, kept + 1), KAFKA_STORAGE_ERROR);
     // (The line of this one might still have room.)
-    broker.limit(Fsize, Some(1));
+    broker.program.limit(Fsize, Some(1));
     let deleted = client.request(0, &forget_request(GROUP, 0));
     let error = deleted.topics[0].partitions[0].error_code;
     let request = DeleteGroupsRequest::default().with_groups_names(vec![group(GROUP)]);
@@ -314,7 +314,7 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     assert_eq!(client.delete_topics(&["u"]), [0]);
     // What was refused is not there, and what was kept is whole.
     assert_eq!(committed(&mut client), [(0, kept)]);
-    broker.limit(Fsize, None);
+    broker.program.limit(Fsize, None);
     assert_eq!(client.produce_to(-1, "t", 0, &next), (0, 1));
     assert_eq!(commit(&mut client, 1, 9), 0);
     broker.end(Signal::KILL);

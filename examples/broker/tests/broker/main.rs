@@ -1,8 +1,8 @@
 //! The broker as its clients see it: every test starts the real program and talks to it over a socket, with requests of
-//! `kafka-protocol` or with a stock Kafka client (kcat, kafka-python, confluent-kafka; rskafka in the demonstration).
+//! `kafka-protocol` or with a stock Kafka client (rskafka in the demonstration).
 //!
-//! kcat, the Python clients and Chromium are installed by `.ci/install clients`. Without them their tests are skipped
-//! with a line on stderr, unless `CI` is set or `REQUEST_PURGATORY_REQUIRE_CLIENTS=1`: then they fail.
+//! The stock clients are installed by `.ci/install clients`. Without them their tests are skipped with a line on stderr,
+//! unless `CI` is set or `REQUEST_PURGATORY_REQUIRE_CLIENTS=1`: then they fail.
 
 mod bad_input;
 mod client;

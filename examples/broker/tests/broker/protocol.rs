@@ -222,7 +222,7 @@ fn packed(batch: &[u8]) -> [Vec<u8>; 4] {
 #[test]
 fn a_produce_request_that_is_too_long_is_refused_in_words() {
     let (broker, mut client) = Broker::with_topic(3, &[]);
-    let (memory, records) = (broker.resident_memory(), vec![7; 120_000_000]);
+    let (memory, records) = (broker.program.resident_memory(), vec![7; 120_000_000]);
     let next = produce_request(-1, 5_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     for (offset, (version, acks)) in (0..).zip([(3, -1), (PRODUCE, 1), (9, -1)]) {
         let records = &records[offset as usize * 20_000..];
@@ -240,7 +240,7 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
     let log = broker.log();
     let once = log.len() == 1 && log[0].contains("too long: 120000");
     assert!(once, "{log:?}");
-    assert!(broker.resident_memory() < memory + (30 << 20));
+    assert!(broker.program.resident_memory() < memory + (30 << 20));
     // Longer ones, other requests of such a length, and those which no answer for one partition fits. (A client that awaits
     // none would take one for the answer to its next request.)
     let produce = |acks, topics, partitions| {
@@ -345,7 +345,7 @@ fn acks_are_none_of_the_leader_or_of_all() {
     }
     // What was appended beside an error is there for consumers.
     let mut is_there = || client.offset_at("t", -1) == (0, 4);
-    eventually("record", || is_there().then_some(()));
+    found("record", || is_there().then_some(()));
     broker.wait_for_log("produce with acks 0");
 }
 

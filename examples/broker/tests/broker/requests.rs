@@ -128,6 +128,13 @@ pub(crate) fn protocols(names: &[&str]) -> Vec<JoinGroupRequestProtocol> {
     names.iter().map(protocol).collect()
 }
 
+pub(crate) fn heartbeat_request(member: &str, generation: i32) -> HeartbeatRequest {
+    HeartbeatRequest::default()
+        .with_group_id(group(GROUP))
+        .with_generation_id(generation)
+        .with_member_id(text(member))
+}
+
 /// A commit by a member, or by none, for partitions of "t", with offsets as epoch and metadata, the first this long.
 pub(crate) fn commit_request(
     (group, member, generation): (&str, &str, i32),

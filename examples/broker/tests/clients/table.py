@@ -13,6 +13,7 @@ Of each client there is a small program (`python_clients.py`, `kafkajs.js`, `go_
     member   ADDRESS TOPIC GROUP    is a member of a group, and says what `group_member.py` says
 """
 
+import concurrent.futures
 import importlib.metadata
 import os
 import re
@@ -182,21 +183,26 @@ def main():
     program, *wanted = sys.argv[1:]
     page = (HERE.parents[1] / "README.md").read_text().splitlines()
     os.environ.setdefault("NODE_PATH", str(HERE.parents[3] / ".venv" / "node_modules"))
-    wrong = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, language, version, run, kind in CLIENTS:
-            if wanted and name not in wanted:
-                continue
-            found = version()
-            if found is None:
-                print(f"skipped: {name} is not installed", file=sys.stderr)
-                continue
+    versions = [(client, client[2]()) for client in CLIENTS if not wanted or client[0] in wanted]
+    for name in [client[0] for client, version in versions if version is None]:
+        print(f"skipped: {name} is not installed", file=sys.stderr)
+    installed = [(client, version) for client, version in versions if version is not None]
+    # Each has a broker of its own, and most of the time they wait.
+    workers = concurrent.futures.ThreadPoolExecutor(len(CLIENTS) + 1)
+    with tempfile.TemporaryDirectory() as folder, workers:
+        needs_go = any(client[1] == "Go" for client, _ in installed)
+        built = workers.submit(build_go_clients, folder) if needs_go else None
+
+        def row_of(client, version):
+            name, language, _, run, kind = client
             if language == "Go":
-                build_go_clients(folder)
-            found = row(program, name, language, found, run, kind)
-            print(found, flush=True)
-            if found not in page:
-                wrong.append(found)
+                built.result()
+            return row(program, name, language, version, run, kind)
+
+        rows = [workers.submit(row_of, *found) for found in installed]
+        rows = [found.result() for found in rows]
+    print(*rows, sep="\n")
+    wrong = [found for found in rows if found not in page]
     if wrong:
         sys.exit("\n".join(["the README has not:", *wrong]))
 

@@ -17,8 +17,10 @@ use hyper_util::rt::TokioIo;
 use request_purgatory_cluster::Config;
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testing::program::{Program, Signal};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +73,25 @@ impl Node {
         })
         .await;
     }
+}
+
+/// A node on an engine in memory that is a process of its own, and where it listens.
+pub fn start_process() -> (Program, SocketAddr) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command.args(["serve", "--engine", "memory", "--listen", "127.0.0.1:0"]);
+    let node = Program::start(&mut command);
+    let address = node.said("listening on http://");
+    (node, address)
+}
+
+/// SIGTERM. Waits until the node has ended in order, and returns what it has said.
+pub async fn terminate(mut node: Program) -> Vec<String> {
+    node.signal(Signal::TERM);
+    let ended = tokio::task::spawn_blocking(move || {
+        assert!(node.wait().success());
+        node.stdout.all()
+    });
+    ended.await.expect("an orderly end")
 }
 
 pub struct Answer {

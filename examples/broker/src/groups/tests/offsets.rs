@@ -57,7 +57,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     assert_eq!(commit(&world, &ids[0], 1, 0, 11), 0);
     assert_eq!(commit(&world, "", -1, 0, 99), 25, "as members are there");
     let mut joins: Vec<_> = ids.iter().map(|id| world.rejoin(id)).collect();
-    World::members(&mut joins);
+    World::joined(&mut joins);
     let third = newcomer.answer().member_id.to_string();
     drop((joins, newcomer));
     let refused = [2, 1].map(|it| commit(&world, &ids[0], it, 0, 12));
@@ -421,24 +421,17 @@ fn several_groups_are_asked_for_at_once() {
     let told = answer.groups.iter().map(|group| {
         let found = group.topics.iter().flat_map(|topic| &topic.partitions);
         let found = found.map(|it| (it.partition_index, it.committed_offset));
-        (
-            &*group.group_id.0,
-            group.error_code,
-            found.collect::<Vec<_>>(),
-        )
+        (&*group.group_id.0, group.error_code, Vec::from_iter(found))
     });
     let expected = [
         (GROUP, 0, vec![(1, -1), (0, 7)]),
         ("missing", 0, vec![(1, -1), (0, -1)]),
         (GROUP, 0, vec![(0, 7)]),
     ];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert!(told.eq(expected), "{answer:?}");
     let keys = ["a", "b", "a"].map(text).to_vec();
     let asked = FindCoordinatorRequest::default().with_coordinator_keys(keys);
     let found = world.ask(asked, 4).answer().coordinators;
-    let found: Vec<_> = found
-        .iter()
-        .map(|it| (&*it.key, it.node_id, it.port))
-        .collect();
-    assert_eq!(found, [("a", BrokerId(1), 9092), ("b", BrokerId(1), 9092)]);
+    let found = found.iter().map(|it| (&*it.key, it.node_id, it.port));
+    assert!(found.eq([("a", BrokerId(1), 9092), ("b", BrokerId(1), 9092)]));
 }

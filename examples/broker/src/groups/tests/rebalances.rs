@@ -54,7 +54,7 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     let leave = leave.with_member_id(text(&second));
     let left = [(); 2].map(|()| world.ask(leave.clone(), 2).answer().error_code);
     assert_eq!(left, [0, Code::UnknownMemberId.code()]);
-    assert_eq!(world.coordinator.members(), 1);
+    assert_eq!(world.members(), 1);
 }
 
 /// Among those that all know. They wait for more members no longer than they have time themselves.
@@ -186,7 +186,7 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     world.pass(INITIAL_DELAY + 29 * minutes as u32 * MS);
     assert_eq!(world.heartbeat(&join.answer().member_id, 1), 0);
     world.pass(minutes as u32 * MS);
-    assert_eq!(world.coordinator.members(), 0);
+    assert_eq!(world.members(), 0);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!([0, 1].map(|at| world.heartbeat(&ids[at], 1)), [0, 0]);
     assert_eq!(world.rejoin(&ids[3]).answer().error_code, 0);
     world.pass(MS);
-    let members = world.coordinator.members();
+    let members = world.members();
     assert_eq!((&*world.phase(), members), ("PreparingRebalance", 3));
     assert_eq!(world.heartbeat(&ids[2], 1), Code::UnknownMemberId.code());
     // While it waits it need not send heartbeats; the other one dies, and that ends the wait.
@@ -210,7 +210,7 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!((joined.generation_id, joined.members.len()), (2, 1));
     // Its session is as long as it said last.
     world.pass(2 * SESSION - MS);
-    assert_eq!(world.coordinator.members(), 1);
+    assert_eq!(world.members(), 1);
     world.pass(MS);
     let told = world.described();
     let told = [told.group_state, told.protocol_type];
@@ -238,63 +238,31 @@ fn in_version_0_a_rebalance_may_last_as_long_as_a_session() {
     assert_eq!((again.members.len(), second.answer().generation_id), (2, 2));
 }
 
-/// Its expiry is on its way, and the group does not know yet.
+/// By the clock: the broker stood still, say, and no thread has come yet to expire it.
 #[test]
 fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
     let world = World::new();
-    let ids = world.stable(4);
-    let group = world.coordinator.group(GROUP).expect("it is there");
-    for member in group.lock().members.values() {
-        let sessions = &world.coordinator.shared.sessions;
-        sessions.complete(&member.number).expect("it has a session");
-    }
-    let commit = commit_request((GROUP, &ids[0], 1), &[(0, 7)], 0);
-    let beat = group.lock().heartbeat(&heartbeat_request(&ids[0], 1));
-    let commit = group.lock().check_commit(&commit);
-    let leave = group.change(|state| state.leave(&ids[0], None));
-    assert_eq!([beat, commit, leave], [Err(Code::UnknownMemberId); 3]);
-    // As it is, and with something that begins a rebalance.
-    let again = join_request(&ids[1]);
-    let changed = join_request(&ids[2]).with_protocols(protocols(&["range"]));
-    let join = |request: JoinGroupRequest| {
-        move |state: &mut State, waiter| {
-            let memory = Arc::clone(&state.shared.memory);
-            let terms = Terms::of(&request, &caller("a-client", 9, true), &memory);
-            state.join(&request, terms.expect("there is memory"), waiter);
-        }
-    };
-    let sync = sync_request(&ids[3], 1, &[]);
-    type Ask = Box<dyn FnOnce(&mut State, Waiter)>;
-    let asks: [Ask; 3] = [
-        Box::new(move |state, waiter| state.sync(&sync, waiter)),
-        Box::new(join(again)),
-        Box::new(join(changed)),
-    ];
-    for ask in asks {
-        let (waiter, mut waiting) = answered_later();
-        group.change(|state| ask(state, waiter));
-        let answer = waiting.answer.try_recv().expect("an answer");
-        let error = match (answer.read)() {
-            ResponseKind::SyncGroup(answer) => answer.error_code,
-            ResponseKind::JoinGroup(answer) => answer.error_code,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(error, Code::UnknownMemberId.code());
-    }
-}
-
-/// No thread has come to expire it.
-#[test]
-fn the_end_of_a_session_is_a_moment_of_the_clock() {
-    let world = World::new();
-    let ids = world.stable(2);
+    let ids = world.stable(6);
     world.clock.advance(SESSION - MS);
-    assert_eq!(world.heartbeat(&ids[0], 1), 0);
+    assert_eq!(world.heartbeat(&ids[5], 1), 0);
     world.clock.advance(MS);
-    assert_eq!(world.heartbeat(&ids[1], 1), Code::UnknownMemberId.code());
+    let commit = commit_request((GROUP, &ids[0], 1), &[(0, 7)], 0);
+    let changed = join_request(&ids[4]).with_protocols(protocols(&["range"]));
+    let errors = [
+        world.heartbeat(&ids[0], 1),
+        commit_errors(&world.ask(commit, 8).answer())[0],
+        world.leave(&ids[1], None),
+        world.sync(&ids[2], 1, &[]).answer().error_code,
+        world.rejoin(&ids[3]).answer().error_code,
+        // This begins a rebalance.
+        world.ask(changed, 9).answer().error_code,
+    ];
+    assert_eq!(errors, [Code::UnknownMemberId.code(); 6]);
+    // Another is alive, as it was told.
     let rebalances = Code::RebalanceInProgress.code();
-    assert_eq!(world.heartbeat(&ids[0], 1), rebalances);
-    assert_eq!(world.coordinator.members(), 1);
+    assert_eq!(world.heartbeat(&ids[5], 1), rebalances);
+    world.pass(Duration::ZERO);
+    assert_eq!(world.members(), 1);
 }
 
 /// Each on its own thread, and the first to have the group's lock finds the others gone too.
@@ -303,7 +271,7 @@ fn clients_that_go_at_the_same_time_lose_all_their_members() {
     let world = World::new();
     let mut joins = Vec::from([(); 3].map(|()| world.join().1));
     world.pass(INITIAL_DELAY);
-    let ids = World::members(&mut joins);
+    let ids = World::joined(&mut joins);
     let mut syncs = [1, 2].map(|at| world.sync(&ids[at], 1, &[]));
     for sync in &mut syncs {
         sync.waiting.answer.close();
@@ -535,7 +503,7 @@ fn the_shutdown_answers_everything_that_waits() {
     let world = World::new();
     let mut joins = [world.join().1, world.join().1];
     world.pass(INITIAL_DELAY);
-    let ids = World::members(&mut joins);
+    let ids = World::joined(&mut joins);
     let mut sync = world.sync(&ids[1], 1, &[]);
     world.coordinator.shutdown();
     let late = world.ask(join_request(""), 3).answer().error_code;

@@ -150,7 +150,7 @@ proptest! {
         // Sessions end one after the other, each with a rebalance.
         world.pass(Duration::from_secs(3_600));
         let coordinator = &world.coordinator;
-        assert_eq!((coordinator.members(), world.memory_in_use()), (0, 0));
+        assert_eq!((world.members(), world.memory_in_use()), (0, 0));
         let stats = coordinator.shared.rebalances.stats();
         assert_eq!((stats.parked, stats.panicked), (0, 0));
         world.check();
