@@ -19,8 +19,9 @@ pub mod stall;
 
 use process::Process;
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::RejectReason,
-    purgatory::Rejected, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
+    Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::Cause,
+    purgatory::RejectReason, purgatory::Rejected, threads::Reaper, time::Clock, time::ManualClock,
+    time::Timestamp,
 };
 use std::fmt;
 use std::hash::Hash;
@@ -62,6 +63,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub struct Op<K = u64> {
     timeout: Duration,
     arrival: Option<Timestamp>,
+    more: Option<Duration>,
     try_complete: Box<dyn FnMut() -> bool + Send>,
     end: Option<Box<dyn FnOnce(Completion) + Send>>,
     key: PhantomData<fn() -> K>,
@@ -73,6 +75,7 @@ impl<K> Op<K> {
         Self {
             timeout,
             arrival: None,
+            more: None,
             try_complete: Box::new(|| false),
             end: None,
             key: PhantomData,
@@ -82,6 +85,12 @@ impl<K> Op<K> {
     /// It arrived then.
     pub fn arrived(mut self, at: Timestamp) -> Self {
         self.arrival = Some(at);
+        self
+    }
+
+    /// At its deadline, it asks for so much more time, once.
+    pub fn put_off_by(mut self, more: Duration) -> Self {
+        self.more = Some(more);
         self
     }
 
@@ -111,6 +120,13 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> DelayedOperation for Op<K> {
 
     fn try_complete(&mut self) -> bool {
         (self.try_complete)()
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, K>) -> bool {
+        if let Some(more) = self.more.take_if(|_| cause.is_deadline()) {
+            cause.reschedule(more);
+        }
+        self.try_complete()
     }
 
     fn on_complete(mut self, completion: Completion) {

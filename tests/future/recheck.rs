@@ -543,3 +543,110 @@ fn g19_a_listener_that_is_dropped_leaves_no_recheck() {
     drop(listener);
     assert_eq!(waits.next_deadline(), None);
 }
+
+/// The one timer of a listener is filed at a recheck; what its handle says is the deadline all the same.
+#[test]
+fn g10_the_deadline_of_a_listener_is_not_its_next_recheck() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], SECOND * 10).recheck_every(SECOND);
+    let handle = listener.handle().expect("there is room").clone();
+    let bell = Bell::new();
+    assert_eq!(handle.remaining(), Some(SECOND * 10));
+    assert_eq!(waits.snapshot()[0].remaining, Some(SECOND * 10));
+    pass(&waits, &clock, SECOND);
+    // The recheck was not received: the deadline is next.
+    assert_eq!(handle.remaining(), Some(SECOND * 9));
+    assert!(handle.reschedule(SECOND * 3) && handle.remaining() == Some(SECOND * 3));
+    let mut poll = || bell.poll(&mut Box::pin(listener.checked()));
+    assert_eq!(poll(), Poll::Ready(Ok(())), "the recheck");
+    // One is ahead, before either deadline.
+    assert!(handle.reschedule(SECOND * 2) && handle.remaining() == Some(SECOND * 2));
+    pass(&waits, &clock, SECOND);
+    assert_eq!(poll(), Poll::Ready(Ok(())), "the recheck");
+    // And after it, so that it is none.
+    assert!(handle.reschedule(SECOND / 2) && handle.remaining() == Some(SECOND / 2));
+    pass(&waits, &clock, SECOND / 2);
+    assert_eq!(poll(), Poll::Ready(Err(WaitError::Expired)));
+    assert!(!handle.reschedule(SECOND) && handle.remaining().is_none());
+    assert_eq!((waits.stats().expired, waits.stats().extended), (1, 0));
+    drop(listener);
+    assert_eq!(waits.next_deadline(), None);
+}
+
+#[test]
+fn g10_a_deadline_behind_a_recheck_can_be_moved_until_it_has_come() {
+    let (waits, clock) = by_hand();
+    let listener = waits.listen([1], SECOND * 2).recheck_every(SECOND);
+    let handle = listener.handle().expect("there is room");
+    clock.advance(SECOND * 2 - Duration::from_millis(1));
+    assert!(
+        handle.reschedule(SECOND),
+        "the recheck has come, and the deadline has not"
+    );
+    assert_eq!(handle.remaining(), Some(SECOND));
+    clock.advance(SECOND);
+    assert!(!handle.reschedule(SECOND), "it has");
+    assert_eq!(waits.advance(), 1);
+}
+
+/// What would never come needs no timer.
+#[test]
+fn g19_a_recheck_behind_the_deadline_arms_nothing() {
+    let (waits, clock) = by_hand();
+    let plain = waits.listen([1], SECOND);
+    let next = waits.next_deadline();
+    drop(plain);
+    let mut listener = waits.listen([1], SECOND).recheck_every(SECOND * 5);
+    assert_eq!(waits.next_deadline(), next);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(waits.next_deadline(), None);
+    assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
+}
+
+/// A stall that is longer than both: the deadline has come, and a recheck does not put it off.
+#[test]
+fn g10_a_recheck_and_the_deadline_that_come_together_are_the_deadline() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], SECOND * 2).recheck_every(SECOND);
+    clock.advance(SECOND * 3);
+    assert_eq!(waits.advance(), 1);
+    assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
+    assert_eq!(waits.stats().lateness_max, SECOND * 2);
+}
+
+/// Where very many would be due at once, they are spread over the ticks of a tenth of the interval: none of these has more
+/// than the thread wakes in a moment, so deadlines in between are in time.
+#[test]
+fn g13_no_tick_has_more_rechecks_than_a_thread_wakes_in_a_moment() {
+    const MANY: usize = 100_000;
+    let (waits, clock) = by_hand();
+    let listen = |key| waits.listen([key], None).recheck_every(SECOND);
+    let mut listeners = (0..MANY as u64).map(listen).collect::<Vec<_>>();
+    let bells = (0..MANY).map(|_| Bell::new()).collect::<Vec<_>>();
+    let mut receive = |due: bool| {
+        for (listener, bell) in listeners.iter_mut().zip(&bells) {
+            let poll = bell.poll(&mut Box::pin(listener.checked()));
+            assert_eq!(poll.is_ready(), due);
+        }
+    };
+    receive(false);
+    // The second time, all begin their interval in one moment.
+    let mut rung = 0;
+    for round in 1..3 {
+        let mut most = 0;
+        let limit = SECOND * round;
+        while let Some(next) = waits
+            .next_deadline()
+            .filter(|at| at.since_origin() <= limit)
+        {
+            let now = request_purgatory::time::Clock::now(&clock);
+            pass(&waits, &clock, next.saturating_since(now));
+            let before = std::mem::replace(&mut rung, bells.iter().map(|it| it.rung()).sum());
+            most = most.max(rung - before);
+        }
+        assert_eq!(rung, MANY * round as usize);
+        assert!(most <= 1_100, "{most} in one tick");
+        receive(true);
+        receive(false);
+    }
+}

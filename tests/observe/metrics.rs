@@ -83,6 +83,7 @@ fn everything_is_told_once() {
         ("panicked", stats.panicked),
         ("rejected", stats.rejected),
         ("missed_checks", stats.missed_checks),
+        ("extended", stats.extended),
     ];
     let counters = counters.map(|(name, count)| {
         (
@@ -150,6 +151,18 @@ fn a_listeners_missed_check_is_told_once() {
 }
 
 #[test]
+fn a_deadline_that_is_put_off_is_told() {
+    let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
+    scenario.extend();
+    let told = told(&snapshotter);
+    let counter = |name: &str| &told[&("fetch".into(), format!("purgatory_{name}_total"))];
+    let [once, never] = [1, 0].map(DebugValue::Counter);
+    assert_eq!((counter("extended"), counter("cancelled")), (&once, &once));
+    assert_eq!(counter("expired"), &never);
+    assert_eq!(scenario.purgatory.stats().extended, 1);
+}
+
+#[test]
 fn the_gauges_are_kafkas() {
     let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
     assert_eq!(changes(&snapshotter, ["fetch"]), [(0.0, 0.0)]);
@@ -189,7 +202,7 @@ fn a_park_that_is_refused_half_way_leaves_no_entry_in_the_gauges() {
 fn each_metric_says_its_unit_and_what_it_is() {
     let (_scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
     let all = snapshotter.snapshot().into_vec();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 14);
     for (key, unit, says, _) in all {
         let expected = match key.kind() {
             MetricKind::Histogram => Unit::Seconds,

@@ -104,7 +104,8 @@ impl Scenario {
 
     /// One that gets more time at its deadline, and is taken back then.
     pub(crate) fn extend(&self) {
-        let more = self.purgatory.try_complete_else_watch(self.patient(), [4]);
+        let op = Op::new(TIMEOUT).put_off_by(STAY);
+        let more = self.purgatory.try_complete_else_watch(op, [4]);
         assert!(more.is_ok_and(|admission| admission.is_parked()));
         self.clock.advance(TIMEOUT);
         assert_eq!(self.purgatory.advance(), 0);
