@@ -25,6 +25,8 @@ struct Reaching {
     examinations: Arc<AtomicUsize>,
     /// How much more time it asks for, at the first deadline.
     more: Option<Duration>,
+    /// What it does in the first check of its key.
+    hook: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl DelayedOperation for Reaching {
@@ -41,6 +43,9 @@ impl DelayedOperation for Reaching {
     fn try_complete_for(&mut self, cause: Cause<'_, u64>) -> bool {
         if self.examinations.fetch_add(1, Ordering::Relaxed) == 0 {
             *self.slot.lock().unwrap() = Some(cause.waker());
+        }
+        if let Some(hook) = self.hook.take_if(|_| cause.key().is_some()) {
+            hook();
         }
         if let Some(more) = self.more.take_if(|_| cause.is_deadline()) {
             cause.reschedule(more);
@@ -85,6 +90,7 @@ impl World {
             slot: self.slot.clone(),
             examinations: self.examinations.clone(),
             more,
+            hook: None,
         }
     }
 
@@ -185,25 +191,26 @@ fn g30_woken_at_a_deadline_that_is_put_off() {
     });
 }
 
-/// Another thread examines the operation when the first deadline comes, and the second one comes while that thread files
-/// the timer for it. Catches: the mark of the second deadline that is taken for that of the first.
+/// The first deadline comes while the operation is examined, and the second one while the thread that has examined it
+/// files the timer for that. Catches: the mark of the second deadline that is taken for that of the first.
 #[test]
 fn g05_a_second_deadline_races_the_extension_of_the_first() {
     bounded(|| {
         let world = World::new(Reaper::Manual);
-        world.park(world.op(TIMEOUT, Some(TIMEOUT)));
-        let checker = {
-            let purgatory = world.purgatory.clone();
-            thread::spawn(move || purgatory.check_and_complete(&1))
+        let time_passes = {
+            let (purgatory, clock) = (world.purgatory.downgrade(), world.clock.clone());
+            move || {
+                clock.advance(TIMEOUT);
+                purgatory.upgrade().expect("it is in use").advance();
+            }
         };
-        for _ in 0..2 {
-            world.clock.advance(TIMEOUT);
-            world.purgatory.advance();
-        }
-        checker.join().unwrap();
-        // It may have asked for more time only now.
-        world.clock.advance(TIMEOUT);
-        world.purgatory.advance();
+        let mut op = world.op(TIMEOUT, Some(TIMEOUT));
+        op.hook = Some(Box::new(time_passes.clone()));
+        world.park(op);
+        let other = thread::spawn(time_passes.clone());
+        assert_eq!(world.purgatory.check_and_complete(&1), 0);
+        other.join().unwrap();
+        time_passes();
         world.assert_ended([0, 1, 0, 0]);
     });
 }

@@ -69,10 +69,12 @@ example!(delayed_fetch; "two partitions: 11, Ok(())", "50 ms: 11, Err(Expired), 
 example!(delayed_produce; "100 of 100 produces acknowledged", "REQUEST_TIMED_OUT", "NOT_LEADER");
 example!(job_queue; "1000 jobs by 8 workers", "100 workers aborted", "each job done once: true");
 example!(leases; "A holds the lease with token 1", "A writes again: Err", "C holds it with token 3");
+example!(linger; "a full batch: 100 records", "the rest lingers: 50 records", "a quiet producer: 3 records", "0 records are left");
 example!(listener; "followed 1000 records", "0 parked now");
 example!(reactor; "room 1 heard \"hello\"", "the driver has ended");
 example!(rpc_client; "1800 calls answered, 200 timed out", "attempts to connect were refused");
 example!(sessions, "5000"; "closed by their owners    4950", "reported             50");
+example!(storage_read; "a fast read: Some(\"records\"), more time: false", "a slow read: Some(\"records\"), more time: true", "a lost read: None, more time: true", "2 satisfied, 1 expired, 2 deadlines put off");
 example!(timeouts; "100 connections closed when they were idle");
 
 /// Its exit status tells what its counts are worth.
