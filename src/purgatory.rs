@@ -1,14 +1,15 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
 // Begin with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below; an expiry begins with
-// `ReaperLoop::run` in `src/threads/reaper.rs`, and comes by `src/engine/drive.rs` and `src/engine/expire.rs`. The work is done
-// by methods of `Inner` (`inner`), which all clones share:
+// `ReaperLoop::run` in `src/threads/reaper.rs`, and comes by `src/engine/drive.rs` and `src/engine/expire.rs`. The work
+// is done by methods of `Inner` (`inner`), which all clones share:
 //
 // * `collect`: `collect` makes the keys that an operation watches (`keys`)
 // * `park`: `park`, `park_or_complete`, `register`
-// * `check`: the checks of keys and of handles; `nested`: those that an examination makes; `deferred`: those that wait for
-//   the reaper
-// * `examine`: `examine`; `settle`: acts on the marks of other threads; `end`: `end_and_reclaim`, `cancel_key`, `force_key`
+// * `check`: the checks of keys and of handles; `nested`: those that an examination makes; `deferred`: those that wait
+//   for the reaper
+// * `examine`: `examine`; `settle`: acts on the marks of other threads; `end`: `end_and_reclaim`, `cancel_key`,
+//   `force_key`
 // * `deadline`: asking for deadlines and moving them; `due`: what becomes of an operation whose timer has fired
 // * `as_handler`: what the engine calls, at a deadline, at the shutdown, and to complete
 //

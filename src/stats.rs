@@ -147,8 +147,8 @@ pub struct Stats {
     /// count until they are reclaimed.
     pub watched: usize,
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
-    /// thread, to an executor, or to the outermost call on its thread. (A completion that runs in the call that ended its
-    /// operation is not counted.) With a slow `on_complete` this grows, and with it memory, unless
+    /// thread, to an executor, or to the outermost call on its thread. (A completion that runs in the call that ended
+    /// its operation is not counted.) With a slow `on_complete` this grows, and with it memory, unless
     /// [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
@@ -168,14 +168,15 @@ pub struct Stats {
     /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys
     /// while an operation is examined or ends, in a reactor's wake function, in metrics recorders and tracing
     /// subscribers (but not when a span is closed). Not counted are panics that go through to the caller of a method,
-    /// those of a clock that the reaper asks whether anything is due, and those of the waker of a future whose operation
-    /// or request is dropped. Several destructors that panic one after the other, at the end of one call, count as one.
+    /// those of a clock that the reaper asks whether anything is due, and those of the waker of a future whose
+    /// operation or request is dropped. Several destructors that panic one after the other, at the end of one call,
+    /// count as one.
     pub panicked: u64,
     /// Operations that were rejected: their park returned an error.
     pub rejected: u64,
-    /// Examinations by checks that left the operation parked, and parked operations that ended because `try_complete` said
-    /// yes, whatever made it. (A check does not count an operation that another thread is examining, which it leaves to
-    /// that thread.)
+    /// Examinations by checks that left the operation parked, and parked operations that ended because `try_complete`
+    /// said yes, whatever made it. (A check does not count an operation that another thread is examining, which it
+    /// leaves to that thread.)
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
     /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)
@@ -188,8 +189,9 @@ pub struct Stats {
     pub lateness_total: Duration,
     /// The longest of these.
     pub lateness_max: Duration,
-    /// Deadlines that had come, and that operations have put off by [`Cause::reschedule`](crate::purgatory::Cause::reschedule).
-    /// If this grows and `expired` does not, some operation puts its deadline off for ever.
+    /// Deadlines that had come, and that operations have put off by
+    /// [`Cause::reschedule`](crate::purgatory::Cause::reschedule). If this grows and `expired` does not, some operation
+    /// puts its deadline off for ever.
     pub extended: u64,
 }
 

@@ -2,9 +2,9 @@
 //! the models.
 //!
 //! But for a few accessors for models, this is the only module that knows about loom and shuttle: a normal build gets
-//! std, parking_lot, crossbeam and dashmap ([`native`]); a build with `--cfg request_purgatory_loom` or `--cfg request_purgatory_shuttle` gets instrumented
-//! stand-ins of the same shape (`loom-tests/inside/sync.rs`), so that the models in `loom-tests` and the random
-//! schedules of `shuttle-tests` run the library's own code.
+//! std, parking_lot, crossbeam and dashmap ([`native`]); a build with `--cfg request_purgatory_loom` or `--cfg
+//! request_purgatory_shuttle` gets instrumented stand-ins of the same shape (`loom-tests/inside/sync.rs`), so that the
+//! models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own code.
 
 mod key_code;
 #[cfg(any(request_purgatory_loom, request_purgatory_shuttle))]

@@ -1,6 +1,6 @@
 //! Which operation's `try_complete` (or change, where it is forced) the calling thread is in, and why. A check that is
-//! made in there waits on the [trampoline](crate::callbacks::trampoline), as every completion does; from here it knows which
-//! operation has made it.
+//! made in there waits on the [trampoline](crate::callbacks::trampoline), as every completion does; from here it knows
+//! which operation has made it.
 
 use std::cell::Cell;
 

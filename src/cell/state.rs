@@ -162,9 +162,9 @@ impl State {
                 return answer;
             };
             // ORDERING: AcqRel, because every transition hands something over in one direction or the other. Release:
-            // `release` publishes what the holder did to the operation to the next `claim` that gets it; a `claim` that
-            // leaves a mark publishes the event behind it to the holder's `release` that takes it. Acquire: the other
-            // end of each.
+            // `release` publishes what the holder did to the operation to the next `claim_or_mark` that gets it; one
+            // that leaves a mark publishes the event behind it to the holder's `release` that takes it. Acquire: the
+            // other end of each.
             match self
                 .0
                 .compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire)

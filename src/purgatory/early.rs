@@ -41,8 +41,8 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// The crowd for one more: a thousand that come one after the other are in the same, and there are as many crowds as
-    /// there are thousands.
+    /// The crowd for one more: a thousand that come one after the other are in the same, and there are as many crowds
+    /// as there are thousands.
     pub(crate) fn next_crowd(&mut self) -> u64 {
         let crowds = self.by_address.len() as u64 / CROWD + 1;
         let crowd = self.total / CROWD % crowds;
@@ -51,8 +51,8 @@ impl Entries {
     }
 }
 
-/// When to wake an operation that is to be woken at `due`, or up to a `part` earlier, by a clock with this `tick`. All of
-/// one crowd that are woken within one part share a wake-up of the thread. Each crowd has a tick of its own, so that
+/// When to wake an operation that is to be woken at `due`, or up to a `part` earlier, by a clock with this `tick`. All
+/// of one crowd that are woken within one part share a wake-up of the thread. Each crowd has a tick of its own, so that
 /// deadlines in between are not late.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
@@ -75,12 +75,12 @@ pub(crate) struct EarlyTimers {
 }
 
 impl EarlyTimers {
-    /// How many there are, or one more. To be asked for an operation that this thread holds because its timer has fired,
-    /// or by a call that may come before a recheck that is set at the same time.
+    /// How many there are, or one more. To be asked for an operation that this thread holds because its timer has
+    /// fired, or by a call that may come before a recheck that is set at the same time.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
-        // ORDERING: Relaxed. A timer is filed, under the lock of its shard, after the entry was counted; the thread that
-        // took the timer out has taken that lock since.
+        // ORDERING: Relaxed. A timer is filed, under the lock of its shard, after the entry was counted; the thread
+        // that took the timer out has taken that lock since.
         self.count.load(Ordering::Relaxed)
     }
 

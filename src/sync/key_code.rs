@@ -1,5 +1,5 @@
-//! In debug builds, code of a key (`Hash`, `Eq`, `Clone`) that calls the library is noticed: it runs under a lock of a map,
-//! for which such a call would wait without end.
+//! In debug builds, code of a key (`Hash`, `Eq`, `Clone`) that calls the library is noticed: it runs under a lock of a
+//! map, for which such a call would wait without end.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! A program under test: started, listened to, signalled, and killed when it is dropped. And client programs, which run to
-//! their end, and may not be installed.
+//! A program under test: started, listened to, signalled, and killed when it is dropped. And client programs, which run
+//! to their end, and may not be installed.
 
 use crate::found;
 use crate::process::Process;

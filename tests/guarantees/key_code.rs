@@ -1,5 +1,5 @@
-//! G31: code of a key runs under locks of the library, and must not call it. A debug build says so, where a release build
-//! hangs.
+//! G31: code of a key runs under locks of the library, and must not call it. A debug build says so, where a release
+//! build hangs.
 #![cfg(debug_assertions)]
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, within};

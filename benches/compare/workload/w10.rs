@@ -317,7 +317,8 @@ impl W10 {
         ]
     }
 
-    /// What was taken is back; a job goes to one worker, and to none twice. (A channel may wake more of them: they find nothing.)
+    /// What was taken is back; a job goes to one worker, and to none twice. (A channel may wake more of them: they find
+    /// nothing.)
     fn check<Q: JobQueue>() {
         Self::lend::<Q>(100);
         let small = Self {

@@ -119,8 +119,8 @@ impl Coordinator {
     }
 }
 
-/// There is one broker, so it coordinates everything. (That there are no transactions is for their first request to hear:
-/// here the code for it would be taken for a coordinator that is not up yet.)
+/// There is one broker, so it coordinates everything. (That there are no transactions is for their first request to
+/// hear: here the code for it would be taken for a coordinator that is not up yet.)
 fn find_coordinator(asked: FindCoordinatorRequest, caller: &Caller) -> FindCoordinatorResponse {
     let host = StrBytes::from_string(caller.address.ip().to_string());
     let port = i32::from(caller.address.port());
