@@ -21,6 +21,7 @@ mod checked_key;
 mod collect;
 mod deadline;
 mod deferred;
+mod due;
 mod early;
 mod end;
 mod examine;
@@ -34,6 +35,7 @@ mod park;
 mod reach;
 mod recycled_weak;
 mod resolved_key;
+mod settle;
 mod snapshot;
 #[cfg(debug_assertions)]
 mod stuck;

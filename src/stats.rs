@@ -183,8 +183,9 @@ pub struct Stats {
     pub lateness_total: Duration,
     /// The longest of these.
     pub lateness_max: Duration,
-    /// Deadlines that had come, and that operations have put off by [`Cause::reschedule`](crate::purgatory::Cause::reschedule).
-    /// If this grows and `expired` does not, some operation puts its deadline off for ever.
+    /// Deadlines that had come, and that operations have put off by
+    /// [`Cause::reschedule`](crate::purgatory::Cause::reschedule). If this grows and `expired` does not, some operation
+    /// puts its deadline off for ever.
     pub extended: u64,
 }
 

@@ -174,8 +174,8 @@ fn g30_woken_during_an_examination() {
     });
 }
 
-/// The operation gets more time, and the event comes meanwhile. Catches: a wake-up that is lost at a deadline which is put
-/// off; a mark of that deadline which stays.
+/// The operation gets more time, and the event comes meanwhile. Catches: a wake-up that is lost at a deadline which is
+/// put off; a mark of that deadline which stays.
 #[test]
 fn g30_woken_at_a_deadline_that_is_put_off() {
     bounded(|| {

@@ -1,8 +1,8 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
-use super::deadline::Due;
-use super::examine::Settled;
+use super::due::Due;
 use super::inner::{Inner, Parked, Unreclaimed, Wheel};
+use super::settle::Settled;
 #[cfg(debug_assertions)]
 use super::stuck::NotedCall;
 use crate::cell::slab::Held;

@@ -17,8 +17,8 @@
 
 use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
-use super::examine::Settled;
 use super::inner::{Inner, Parked, Wheel};
+use super::settle::Settled;
 use crate::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::{Mark, Unreleased};

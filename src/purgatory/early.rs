@@ -51,7 +51,7 @@ impl Entries {
     }
 }
 
-/// When to wake an operation that is to be woken at `due`, or up to a `part` earlier, by a clock with this `tick`. All of
+/// When to wake an operation that is to be woken at `due`, or up to a `part` earlier, with ticks of this length. All of
 /// one crowd that are woken within one part share a wake-up of the thread. Each crowd has a tick of its own, so that
 /// deadlines in between are not late.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {

@@ -1,44 +1,14 @@
-//! Examining an operation that this thread holds, and releasing it past the marks of other threads.
+//! Examining an operation that this thread holds.
 
-use super::deadline::Due;
-use super::deferred::CheckTarget;
 use super::inner::{Inner, Parked};
 use super::reach::Located;
 #[cfg(debug_assertions)]
 use super::stuck::NotedCall;
 use crate::cell::slab::Held;
-use crate::cell::state::{Mark, Unreleased};
-use crate::engine::phase::UnderwayGuard;
 use crate::examining::{Examinee, Examining, Trigger};
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation, Reach};
 use crate::panics::Panics;
-use crate::stats::Ending;
-use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::drop_user_value;
-use crate::watch::bound::Bound;
-
-/// What has become of an operation that could not be released at once, because another thread had left a mark.
-pub(super) enum Settled<'a, P> {
-    /// It was released.
-    Parked,
-    /// It is to be ended so.
-    End(Held<'a, P>, Ending, Option<UnderwayGuard>),
-    /// Its `try_complete` has panicked.
-    Panicked(Held<'a, P>, Panics),
-}
-
-impl From<Mark> for Ending {
-    fn from(mark: Mark) -> Self {
-        match mark {
-            Mark::Examine => unreachable!("an examination ends nothing by itself"),
-            Mark::Force => Self::Forced,
-            Mark::Cancel => Self::Cancelled,
-            Mark::Expire => Self::Expired,
-            Mark::ShutDown => Self::ShutDown,
-        }
-    }
-}
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// While the result exists, this thread is inside the `try_complete` of an operation.
@@ -82,7 +52,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// [Examines](Self::examine) the operation because another thread has asked for it, and contains its panic.
     #[cold]
     #[inline(never)]
-    fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
+    pub(super) fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
         let mut panics = Panics::default();
         let answer = panics.catch(|| {
             self.examine(held, Trigger::Mark, |parked, reach| {
@@ -90,105 +60,5 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             })
         });
         answer.ok_or(panics)
-    }
-
-    /// Acts on the marks that kept this thread from releasing an operation: examines the operation again as often as
-    /// marks ask for that, up to `MAX_EXAMINATIONS`, until it is released or has to end.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn settle<'a>(
-        self: &Arc<Self>,
-        mut held: Held<'a, Parked<Op>>,
-        mut unreleased: Unreleased,
-    ) -> Settled<'a, Parked<Op>> {
-        let mut examinations = 1;
-        loop {
-            held = match unreleased {
-                Unreleased::End { mark, unexamined } => {
-                    match self.settle_ending(held, mark, unexamined) {
-                        Ok(held) => held,
-                        Err(settled) => return settled,
-                    }
-                }
-                Unreleased::Examine => match self.examine_for_mark(&mut held) {
-                    Ok(false) => held,
-                    Ok(true) => {
-                        self.drop_change(&held);
-                        return Settled::End(held, Ending::Satisfied, None);
-                    }
-                    Err(panics) => return Settled::Panicked(held, panics),
-                },
-            };
-            examinations += 1;
-            let address = held.address();
-            // A holder that other threads keep asking for another examination leaves that to the thread that drives the
-            // timer: its own thread has other things to do.
-            match held.release(examinations < MAX_EXAMINATIONS) {
-                Ok(unexamined) => {
-                    if unexamined {
-                        self.defer(CheckTarget::Operation(address), Bound::all());
-                    }
-                    return Settled::Parked;
-                }
-                Err((again, next)) => {
-                    held = again;
-                    unreleased = next;
-                }
-            }
-        }
-    }
-
-    /// An ending mark is there. An event that was reported before it is examined before it. `Ok` if the operation has got
-    /// another deadline, and is to be released.
-    fn settle_ending<'a>(
-        self: &Arc<Self>,
-        mut held: Held<'a, Parked<Op>>,
-        mark: Mark,
-        unexamined: bool,
-    ) -> Result<Held<'a, Parked<Op>>, Settled<'a, Parked<Op>>> {
-        // From here on a drain or a shutdown waits until the completion is handed over or has run (`Underway`).
-        let waits = matches!(mark, Mark::Expire | Mark::ShutDown);
-        let underway = waits.then(|| self.engine.underway.begin());
-        if unexamined {
-            match self.examine_for_mark(&mut held) {
-                Ok(true) => {
-                    self.drop_change(&held);
-                    return Err(Settled::End(held, Ending::Satisfied, underway));
-                }
-                Ok(false) => {}
-                Err(panics) => return Err(Settled::Panicked(held, panics)),
-            }
-        }
-        match mark {
-            Mark::Expire => match self.due(&mut held, None) {
-                Ok(Due::Later) => return Ok(held),
-                Ok(Due::Over { .. }) => {}
-                Ok(Due::Satisfied) => {
-                    return Err(Settled::End(held, Ending::Satisfied, underway));
-                }
-                Err(panics) => return Err(Settled::Panicked(held, panics)),
-            },
-            Mark::Force => self.apply_change(&mut held),
-            Mark::Examine | Mark::Cancel | Mark::ShutDown => {}
-        }
-        Err(Settled::End(held, mark.into(), underway))
-    }
-
-    /// Hands a held operation that is being forced its change, if one was left for it.
-    #[cold]
-    pub(super) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
-        if let Some(change) = self.changes.take(held.address()) {
-            let _examining = Examining::enter(held.examinee(), Trigger::Check);
-            // A panic is counted, and the operation ends all the same.
-            let engine = &self.engine;
-            let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
-            let _ = engine.guarded(|| drop_user_value(change));
-        }
-    }
-
-    /// Drops the change that was left for a held operation which ends without it.
-    fn drop_change(&self, held: &Held<'_, Parked<Op>>) {
-        let change = self.changes.take(held.address());
-        let _ = self.engine.guarded(|| drop_user_value(change));
     }
 }

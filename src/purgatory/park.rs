@@ -13,11 +13,11 @@
 //! guard, which costs nothing unless it unwinds, takes the park back.
 
 use super::collect::Watch;
-use super::examine::Settled;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
 use super::reach::Unparked;
+use super::settle::Settled;
 use crate::address::Address;
 use crate::cell::slab::Held;
 use crate::cell::state::Unreleased;

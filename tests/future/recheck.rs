@@ -218,8 +218,8 @@ fn g21_a_late_check_of_a_key_that_was_learnt_is_no_missed_one() {
     }
 }
 
-/// The listener's own deadline comes within the grace, and is not heeded: the event was found. It was missed all the same,
-/// unless a check came.
+/// The listener's own deadline comes within the grace, and is not heeded: the event was found. It was missed all the
+/// same, unless a check came.
 #[test]
 fn g21_what_a_recheck_finds_near_the_deadline_is_counted() {
     for is_checked in [false, true] {
@@ -614,8 +614,8 @@ fn g10_a_recheck_and_the_deadline_that_come_together_are_the_deadline() {
     assert_eq!(waits.stats().lateness_max, SECOND * 2);
 }
 
-/// Where very many would be due at once, they are spread over the ticks of a tenth of the interval: none of these has more
-/// than the thread wakes in a moment, so deadlines in between are in time.
+/// Where very many would be due at once, they are spread over the ticks of a tenth of the interval: none of these has
+/// more than the thread wakes in a moment, so deadlines in between are in time.
 #[test]
 fn g13_no_tick_has_more_rechecks_than_a_thread_wakes_in_a_moment() {
     const MANY: usize = 100_000;

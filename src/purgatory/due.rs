@@ -1,0 +1,158 @@
+//! What becomes of an operation whose timer has fired.
+//!
+//! The thread that takes a timer out of the wheel holds the operation, or leaves a mark for the thread that does. Either
+//! way the holder asks [`Inner::due`] what the timer was filed for:
+//!
+//! 1. For a time before the deadline (a recheck of a listener): the operation is told, and the timer is filed at the
+//!    deadline, or at the next such time.
+//! 2. For the deadline: the operation is examined once more. If it asks for more time then, its timer is filed anew.
+//!    Otherwise it expires.
+//!
+//! The slot, the watches and the permit of the operation stay as they are, and so does the order among the watchers of
+//! its keys.
+
+use super::early::Early;
+use super::inner::{Inner, Parked};
+use super::reach::Located;
+use crate::address::Address;
+use crate::cell::slab::Held;
+use crate::engine::shard::{Timing, Unchanged};
+use crate::examining::Trigger;
+use crate::hash::KeyHasher;
+use crate::operation::{Cause, DelayedOperation};
+use crate::panics::Panics;
+use crate::scheme::Tick;
+use crate::sync::Arc;
+use crate::time::Timestamp;
+use crate::time::ticks::NEVER;
+use std::time::Duration;
+
+/// What becomes of an operation whose timer has fired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// It expires. Says whether it could have completed.
+    Over { missed_check: bool },
+    /// It is satisfied.
+    Satisfied,
+    /// It has another deadline, and is to be released.
+    Later,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// The timer of an operation that this thread holds has fired, at `now` if that is known.
+    pub(super) fn due(
+        self: &Arc<Self>,
+        held: &mut Held<'_, Parked<Op>>,
+        now: Option<Tick>,
+    ) -> Result<Due, Panics> {
+        if self.early.count() > 0 {
+            // The clock may be the user's.
+            let now = now.or_else(|| self.engine.guarded(|| self.engine.now()).ok());
+            if let Some((early, is_due)) = self.begin_early(held.address(), now) {
+                if is_due && self.examine_early(held, early.last)? {
+                    return Ok(Due::Satisfied);
+                }
+                return Ok(self.file_after_waking(held, early));
+            }
+        }
+        self.at_deadline(held)
+    }
+
+    /// The deadline of an operation has come: asks it once more.
+    fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
+        let at = held.address();
+        let reach = Located::new(self, at);
+        let mut panics = Panics::default();
+        let answer = panics.catch(|| {
+            let _inside = self.enter_try_complete(held.examinee(), Trigger::Deadline);
+            held.with(|parked| parked.op.try_complete_for(Cause::deadline(&reach)))
+        });
+        let Some(missed_check) = answer else {
+            return Err(panics);
+        };
+        let asked = reach.timeout().filter(|_| !missed_check);
+        if asked.is_some_and(|timeout| self.extend(held, timeout)) {
+            self.engine.count_extension(at);
+            return Ok(Due::Later);
+        }
+        Ok(Due::Over { missed_check })
+    }
+
+    /// Puts the deadline of an operation off that has come: until `timeout` from now, for one tick at least, and at most
+    /// until `max_timeout` from its arrival. `false` if that has passed.
+    #[cold]
+    fn extend(&self, held: &mut Held<'_, Parked<Op>>, timeout: Duration) -> bool {
+        let at = held.address();
+        // The clock may be the user's. If it panics, the operation expires.
+        let timing = self.engine.guarded(|| self.engine.timing(None, timeout));
+        let timing = timing.ok().map(|timing| Timing {
+            deadline: timing.deadline.max(timing.start + 1),
+            ..timing
+        });
+        let timing = timing.and_then(|timing| self.engine.bounded_from_arrival(at, timing));
+        let Some(timing) = timing.filter(|timing| timing.deadline > timing.start) else {
+            return false;
+        };
+        // Before the timer is filed: one that fires after that leaves its mark again.
+        held.forget_expiry();
+        let filed = self.engine.shard(at.shard()).extend(at, timing);
+        filed.map(|earlier| self.engine.announce(earlier)).is_ok()
+    }
+
+    /// What the timer of an operation was filed for, if its deadline has not come by `now`; and whether the operation is to
+    /// be woken.
+    #[cold]
+    fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
+        self.early.change(|entries| {
+            let early = entries.by_address.get_mut(&at)?;
+            if now.is_none_or(|now| early.deadline <= now) {
+                entries.by_address.remove(&at);
+                return None;
+            }
+            // Or the listener has asked for another recheck since.
+            let is_due = now.is_some_and(|now| early.wake <= now);
+            if is_due {
+                early.wake = NEVER;
+            }
+            Some((*early, is_due))
+        })
+    }
+
+    #[cold]
+    fn examine_early(&self, held: &mut Held<'_, Parked<Op>>, last: bool) -> Result<bool, Panics> {
+        let mut panics = Panics::default();
+        let answer = panics.catch(|| {
+            self.examine(held, Trigger::Deadline, |parked, _| {
+                parked.op.try_complete_for(Cause::recheck(last))
+            })
+        });
+        answer.ok_or(panics)
+    }
+
+    /// Files the timer of an operation that was woken early for what comes next.
+    #[cold]
+    fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
+        let at = held.address();
+        // Before the timer is filed, as in `extend`.
+        held.forget_expiry();
+        let filed = self.early.change(|entries| {
+            // The entry is gone if the listener is: then a mark says how the operation ends.
+            let next = entries.by_address.get(&at).unwrap_or(&early).filed();
+            let timing = Timing {
+                start: 0,
+                deadline: next,
+                present: 0,
+                since: Timestamp::default(),
+            };
+            self.engine.shard(at.shard()).extend(at, timing)
+        });
+        match filed {
+            Ok(earlier) => {
+                self.engine.announce(earlier);
+                Due::Later
+            }
+            // INVARIANT: the wheel of a purgatory takes every deadline.
+            Err(Unchanged) => unreachable!("an operation that is held has not ended"),
+        }
+    }
+}
