@@ -68,10 +68,12 @@ pub mod examples {
         delayed_produce: "A produce that is acknowledged when all replicas have it.";
         job_queue: "Competing workers that lose no job.";
         leases: "A lease, and a fence against those that lost it.";
+        linger: "A batch that is sent 20 ms after its first record, or when it is full.";
         listener: "A wait for a condition that awaits.";
         reactor: "A purgatory without a thread of the library's.";
         rpc_client: "The responses of calls, and a connection that is made again.";
         sessions: "Sessions that heartbeats keep alive.";
+        storage_read: "A fetch that owns its read of a remote storage, and gets more time for it.";
         timeouts: "Idle connections that are closed.";
     }
 }
