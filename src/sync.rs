@@ -9,6 +9,13 @@
 mod key_code;
 #[cfg(any(request_purgatory_loom, request_purgatory_shuttle))]
 #[path = "../loom-tests/inside/sync.rs"]
+#[cfg_attr(
+    request_purgatory_shuttle,
+    allow(
+        unreachable_pub,
+        reason = "models of loom use its locks themselves, random schedules do not"
+    )
+)]
 pub(crate) mod model;
 #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
 mod native;

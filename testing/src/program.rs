@@ -3,7 +3,7 @@
 
 use crate::found;
 use crate::process::Process;
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, WaitId, WaitIdOptions, kill_process, waitid};
 pub use rustix::process::{Resource, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -63,10 +63,16 @@ impl Program {
         resident.expect("it runs, on Linux")
     }
 
+    /// After [`Signal::STOP`], returns when the program has stopped: until then its other threads go on.
+    ///
     /// # Panics
     /// The program has ended, and was waited for.
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("it runs");
+        if signal == Signal::STOP {
+            waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).expect("it is a child");
+        }
     }
 
     /// Sets a soft limit of the program, and returns the one before.
