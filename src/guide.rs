@@ -5,7 +5,7 @@
 // The items that the pages link to: `links.md` names them as the pages do.
 #[allow(unused_imports, reason = "only links name them")]
 pub(crate) use crate::{
-    Completion, DelayedOperation, Timer, future::*, purgatory::*, threads::*, time::*, tracker::*,
+    Completion, DelayedOperation, Timer, future::*, purgatory::*, threads::*, time::*,
 };
 
 /// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page

@@ -8,7 +8,7 @@ explains. Fails on a link that leads nowhere, and on a function, an item or a sc
 src/guide/links.md, where the links of its pages lead instead, and src/guide/picture.md and src/guide/scale.md, which are
 pictures of docs/guide. A page defines its links at its end, for readers of the repository. From there the table has them: a
 label that leads to a page of src/guide.rs, or to an example, leads to its module; a label that names an item leads to the
-item, as long as src/guide.rs has it in scope; and the rest to the list of what is only in the repository."""
+item, as long as src/guide.rs has it in scope (an item of the tracker, to the documentation of its crate); and the rest to the list of what is only in the repository."""
 
 import base64
 import html.parser
@@ -153,7 +153,9 @@ def table():
                 continue
             file = (page.parent / target.split("#")[0]).resolve()
             item = label.strip("`")
-            if re.search("[A-Z]|::", item) or label != item:
+            if ROOT / "tracker/src" in file.parents:
+                lead = "https://docs.rs/request-purgatory-tracker"
+            elif re.search("[A-Z]|::", item) or label != item:
                 # (Beside modules of the crate, the guide has pages of the same name.)
                 lead = f"crate::{item}" if item[0].islower() else f"crate::guide::{item}"
             else:
