@@ -260,3 +260,23 @@ fn g01_check_races_a_recheck() {
         world.assert_empty();
     });
 }
+
+/// The waiter receives a recheck, and asks for the next one, while the thread that has told it files the timer for what
+/// comes after. Catches: a next recheck that is lost between the two.
+#[test]
+fn g19_the_next_recheck_races_the_filing_after_the_last() {
+    bounded(|| {
+        let world = World::new();
+        let listener = world.waits.listen([1], Duration::MAX);
+        let mut listener = listener.recheck_every(TIMEOUT);
+        let reaper = world.time_passes();
+        let sleeper = Sleeper::default();
+        assert_eq!(wait(&mut listener, &sleeper), Ok(()), "a recheck");
+        reaper.join().unwrap();
+        assert!(call(&mut listener, &sleeper).is_pending());
+        world.time_passes().join().unwrap();
+        assert_eq!(call(&mut listener, &sleeper), Poll::Ready(Ok(())));
+        drop(listener);
+        world.assert_empty();
+    });
+}

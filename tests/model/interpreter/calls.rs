@@ -319,7 +319,7 @@ impl Model {
             it.lists.entry(*key).or_default().push((number, *rank));
         }
         let answer = self.ask(number, Because::Parking, false);
-        match self.release(number, answer) {
+        match self.release(number, answer, true) {
             Some(ended) if ended.end == End::Aborted => {
                 self.give_back(ended);
                 Err(Unparked::Panicked)

@@ -233,12 +233,13 @@ impl Model {
     }
 
     /// It has answered: it ends, or is parked again.
-    pub(super) fn release(&mut self, number: usize, answer: Answer) -> Option<Ended> {
+    pub(super) fn release(&mut self, number: usize, answer: Answer, parks: bool) -> Option<Ended> {
         let parked = self.parked(number).expect("it is parked");
         let end = match answer {
             Answer::Yes => End::Satisfied,
             Answer::Panic => End::Aborted,
             Answer::No => match parked.marks.first() {
+                Some(End::Expired) => self.ask_at_deadline(number, parks),
                 Some(end) => *end,
                 None => {
                     parked.held = false;
@@ -246,10 +247,25 @@ impl Model {
                 }
             },
         };
+        let parked = self.parked(number).expect("it is held");
         if let (End::Forced, Some(act)) = (end, parked.change.take()) {
             self.change(number, &act);
         }
         Some(self.end(number, end))
+    }
+
+    /// Its deadline has come while it was asked.
+    fn ask_at_deadline(&mut self, number: usize, parks: bool) -> End {
+        self.expiring += 1;
+        let answer = self.ask(number, Because::Deadline, false);
+        self.expiring -= 1;
+        if answer != Answer::Panic {
+            return End::Expired;
+        }
+        // A panic in a park goes to the caller.
+        let counts = &mut self.sides[self.known[number].side].counts;
+        counts.panicked -= u64::from(parks);
+        End::Aborted
     }
 
     /// One that is parked is asked. Returns its end, and whether it refused.
@@ -260,7 +276,7 @@ impl Model {
         assert!(!parked.held, "checks wait while one is asked");
         parked.held = true;
         let answer = self.ask(number, because, false);
-        let ended = self.release(number, answer);
+        let ended = self.release(number, answer, false);
         let refused = ended.is_none();
         let counts = &mut self.sides[self.known[number].side].counts;
         counts.checks += u64::from(refused);
