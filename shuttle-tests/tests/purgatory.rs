@@ -9,6 +9,7 @@ use shuttle::thread;
 use shuttle_tests::explore;
 use shuttle_tests::ledger::Page;
 use shuttle_tests::operation::{Deed, Hasher, Operation, Place};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,9 +91,12 @@ impl Stage {
                 rank,
                 handle: handle.clone(),
             });
-            match self.purgatory.try_complete_else_watch(op, watches) {
-                Err(rejected) => rejected.into_inner().out(),
-                Ok(watch) => watch.into_handle().into_iter().for_each(|parked| {
+            let park = || self.purgatory.try_complete_else_watch(op, watches);
+            match catch_unwind(AssertUnwindSafe(park)) {
+                // A hook that panics in its own park unwinds to the caller.
+                Err(payload) => assert_eq!(payload.downcast_ref(), Some(&"intended")),
+                Ok(Err(rejected)) => rejected.into_inner().out(),
+                Ok(Ok(watch)) => watch.into_handle().into_iter().for_each(|parked| {
                     let _ = handle.set(parked);
                 }),
             }
