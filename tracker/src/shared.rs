@@ -115,7 +115,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         };
         let mut replaced = None;
         match found {
-            hash_table::Entry::Vacant(vacant) => _ = vacant.insert(entry),
+            hash_table::Entry::Vacant(vacant) => {
+                vacant.insert(entry);
+            }
             hash_table::Entry::Occupied(mut found) => {
                 let mut old = std::mem::replace(found.get_mut(), entry);
                 if old.is_live(now) && timer.stop(old.timer).is_some() {

@@ -19,6 +19,18 @@ instance = sys.argv[5] if len(sys.argv) > 5 else None
 SESSION_MS = 15000 if instance else 3000
 HEARTBEAT_MS = 300
 COOPERATIVE = "cooperative-sticky"
+# Of kafka-python and aiokafka, which call them the same.
+PYTHON = dict(
+    bootstrap_servers=address,
+    group_id=group,
+    group_instance_id=instance,
+    session_timeout_ms=SESSION_MS,
+    heartbeat_interval_ms=HEARTBEAT_MS,
+    auto_offset_reset="earliest",
+    enable_auto_commit=False,
+    max_poll_records=1,
+    metadata_max_age_ms=1000,
+)
 stopping = []
 signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
 
@@ -83,17 +95,7 @@ def kafka_python():
         def on_partitions_assigned(self, assigned):
             tell("assigned", *sorted(p.partition for p in assigned))
 
-    consumer = KafkaConsumer(
-        bootstrap_servers=address,
-        group_id=group,
-        group_instance_id=instance,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        max_poll_records=1,
-        metadata_max_age_ms=1000,
-    )
+    consumer = KafkaConsumer(**PYTHON)
     consumer.subscribe([topic], listener=Listener())
     while not stopping:
         for partition, records in consumer.poll(timeout_ms=100).items():
@@ -119,17 +121,7 @@ async def aiokafka():
         async def on_partitions_assigned(self, assigned):
             tell("assigned", *sorted(p.partition for p in assigned))
 
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=address,
-        group_id=group,
-        group_instance_id=instance,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        max_poll_records=1,
-        metadata_max_age_ms=1000,
-    )
+    consumer = AIOKafkaConsumer(**PYTHON)
     await consumer.start()
     consumer.subscribe([topic], listener=Listener())
     while not stopping:
