@@ -497,6 +497,13 @@ impl<P, W: Scheme> Engine<P, W> {
         self.observe(Observer::panicked);
     }
 
+    /// Ends a panic that the caller has caught, after it was counted and reported.
+    #[cold]
+    pub(crate) fn end_panic(&self, panics: Panics) {
+        self.count_panic();
+        panics.discard();
+    }
+
     /// Tells the user's recorder and subscriber. They are user code as well; their panics are counted and reported to
     /// no observer. To be called with no lock held.
     #[inline]
@@ -527,8 +534,7 @@ impl<P, W: Scheme> Engine<P, W> {
     fn leave_after_waiting(&self, trampoline: Trampoline) {
         let panics = trampoline.leave();
         if !panics.is_empty() {
-            self.count_panic();
-            panics.discard();
+            self.end_panic(panics);
         }
     }
 }

@@ -13,8 +13,13 @@ impl Panics {
     /// when it is dropped.)
     #[inline(always)]
     pub(crate) fn contain<R>(user_code: impl FnOnce() -> R) -> Option<R> {
-        let ran = catch_unwind(AssertUnwindSafe(user_code));
-        ran.map_err(|payload| Self(Some(payload)).discard()).ok()
+        Self::caught(user_code).map_err(Self::discard).ok()
+    }
+
+    /// Runs `user_code`, and returns its panic.
+    #[inline(always)]
+    pub(crate) fn caught<R>(user_code: impl FnOnce() -> R) -> Result<R, Self> {
+        catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| Self(Some(payload)))
     }
 
     /// Whether there was none.
@@ -25,10 +30,10 @@ impl Panics {
 
     /// Runs `user_code` now. `None` if it panics.
     pub(crate) fn catch<R>(&mut self, user_code: impl FnOnce() -> R) -> Option<R> {
-        let ran = catch_unwind(AssertUnwindSafe(user_code));
-        ran.map_err(|payload| match self.0 {
-            None => self.0 = Some(payload),
-            Some(_) => Self(Some(payload)).discard(),
+        let ran = Self::caught(user_code);
+        ran.map_err(|panic| match self.0 {
+            None => *self = panic,
+            Some(_) => panic.discard(),
         })
         .ok()
     }

@@ -49,8 +49,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
                 return None;
             }
             Err(panics) => {
-                self.engine.count_panic();
-                panics.discard();
+                self.engine.end_panic(panics);
                 (Ending::Aborted, false)
             }
         };
@@ -141,8 +140,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             Settled::Parked => {}
             Settled::End(held, ending, underway) => self.end_in_pass(held, ending, underway),
             Settled::Panicked(held, panics) => {
-                self.engine.count_panic();
-                panics.discard();
+                self.engine.end_panic(panics);
                 self.end_in_pass(held, Ending::Aborted, None);
             }
         }

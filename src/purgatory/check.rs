@@ -29,7 +29,7 @@ use crate::engine::deliver::{Outbox, RunOn};
 use crate::engine::handler::EndedPayload;
 use crate::engine::shard::Shard;
 use crate::hash::KeyHasher;
-use crate::operation::DelayedOperation;
+use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::watch::bound::Bound;
@@ -139,7 +139,11 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                 .inner
                 .examine(&mut held, Trigger::Check, |parked, reach| {
                     let Parked { op, keys, .. } = parked;
-                    checked.with_cause(keys, reach, |cause| op.try_complete_for(cause))
+                    let find = || checked.find_in(keys);
+                    op.try_complete_for(match checked.names_key() {
+                        true => Cause::of_key(&find, reach),
+                        false => Cause::other(reach),
+                    })
                 });
             let held = ScopeGuard::into_inner(held);
             if answer {
@@ -221,8 +225,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             }
             Settled::End(held, ending, underway) => (held, ending, underway),
             Settled::Panicked(held, panics) => {
-                self.inner.engine.count_panic();
-                panics.discard();
+                self.inner.engine.end_panic(panics);
                 (held, Ending::Aborted, None)
             }
         };
@@ -266,8 +269,25 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.queue_key_nested(key, bound),
-            Some(Found::Few(watchers)) => self.check_few(key, watchers, bound, RunOn::Caller),
-            Some(Found::Long) => self.check_long(key, bound, RunOn::Caller, || ()),
+            Some(found) => self.check_found(key, found, bound, RunOn::Caller, || ()),
+        }
+    }
+
+    #[inline(always)]
+    fn check_found<Q>(
+        self: &Arc<Self>,
+        key: &Q,
+        found: Found<'_>,
+        bound: &Bound,
+        run_on: RunOn,
+        pause: impl FnMut(),
+    ) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        match found {
+            Found::Few(watchers) => self.check_few(key, watchers, bound, run_on),
+            Found::Long => self.check_long(key, bound, run_on, pause),
         }
     }
 
@@ -283,14 +303,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         match what {
             CheckTarget::Key(key) => {
                 let mut room = Room::default();
-                match self.watch.find(&**key, &mut room) {
-                    None => {}
-                    Some(Found::Few(watchers)) => {
-                        self.check_few(&**key, watchers, bound, run_on);
-                    }
-                    Some(Found::Long) => {
-                        self.check_long(&**key, bound, run_on, pause);
-                    }
+                if let Some(found) = self.watch.find(&**key, &mut room) {
+                    self.check_found(&**key, found, bound, run_on, pause);
                 }
             }
             CheckTarget::Operation(address) => {
@@ -367,14 +381,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
     {
         if Examining::current().is_some() {
-            keys.for_each(|key| _ = self.check_key(key, &Bound::all()));
+            for key in keys {
+                self.check_key(key, &Bound::all());
+            }
             return 0;
         }
         let trampoline = Trampoline::enter();
         // Of all keys: the completions run when the last key has been checked, also where the caller's iterator or one
         // of its keys panics.
         let check = Check::new(self, &trampoline, RunOn::Caller, const { &Bound::all() });
-        let mut check = guard(check, |mut check| _ = check.finish());
+        let mut check = guard(check, |mut check| {
+            check.finish();
+        });
         let mut examined = HashSet::new();
         for key in keys {
             let mut fresh = Vec::new();

@@ -2,7 +2,6 @@
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
-use crate::operation::{Cause, Reach};
 use crate::sync::Arc;
 use crate::watch::resolved::ListNumber;
 use crate::watch::{Target, WatchMap};
@@ -12,14 +11,8 @@ use std::hash::Hash;
 
 /// For what a check examines operations: a key as its caller has named it, or none.
 pub(crate) trait Checked<K> {
-    /// Passes the cause to `examine`; it finds the key among the `keys` of the operation that is examined, and has its
-    /// `reach`.
-    fn with_cause<R>(
-        &self,
-        keys: &Keys<K>,
-        reach: &dyn Reach,
-        examine: impl FnOnce(Cause<'_, K>) -> R,
-    ) -> R;
+    /// The key of the check, among the `keys` of the operation that is examined.
+    fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K>;
 
     /// Whether the cause names a key.
     fn names_key(&self) -> bool {
@@ -31,13 +24,8 @@ pub(crate) trait Checked<K> {
 pub(crate) struct NoKey;
 
 impl<K> Checked<K> for NoKey {
-    fn with_cause<R>(
-        &self,
-        _: &Keys<K>,
-        reach: &dyn Reach,
-        examine: impl FnOnce(Cause<'_, K>) -> R,
-    ) -> R {
-        examine(Cause::other(reach))
+    fn find_in<'k>(&'k self, _: &'k Keys<K>) -> Option<&'k K> {
+        None
     }
 
     fn names_key(&self) -> bool {
@@ -70,23 +58,6 @@ where
     K: Eq + Hash + Clone + 'static,
     S: KeyHasher,
 {
-    #[inline(always)]
-    fn with_cause<R>(
-        &self,
-        keys: &Keys<K>,
-        reach: &dyn Reach,
-        examine: impl FnOnce(Cause<'_, K>) -> R,
-    ) -> R {
-        examine(Cause::of_key(&|| self.find_in(keys), reach))
-    }
-}
-
-impl<Q, K, S> ByForm<'_, Q, K, S>
-where
-    Q: Hash + Equivalent<K> + ?Sized,
-    K: Eq + Hash + Clone + 'static,
-    S: KeyHasher,
-{
     fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K> {
         let found = keys.find(|target| match target {
             Target::Key(key) => self.key.equivalent(key),
@@ -113,23 +84,14 @@ pub(crate) struct ByNumber<'q, K> {
 }
 
 impl<K: Eq> Checked<K> for ByNumber<'_, K> {
-    #[inline(always)]
-    fn with_cause<R>(
-        &self,
-        keys: &Keys<K>,
-        reach: &dyn Reach,
-        examine: impl FnOnce(Cause<'_, K>) -> R,
-    ) -> R {
-        let find = || {
-            let found = keys.find(|target| match target {
-                Target::Key(key) => *key == self.key,
-                Target::Resolved(number) => *number == self.number,
-            });
-            match found? {
-                Target::Key(key) => Some(key),
-                Target::Resolved(_) => Some(self.key),
-            }
-        };
-        examine(Cause::of_key(&find, reach))
+    fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K> {
+        let found = keys.find(|target| match target {
+            Target::Key(key) => *key == self.key,
+            Target::Resolved(number) => *number == self.number,
+        });
+        match found? {
+            Target::Key(key) => Some(key),
+            Target::Resolved(_) => Some(self.key),
+        }
     }
 }

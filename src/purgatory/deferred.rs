@@ -2,14 +2,14 @@
 //!
 //! Each waits once: a second check of the same key is merged with the first while that waits. The checks stand in a
 //! queue, the oldest first, and in a map by which they are merged. No lock is held for longer where more checks wait:
-//! the map grows by its shards, and the queue by chunks.
+//! the map grows by its shards, and the queue is a linked list.
 
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
 use crate::hash::{Key, KeyHasher};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
 use crate::watch::bound::Bound;
-use std::collections::VecDeque;
+use std::collections::LinkedList;
 
 /// What is to be checked by a check that waits, because it is deferred or nested. Its copies share the key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ type Waiting = Arc<Mutex<Option<Bound>>>;
 pub(crate) struct DeferredChecks<K, S> {
     /// An entry whose check was taken out is dead: `Hash` or `Eq` of its key panicked when it was to be removed.
     known: ShardedMap<CheckTarget<K>, Waiting, S>,
-    queue: Mutex<Queue<(CheckTarget<K>, Waiting)>>,
+    queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
     /// After the shutdown no check waits.
     closed: AtomicBool,
 }
@@ -45,7 +45,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
         Self {
             known: ShardedMap::new(hasher, SHARDS),
-            queue: Mutex::new(Queue::new()),
+            queue: Mutex::new(LinkedList::new()),
             closed: AtomicBool::new(false),
         }
     }
@@ -61,7 +61,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
             }
             let waiting = Arc::new(Mutex::new(Some(bound)));
             // Within the lock of the shard: a check that is merged with this one finds it in the queue.
-            self.queue.lock().push((check.clone(), waiting.clone()));
+            let mut last = LinkedList::from([(check.clone(), waiting.clone())]);
+            self.queue.lock().append(&mut last);
             match known {
                 Some(dead) => {
                     *dead = waiting;
@@ -82,7 +83,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     /// Takes out the check that has waited longest.
     pub(crate) fn next(&self) -> Option<(CheckTarget<K>, Bound)> {
         loop {
-            let (check, waiting) = self.queue.lock().pop()?;
+            let (check, waiting) = self.queue.lock().pop_front()?;
             // From here on, a check that comes is another one.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
@@ -113,54 +114,6 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         // ORDERING: Release, see `add`.
         self.closed.store(true, Ordering::Release);
         std::iter::from_fn(|| self.next()).map(|(check, _)| check)
-    }
-}
-
-/// A queue that grows by chunks: no push takes longer where more items wait.
-struct Queue<T> {
-    chunks: VecDeque<VecDeque<T>>,
-    len: usize,
-}
-
-/// Items in a chunk.
-const CHUNK: usize = 256;
-
-impl<T> Queue<T> {
-    fn new() -> Self {
-        Self {
-            chunks: VecDeque::new(),
-            len: 0,
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn push(&mut self, item: T) {
-        match self.chunks.back_mut() {
-            Some(last) if last.len() < CHUNK => last.push_back(item),
-            _ => {
-                let mut chunk = VecDeque::with_capacity(CHUNK);
-                chunk.push_back(item);
-                self.chunks.push_back(chunk);
-            }
-        }
-        self.len += 1;
-    }
-
-    fn pop(&mut self) -> Option<T> {
-        let first = self.chunks.front_mut()?;
-        let item = first.pop_front()?;
-        self.len -= 1;
-        if first.is_empty() {
-            self.chunks.pop_front();
-        }
-        // The memory of a burst is not kept.
-        if self.len == 0 {
-            self.chunks = VecDeque::new();
-        }
-        Some(item)
     }
 }
 

@@ -59,14 +59,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
         let at = held.address();
         let reach = Located::new(self, at);
-        let mut panics = Panics::default();
-        let answer = panics.catch(|| {
+        let missed_check = Panics::caught(|| {
             let _inside = self.enter_try_complete(held.examinee(), Trigger::Deadline);
             held.with(|parked| parked.op.try_complete_for(Cause::deadline(&reach)))
-        });
-        let Some(missed_check) = answer else {
-            return Err(panics);
-        };
+        })?;
         let asked = reach.timeout().filter(|_| !missed_check);
         if asked.is_some_and(|timeout| self.extend(held, timeout)) {
             self.engine.count_extension(at);
@@ -117,13 +113,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     #[cold]
     fn examine_early(&self, held: &mut Held<'_, Parked<Op>>, last: bool) -> Result<bool, Panics> {
-        let mut panics = Panics::default();
-        let answer = panics.catch(|| {
+        Panics::caught(|| {
             self.examine(held, Trigger::Deadline, |parked, _| {
                 parked.op.try_complete_for(Cause::recheck(last))
             })
-        });
-        answer.ok_or(panics)
+        })
     }
 
     /// Files the timer of an operation that was woken early for what comes next.

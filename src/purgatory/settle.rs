@@ -41,13 +41,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     #[inline(never)]
     fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
-        let mut panics = Panics::default();
-        let answer = panics.catch(|| {
+        Panics::caught(|| {
             self.examine(held, Trigger::Mark, |parked, reach| {
                 parked.op.try_complete_for(Cause::other(reach))
             })
-        });
-        answer.ok_or(panics)
+        })
     }
 
     /// Acts on the marks that kept this thread from releasing an operation: examines the operation again as often as
