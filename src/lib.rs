@@ -1,6 +1,39 @@
+#![doc = include_str!("guide/picture.md")]
+#![doc = include_str!("guide/life.md")]
 #![doc = include_str!("guide/links.md")]
 #![doc = ""]
 #![doc = include_str!("../README.md")]
+//!
+//! # The protocol
+//!
+//! An operation goes through these steps. Each names the promise of the [guarantees](guide::guarantees) behind it.
+//!
+//! 1. **Park.** [`try_complete_else_watch`](Purgatory::try_complete_else_watch) examines the operation on the stack
+//!    first. If it cannot complete, it gets a slot and a timer, is added to the watch list of each of its keys, and is
+//!    examined a second time: an event that came before the watch was added is seen by this examination (G1).
+//! 2. **Change, then check.** The code that causes an event first changes the data, then releases its own locks, and
+//!    then calls [`check_and_complete`](Purgatory::check_and_complete). Events are not stored: a check of a key that no
+//!    operation watches does nothing, and costs a lookup.
+//! 3. **Examine.** The check claims each operation that watches the key, and calls its
+//!    [`try_complete`](DelayedOperation::try_complete) on the checking thread. If another thread holds the operation,
+//!    the check leaves a mark instead of waiting, and the holder examines the operation once more before it releases it.
+//! 4. **End.** A yes, the deadline, a cancel or a shutdown ends the operation, whichever claims it first; there is one
+//!    ending (G5). The operation leaves the watch lists of all its keys and the timer (G6), and then
+//!    [`on_complete`](DelayedOperation::on_complete) runs, with no lock of the library held (G3).
+//!
+//! # Consistency
+//!
+//! What a thread did before it called `check_and_complete(key)` *happens-before* an examination of each operation that
+//! watches `key` when the check begins, or whose park begins later. That examination is complete: it begins after the
+//! check did, on the checking thread, or on the thread that held the operation at that moment.
+//!
+//! * Examinations and `on_complete` of one operation are totally ordered, whichever threads they run on, and each
+//!   happens-before the next (G4).
+//! * A check that returns has run the completions that it caused, or has handed them to the thread that examines the
+//!   operation just then. A [`check_later`](Purgatory::check_later) only promises that the check follows.
+//! * Nothing orders the completions of different operations, except the order of the watchers of one key in one check.
+//! * [`Stats`](purgatory::Stats) and [`watchers`](Purgatory::watchers) are exact when no call is in progress;
+//!   while calls run they may be behind.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(

@@ -5,8 +5,8 @@ documentation (`cargo doc` first), as one reads it on docs.rs. Also looks up the
 explains. Fails on a link that leads nowhere, and on a function, an item or a script of .ci that is named and not there.
 
 `.ci/lints/links.py --write` writes what the rendered documentation needs in the place of files of the repository:
-src/guide/links.md, where the links of its pages lead instead, and src/guide/picture.md and src/guide/scale.md, which are
-pictures of docs/guide. A page defines its links at its end, for readers of the repository. From there the table has them: a
+src/guide/links.md, where the links of its pages lead instead, and src/guide/picture.md, scale.md and life.md, which are
+pictures of docs. A page defines its links at its end, for readers of the repository. From there the table has them: a
 label that leads to a page of src/guide.rs, or to an example, leads to its module; a label that names an item leads to the
 item, as long as src/guide.rs has it in scope (an item of the tracker, to the documentation of its crate); and the rest to the list of what is only in the repository."""
 
@@ -133,9 +133,10 @@ def write(file, text, of):
 
 
 def picture(picture, definition):
-    """A picture of the guide, as a definition that a page of the rendered documentation can have in itself."""
-    drawn = base64.b64encode((ROOT / "docs" / "guide" / picture).read_bytes()).decode()
-    write(definition, f"[{picture}]: data:image/svg+xml;base64,{drawn}\n", f"docs/guide/{picture} shows")
+    """A picture of docs, as a definition that a page of the rendered documentation can have in itself."""
+    drawn = base64.b64encode((ROOT / "docs" / picture).read_bytes()).decode()
+    label = pathlib.Path(picture).name
+    write(definition, f"[{label}]: data:image/svg+xml;base64,{drawn}\n", f"docs/{picture} shows")
 
 
 def table():
@@ -167,8 +168,9 @@ def table():
 
 
 table()
-picture("operation.svg", "picture.md")
-picture("cluster-scale.svg", "scale.md")
+picture("guide/operation.svg", "picture.md")
+picture("guide/cluster-scale.svg", "scale.md")
+picture("benchmarks/W1-life.svg", "life.md")
 markdown()
 scripts()
 count = rendered()
