@@ -162,7 +162,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Payloads that never expire need no reaper.
+    /// Payloads that never expire need no reaper. Asked before a timer shard is locked, so no deadline is filed before
+    /// there is a thread for it. A hot call pays one load here, of a flag that only the start of the reaper writes.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -197,7 +198,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// At most `max_timeout` from the arrival of the payload at `address`. `None` if that has ended.
+    /// At most `max_timeout` from the arrival of the payload at `address`, whatever the operation itself asks for. A handle
+    /// belongs to the server and not to the request, so its timeout is bounded from the moment of its call instead. `None`
+    /// if the payload has ended.
     pub(crate) fn bounded_from_arrival(&self, address: Address, timing: Timing) -> Option<Timing> {
         if self.max_timeout == Duration::MAX {
             return Some(timing);

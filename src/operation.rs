@@ -221,9 +221,10 @@ impl<'a, K> Cause<'a, K> {
     ///
     /// It may be woken on any thread, any number of times, also under locks of yours: no user code runs in `wake` but a
     /// reactor's wake function. Woken at any time before the operation ends, even before it has parked, it is followed by
-    /// an examination that begins after the wake-up, unless the operation ends first. Woken after the end, it does
-    /// nothing. Wake-ups that come before that examination begins are merged. It keeps neither the operation nor the
-    /// purgatory alive.
+    /// an examination that begins after the wake-up, unless the operation ends first. A wake-up during the examination for
+    /// the deadline finds an operation that is about to expire: an operation that waits for something asks there for
+    /// [more time](Self::reschedule). Woken after the end, the waker does nothing. Wake-ups that come before that
+    /// examination begins are merged. The waker keeps neither the operation nor the purgatory alive.
     ///
     /// Every call makes a new waker, which is an allocation. Any of them is good for the whole life of the operation: ask
     /// once, and keep it. Where you call the method of an operation by hand, the waker does nothing.
@@ -262,9 +263,9 @@ impl<'a, K> Cause<'a, K> {
         matches!(self.kind, Kind::Parking)
     }
 
-    /// Whether the deadline has passed. The answer decides nothing then, and a yes is counted in
-    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). After a no, the operation expires, unless it has
-    /// asked for [more time](Self::reschedule).
+    /// Whether the deadline has passed. The operation may look further then than it does in every check. The answer decides
+    /// nothing, and a yes is counted in [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). After a no, the
+    /// operation expires, unless it has asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
     }

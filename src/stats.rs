@@ -3,6 +3,10 @@
 // Counts belong to a timer shard, so that no cache line is written by every thread. One set of them is written under
 // the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both), and one
 // by all other threads, by atomic addition. Readers add up all of them.
+//
+// An admission and an ending are counted once, by the thread that makes it, in the step that takes or frees the slot.
+// Operations that expire when the timer is driven are counted before their completions run, and their watches when they
+// are reclaimed.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;

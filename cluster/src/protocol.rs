@@ -13,8 +13,9 @@
 //! * The commit was acknowledged before the watch began: the read that follows the watch begins after the commit, and
 //!   [shows](Ticket::apply) it.
 //! * There was no session, or it broke: the next one watches all keys, then has them read; the two cases above apply.
-//! * There is no session at all, or the feed loses the message and stays silent: the [audit](audit) finds the version,
-//!   at most a period and a read later. It asks for no session.
+//! * There is no session at all (the user may not subscribe, subscriptions are too few, an output buffer is too small
+//!   for the keys), or the feed loses the message and stays silent: the [audit](audit) finds the version, at most a
+//!   period and a read later. It asks for no session.
 //! * Other servers learn of the watch a little later than `watch` returns: the key is read once more, `settle` later.
 //! * The store no longer keeps the event, and does not say the key's version: the wait ends with `Reset`, if events that
 //!   it has not seen were discarded (`table::entry`).

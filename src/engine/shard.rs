@@ -313,7 +313,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
         let before = fields.read(at.index());
         let has_fired = before.position == Position::NONE.number();
-        // Past its deadline a payload has expired, though no thread has come yet to fire its timer.
+        // Past its deadline a payload has expired, though no thread has come yet to fire its timer. It keeps its deadline,
+        // whoever comes first. Only a check and a stop ignore the deadline: better an answer than none.
         let is_past = has_fired || before.deadline <= timing.start;
         if before.deadline != NEVER && is_past && !fired_too {
             return Err(Unchanged);

@@ -253,6 +253,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         let mut expired = false;
         loop {
             if let Some(found) = condition().await {
+                // An evaluation that was running already when the deadline came counts no missed check.
                 if expired {
                     if let Some(handle) = self.handle() {
                         handle.count_missed_check();

@@ -1,7 +1,8 @@
 //! Rechecks: wake-ups of a listener after an interval, without a check.
 //!
 //! They need no timer of their own: that of the listener's operation is filed at the next recheck, if that comes before
-//! the deadline (`src/purgatory/deadline.rs`).
+//! the deadline (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received the last one, so a
+//! slow waiter is not woken twice. While no listener has rechecks, nothing ticks for them.
 
 use super::operation::WaitOperation;
 use super::reply::Awaiting;

@@ -107,7 +107,8 @@ impl Signal {
         }
     }
 
-    /// Drops what is left of a listener whose operation has ended. (What it keeps refers to this signal.)
+    /// Drops what is left of a listener whose operation has ended. What it keeps refers to this signal. If a shutdown
+    /// has ended the operation before the grace was over, nothing is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);

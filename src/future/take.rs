@@ -1,5 +1,33 @@
 //! Taking a value that only one waiter may have, so that the value is not lost if that waiter ends before its work does:
 //! the value in the hands of one waiter, and its way back.
+//!
+//! # Done or given back, once
+//!
+//! What the closure returns is put into a guard, [`Taken`], before any other code runs that could panic. The guard owns
+//! the value and its way back: `give_back`, the keys, a weak reference to the purgatory. Either [`Taken::done`] or the
+//! destructor takes both out of the guard, so one of the two happens, and once. While a guard has the way back, the
+//! closure is not called: a second value would have none.
+//!
+//! The guard lies in a promise that operation and future share, under one lock. The future takes the guard out when it
+//! is polled, or when it is dropped; then it drops the guard with no lock held. If another thread is examining the
+//! operation while the future is dropped, a check that came before the drop may still run the closure. The promise does
+//! not keep what that call takes, and the guard is dropped on the examining thread.
+//!
+//! Each step of a way back is contained: `give_back`, the check of each key, the destructors. A panic is counted, and
+//! the next step follows.
+//!
+//! # No newcomer overtakes
+//!
+//! A value that was taken on arrival is kept only if no other operation watches one of the keys. The watchers are
+//! counted under the lock of their list, after the value was taken. An operation that waits is in the list from before
+//! its park returns until it ends, so the count shows it. If there is one, the value goes back and the keys are checked
+//! without a bound. A bound of one would not do: a check of another thread, for another value, may have looked at the
+//! list before the newcomer was in it, and those that it found may have ended otherwise, so that value would lie beside
+//! the newcomer.
+//!
+//! The check examines in the order of parking: first those that waited, then the newcomer, which watches by then. So the
+//! second examination of its park is not lost: what the others refuse is the newcomer's. A value that is in a
+//! newcomer's hands while a check examines those that wait is followed by a check of its own when it goes back.
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;

@@ -1,4 +1,7 @@
 //! The key that a check is of, for the operations that ask for it by their cause.
+//!
+//! The key is found among the operation's own keys, and only if the operation asks. So a check clones no key for that,
+//! and locks a list only where a resolved key is checked in another form.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;

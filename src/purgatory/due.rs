@@ -56,6 +56,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// The deadline of an operation has come: asks it once more.
+    ///
+    /// A yes shows that the event had happened and no check was made: a missed check. An operation behind the one at which a
+    /// bounded check stopped was not examined by that check, and may say yes here as well.
     fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
         let at = held.address();
         let reach = Located::new(self, at);

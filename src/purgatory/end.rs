@@ -105,7 +105,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         });
     }
 
-    /// Takes an operation that has ended off the lists of its keys. A panic of a key leaves dead watches.
+    /// Takes an operation that has ended off the lists of its keys. A panic of a key leaves dead watches. They keep no
+    /// operation from its ending: its slot and its timer depend on no key.
     #[inline(always)]
     pub(super) fn unwatch(&self, keys: &Keys<Op::Key>, at: Address) {
         let watch = &self.watch;

@@ -12,6 +12,10 @@
 //!
 //! One exception: another thread has asked for the examination that makes the check, so there may be a new event. Then
 //! the check is deferred instead of ignored. (Were it nested, two threads could keep each other busy without end.)
+//!
+//! Deferring every such check to the thread that drives the timer would be less code. But then a caller could not rely
+//! on a call that has returned: the operations that the call should have completed would wait for another thread or,
+//! without a reaper, for the next `advance`.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;

@@ -1,8 +1,10 @@
 //! What an operation can reach of itself, from the first examination on: a waker that has it examined again, and its
 //! deadline.
 //!
-//! Both cost nothing until an examination asks for them. A waker is made then. One that the first examination asks for
-//! is made before the operation has an address; it learns the address when the operation gets its slot.
+//! Both cost nothing until an examination asks for them: they are an address and two words on the stack, which the
+//! compiler removes where the operation does not look at its cause. A waker is made when an examination asks for it. One
+//! that the first examination asks for is made before the operation has an address; it learns the address when the
+//! operation gets its slot.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;

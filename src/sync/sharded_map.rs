@@ -1,6 +1,8 @@
 //! The map below the watch lists: dashmap, entered by its shards.
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
+//!
+//! `Hash`, `Eq` and `Clone` of keys run under the lock of a shard. If one panics, the lock's guard releases it.
 
 use super::key_code::KeyCode;
 use super::{AtomicBool, MAX_MAP_SHARDS, MapShards, OnceLock, Ordering};

@@ -8,6 +8,9 @@
 //! reading sees it, or after the reset, and then its thread finds a later tick and wakes the sleeping thread. Both are
 //! read-modify-writes of one word, so one of them comes first. A thread whose deadline is not the earliest of its shard
 //! sets nothing: the thread with the earlier one does, and from there on the alarm is set again after each pass.
+//!
+//! An ending leaves the alarm as it is, which costs the ending nothing. So the sleeping thread may wake once for a
+//! deadline that is gone. Then it sets the alarm to the next one.
 
 use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Ordering};

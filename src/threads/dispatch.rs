@@ -79,6 +79,7 @@ impl Queue {
         let mut jobs = self.jobs.lock();
         loop {
             match jobs.waiting.pop_front() {
+                // The lock is released while the job runs: a reaper that brings the next one never waits for a completion.
                 // A job never panics. If one did all the same, the jobs behind it would still run.
                 Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
                 None if jobs.closed => return,

@@ -177,6 +177,7 @@ impl ReaperLoop {
                     rest = rest.min(time);
                     index += 1;
                 }
+                // The last of the list takes its place, and is driven next.
                 None => drop(self.driven.lock().swap_remove(index)),
             }
         }

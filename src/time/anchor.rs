@@ -29,7 +29,7 @@
 //! A reading is ahead by the margin (1,000 ns), by what the readings of the anchor lay [apart](APART) (1,000 at most,
 //! 40 measured), and by what the rate is too fast for a millisecond: the 512th (1,953), what it cannot tell because the
 //! readings lay apart, and what two measurements may [differ](AGREE) (977 each at most): together less than 7,000
-//! (`LATE`).
+//! (`LATE`; 5,000 were measured).
 //!
 //! Whatever the counter does, a reading lies between the reading of the real clock in its anchor, and a millisecond
 //! after that. So a counter that jumps ahead makes it a millisecond late at most; one that stops or jumps back makes it

@@ -13,6 +13,8 @@
 //! * Whether a value has expired is decided by its deadline and a reading of the clock, by every call. A shard remembers
 //!   the latest reading that it was shown: a thread that has read the clock before another one, and gets the lock after
 //!   it, does not find alive what the other has found expired.
+//! * A request that ends without a response moves from the table to the remembered ends under the lock of its map shard.
+//!   A response looks in both under that lock, so it never misses a request that is on its way from one to the other.
 //!
 //! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either goes to the
 //! caller, and nothing has to be taken back. The lock of a timer shard may be taken within that of a map shard, never
