@@ -151,7 +151,7 @@ fn holds_on<B: Backend>(scenario: Scenario, seeds: u64) -> Total {
     total
 }
 
-/// Without the rule, waits are lost in some run. (`docs/guide/cluster.md` says in how many of all; one is enough here.)
+/// Without the rule, waits are lost in some run. (`docs/notes/cluster.md` lists the rules; one run is enough here.)
 fn loses(scenario: Scenario, rule: Rule) {
     let rules = Rules::default().without(rule);
     let seed = (0..SEEDS).find(|&seed| run::run::<Engine>(seed, scenario, rules).lost > 0);
