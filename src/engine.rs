@@ -35,7 +35,7 @@ use crate::threads::dispatch::Dispatch;
 use crate::time::anchor::HOLDS;
 use crate::time::counter::CounterClock;
 use crate::time::ticks::{NEVER, TickScale};
-use crate::time::{Clock, Timestamp};
+use crate::time::{Clock, Deadline, Timestamp};
 use phase::{Background, DRAINING, Phase, Underway};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
@@ -53,6 +53,8 @@ pub(crate) struct Engine<P, W> {
     /// Held by callers that set the alarm anew.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// If the clock is the system's: from when it counts.
+    system_since: Option<Instant>,
     /// What stands in for the clock where a deadline is made. A reading is ahead of the clock, by a tick at most.
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
@@ -86,6 +88,7 @@ impl<P, W: Scheme> Engine<P, W> {
             shards: Shards::new(timer_shards(cores()), wheel_size),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
+            system_since: settings.system_since,
             counter: Self::counter(settings.system_since, settings.tick),
             clock: settings.clock,
             scale,
@@ -172,9 +175,61 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.floor(self.clock.now())
     }
 
-    /// From now, or from a reading of the clock that the caller supplies, until `timeout` has passed.
+    /// From now, or from a reading of the clock that the caller supplies, until `deadline`.
     #[inline(always)]
-    pub(crate) fn timing(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
+    pub(crate) fn timing(&self, arrival: Option<Timestamp>, deadline: Deadline) -> Timing {
+        let timeout = match deadline {
+            Deadline::After(timeout) => timeout,
+            Deadline::Never => Duration::MAX,
+            Deadline::At(point) => return self.timing_until(arrival, point),
+            Deadline::AtInstant(point) => {
+                return self.timing_until(arrival, self.timestamp_of(point));
+            }
+        };
+        self.timing_after(arrival, timeout)
+    }
+
+    /// Until a point of the clock.
+    #[cold]
+    #[inline(never)]
+    fn timing_until(&self, arrival: Option<Timestamp>, point: Timestamp) -> Timing {
+        let timing = self.timing_after(arrival, Duration::ZERO);
+        let timing = Timing {
+            deadline: self.scale.ceil(point),
+            ..timing
+        };
+        self.bounded(timing, timing.since)
+    }
+
+    /// The reading of the clock at a point of the system's clock. Where the clock is another one, what is left until that
+    /// point is added to its reading now.
+    #[cold]
+    fn timestamp_of(&self, point: Instant) -> Timestamp {
+        match self.system_since {
+            Some(since) => Timestamp::from_origin(point.saturating_duration_since(since)),
+            None => {
+                // First: what passes between the two readings makes the deadline later, never earlier.
+                let left = point.saturating_duration_since(Instant::now());
+                self.clock.now().saturating_add(left)
+            }
+        }
+    }
+
+    /// The point of the clock at which `deadline` comes, as seen now. [`Deadline::Never`] if that is beyond all readings.
+    pub(crate) fn point(&self, deadline: Deadline) -> Deadline {
+        match deadline {
+            Deadline::After(timeout) if timeout != Duration::MAX => {
+                let point = self.clock.now().since_origin().checked_add(timeout);
+                point.map_or(Deadline::Never, |at| Timestamp::from_origin(at).into())
+            }
+            Deadline::AtInstant(point) => self.timestamp_of(point).into(),
+            Deadline::At(_) => deadline,
+            Deadline::After(_) | Deadline::Never => Deadline::Never,
+        }
+    }
+
+    #[inline(always)]
+    fn timing_after(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
         let timeout = timeout.min(self.max_timeout);
         if let (None, Some(counter)) = (arrival, &self.counter) {
             let reading = counter.nanos();
@@ -378,12 +433,12 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Gives one payload another deadline, `timeout` from now. Returns whether it has it.
-    pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> bool {
-        self.reschedule_with(address, self.timing(None, timeout))
+    /// Gives one payload another deadline. Returns whether it has it.
+    pub(crate) fn reschedule(&self, address: Address, deadline: Deadline) -> bool {
+        self.reschedule_with(address, self.timing(None, deadline))
     }
 
-    /// Gives one payload another deadline. Returns whether it has it.
+    /// As [`reschedule`](Self::reschedule), with a timing.
     pub(crate) fn reschedule_with(&self, address: Address, timing: Timing) -> bool {
         let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {

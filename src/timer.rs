@@ -11,7 +11,7 @@ use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::{BuildError, RejectReason, Rejected, reasons};
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Ending, Statistic};
-use crate::time::Timestamp;
+use crate::time::{Deadline, Timestamp};
 use inner::Inner;
 use std::time::Duration;
 
@@ -131,7 +131,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.clock.now()
     }
 
-    /// Passes `payload` to the callback once `timeout` has passed; never with [`Duration::MAX`]. Reads the clock once.
+    /// Passes `payload` to the callback once `timeout` has passed, or at a [point in time](Deadline) (`None`: never). Reads
+    /// the clock once.
     ///
     /// # Errors
     /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
@@ -139,10 +140,15 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     ///
     /// # Panics
     /// If the clock does. Then nothing was started, and the payload is dropped.
-    pub fn start(&self, timeout: Duration, payload: T) -> Result<TimerId, Rejected<T>> {
+    pub fn start(&self, timeout: impl Into<Deadline>, payload: T) -> Result<TimerId, Rejected<T>> {
+        self.start_until(timeout.into(), payload)
+    }
+
+    #[inline]
+    fn start_until(&self, deadline: Deadline, payload: T) -> Result<TimerId, Rejected<T>> {
         let engine = &self.shared.inner.engine;
         // The clock is the user's code, and comes before anything that would have to be taken back.
-        let timing = engine.timing(None, timeout);
+        let timing = engine.timing(None, deadline);
         let (id, wake) = self.start_with(timing, payload)?;
         drop(wake);
         Ok(id)
@@ -182,10 +188,10 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     pub fn start_under_lock(
         &self,
         since: Timestamp,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
         payload: T,
     ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
-        let timing = self.shared.inner.engine.timing(Some(since), timeout);
+        let timing = self.shared.inner.engine.timing(Some(since), timeout.into());
         self.start_with(timing, payload)
     }
 
@@ -226,8 +232,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.withdraw(address, Ending::Cancelled)
     }
 
-    /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer
-    /// shard.
+    /// Lets a running timer expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). Takes the
+    /// lock of a timer shard.
     ///
     /// Returns `false`, and the old deadline stands, if it has fired or was stopped, or its deadline has passed; if the
     /// timeout is longer than a simple wheel holds; or if this would be the first deadline of the timer, and the system
@@ -236,10 +242,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// # Panics
     /// If the clock does. Then the old deadline stands.
     #[must_use = "a timer whose deadline has passed cannot be rescheduled, and fires"]
-    pub fn reschedule(&self, id: TimerId, timeout: Duration) -> bool {
+    pub fn reschedule(&self, id: TimerId, timeout: impl Into<Deadline>) -> bool {
         let engine = &self.shared.inner.engine;
         let address = self.address_of(id);
-        address.is_some_and(|address| engine.reschedule(address, timeout))
+        let deadline = timeout.into();
+        address.is_some_and(|address| engine.reschedule(address, deadline))
     }
 
     /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock, as
@@ -253,11 +260,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         &self,
         id: TimerId,
         since: Timestamp,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
     ) -> Result<PendingWake<'_, T, W>, RescheduleError> {
         let engine = &self.shared.inner.engine;
         let address = self.address_of(id).ok_or(RescheduleError::Unchanged)?;
-        let timing = engine.timing(Some(since), timeout);
+        let timing = engine.timing(Some(since), timeout.into());
         engine
             .start_reaper_to_reschedule(timing, || engine.is_parked(address))
             .map_err(|_| RescheduleError::Thread)?;

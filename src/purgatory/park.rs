@@ -32,8 +32,8 @@ use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
+use crate::time::Deadline;
 use scopeguard::{ScopeGuard, guard};
-use std::time::Duration;
 
 /// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
@@ -147,10 +147,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             drop(inside);
             return Ok(self.complete_at_once(op, span));
         }
-        let mut timing = self.engine.timing(op.arrival(), op.timeout());
+        let mut timing = self.engine.timing(op.arrival(), op.deadline());
         drop(inside);
-        if let Some(timeout) = reach.timeout() {
-            timing = self.rescheduled(timing, timeout);
+        if let Some(deadline) = reach.deadline() {
+            timing = self.rescheduled(timing, deadline);
         }
         let watches = keys.len();
         let parked = Parked {
@@ -176,8 +176,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// The first examination has asked for this deadline.
     #[cold]
     #[inline(never)]
-    fn rescheduled(&self, timing: Timing, timeout: Duration) -> Timing {
-        let own = self.engine.timing(None, timeout);
+    fn rescheduled(&self, timing: Timing, deadline: Deadline) -> Timing {
+        let own = self.engine.timing(None, deadline);
         Timing {
             deadline: self.engine.bounded(own, timing.since).deadline,
             ..timing

@@ -10,6 +10,7 @@ mod chains;
 mod clocks;
 mod composite;
 mod counts;
+mod deadlines;
 mod destructors;
 mod drain;
 mod dropped_keys;
