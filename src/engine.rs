@@ -10,6 +10,7 @@ pub(crate) mod deliver;
 pub(crate) mod drive;
 pub(crate) mod expire;
 pub(crate) mod handler;
+pub(crate) mod permits;
 pub(crate) mod phase;
 pub(crate) mod settings;
 pub(crate) mod shard;
@@ -29,13 +30,14 @@ use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Counts, Ending, Statistic, Stats};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_shards};
+use crate::sync::{Arc, Mutex, SLICE, thread_number, timer_shards};
 use crate::threads::alarm::Alarm;
 use crate::threads::dispatch::Dispatch;
 use crate::time::anchor::HOLDS;
 use crate::time::counter::CounterClock;
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Deadline, Timestamp};
+use permits::Permits;
 use phase::{Background, DRAINING, Phase, Underway};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
@@ -59,10 +61,7 @@ pub(crate) struct Engine<P, W> {
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
-    /// The bound on payloads that are parked, or whose completion has not run yet; and how many there are, counted only
-    /// if there is a bound: every park writes it.
-    max_parked: Option<u64>,
-    permits_taken: AtomicU64,
+    pub(crate) permits: Permits,
     /// Whether slots and watches of ended payloads are reclaimed before their completions run.
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
@@ -82,6 +81,9 @@ impl<P, W: Scheme> Engine<P, W> {
         let wheel_size = wheel_size.filter(|wheel_size| (2..=1 << 16).contains(wheel_size));
         let wheel_size = wheel_size.ok_or(BuildError::WheelSize)?;
         let scale = TickScale::new(settings.tick, settings.clock.now()).ok_or(BuildError::Tick)?;
+        let [max_parked, max_weight] =
+            [settings.max_parked, settings.max_weight].map(|max| max.map(|max| max as u64));
+        let permits = Permits::new(max_parked, max_weight);
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let engine = Self {
             name: settings.name.into(),
@@ -93,9 +95,8 @@ impl<P, W: Scheme> Engine<P, W> {
             clock: settings.clock,
             scale,
             max_timeout: settings.max_timeout,
-            max_parked: settings.max_parked.map(|max| max as u64),
-            permits_taken: AtomicU64::new(0),
-            reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
+            reclaim_first: settings.reclaim_first || permits.is_bounded(),
+            permits,
             dispatch,
             threads,
             underway: Underway::default(),
@@ -270,16 +271,17 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Gives `payload` a slot and a timer, and tells the reaper. The caller holds it, and so decides when other threads
+    /// Gives `payload` a slot and a timer, and tells the reaper. It is weighed if weights are bounded. The caller holds it, and so decides when other threads
     /// may end it.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
         payload: P,
+        weigh: impl FnOnce(&P) -> u64,
         watches: usize,
         timing: Timing,
     ) -> Result<Held<'_, P>, Rejected<P>> {
-        let (guard, held, earlier) = self.admit_locked(payload, watches, timing)?;
+        let (guard, held, earlier) = self.admit_locked(payload, weigh, watches, timing)?;
         drop(guard);
         self.announce(earlier);
         Ok(held)
@@ -291,9 +293,10 @@ impl<P, W: Scheme> Engine<P, W> {
     pub(crate) fn admit_released(
         &self,
         payload: P,
+        weigh: impl FnOnce(&P) -> u64,
         timing: Timing,
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
-        let (guard, held, earlier) = self.admit_locked(payload, 0, timing)?;
+        let (guard, held, earlier) = self.admit_locked(payload, weigh, 0, timing)?;
         let address = held.address();
         // INVARIANT: no other thread can leave a mark: drivers and the shutdown would need the shard's lock, which this
         // thread has, and all others the address, which this call returns later. So the thread that starts a payload never
@@ -312,14 +315,15 @@ impl<P, W: Scheme> Engine<P, W> {
     fn admit_locked<'a>(
         &'a self,
         payload: P,
+        weigh: impl FnOnce(&P) -> u64,
         watches: usize,
         timing: Timing,
     ) -> Result<(Guard<'a, P, W>, Held<'a, P>, Option<Tick>), Rejected<P>> {
-        if !self.take_permit() {
+        let Some(weight) = self.permits.take(|| weigh(&payload)) else {
             return Err(Rejected::new(RejectReason::Full, payload));
-        }
+        };
         if self.needs_reaper(timing) && self.start_reaper().is_err() {
-            return Err(self.reject(RejectReason::Thread, payload));
+            return Err(self.reject(RejectReason::Thread, payload, weight));
         }
         let mine = self.shard(self.shards.wrap(thread_number() as usize));
         let (shard, mut guard) = match mine.slab.try_lock() {
@@ -327,15 +331,19 @@ impl<P, W: Scheme> Engine<P, W> {
             None => self.lock_near(mine),
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
-            Ok((held, earlier)) => Ok((guard, held, earlier)),
-            Err((reason, payload)) => Err(self.reject(reason, payload)),
+            Ok((held, earlier)) => {
+                // While it is held: nothing frees it before.
+                self.permits.park_at(held.address(), weight);
+                Ok((guard, held, earlier))
+            }
+            Err((reason, payload)) => Err(self.reject(reason, payload, weight)),
         }
     }
 
     /// Returns a payload, and its permit.
     #[cold]
-    fn reject(&self, reason: RejectReason, payload: P) -> Rejected<P> {
-        self.free_permit();
+    fn reject(&self, reason: RejectReason, payload: P, weight: u64) -> Rejected<P> {
+        self.permits.free_unparked(weight);
         Rejected::new(reason, payload)
     }
 
@@ -403,34 +411,12 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Ends a payload that goes back to the caller: its permit is free at once.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
-        let shard = self.shard(held.address().shard());
+        let address = held.address();
+        let shard = self.shard(address.shard());
         let (payload, spent) = held.end();
         self.free(shard, spent, ending, 0);
-        self.free_permit();
+        self.permits.free(address);
         payload
-    }
-
-    /// Takes one of the `max_parked` permits. `false` if none is left. [`free_permit`](Self::free_permit) is called by
-    /// `reject` and `withdraw` here, by `complete` in `deliver`, and where the purgatory returns an operation to its
-    /// caller.
-    #[inline]
-    fn take_permit(&self) -> bool {
-        // ORDERING: Relaxed: a count guards no memory.
-        let take = |max| {
-            let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-            let next = |taken| (taken < max).then_some(taken + 1);
-            self.permits_taken.fetch_update(set, fetch, next).is_ok()
-        };
-        self.max_parked.is_none_or(take)
-    }
-
-    /// Frees a permit: the user's code for the payload has run, or the payload went back to the caller.
-    #[inline]
-    pub(crate) fn free_permit(&self) {
-        if self.max_parked.is_some() {
-            // ORDERING: Relaxed, as in `take_permit`.
-            self.permits_taken.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 
     /// Gives one payload another deadline. Returns whether it has it.
@@ -532,7 +518,11 @@ impl<P, W: Scheme> Engine<P, W> {
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let shards = self.shards.iter();
-        Stats::of(shards.map(|shard| (&*shard.locked_counts, &shard.counters)))
+        let stats = Stats::of(shards.map(|shard| (&*shard.locked_counts, &shard.counters)));
+        Stats {
+            weight: self.permits.weight(),
+            ..stats
+        }
     }
 
     /// Runs user code; a panic is caught, counted and reported to the observer.

@@ -43,6 +43,15 @@ pub trait DelayedOperation: Send + 'static {
         Deadline::After(self.timeout())
     }
 
+    /// What the operation weighs under [`max_weight`](crate::purgatory::Builder::max_weight): the bytes that it keeps, for
+    /// instance. By default 1, as all [waits](crate::Waits) weigh.
+    ///
+    /// Read once, on the parking thread, when the operation parks: what changes later does not count.
+    #[inline(always)]
+    fn weight(&self) -> usize {
+        1
+    }
+
     /// When the request arrived, if the caller has read the purgatory's clock already: then parking does not read it.
     /// The timeout counts from that reading. If it has passed, the operation expires with the next tick; a reading of the
     /// future makes the deadline later, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), and

@@ -12,7 +12,7 @@ use crate::error::{BuildError, RejectReason, Rejected, reasons};
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Ending, Statistic};
 use crate::time::{Deadline, Timestamp};
-use inner::Inner;
+use inner::{Inner, Weigh};
 use std::time::Duration;
 
 /// Passes each payload to a callback when its timeout has passed. For use by any number of threads.
@@ -154,7 +154,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours. `timeout` counts from
+    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours, but [`weigh`](Builder::weigh). `timeout` counts from
     /// `since`, a reading of the timer's clock that the caller has taken before (by [`now`](Self::now)), and what may
     /// have to wake a thread is left to the [`PendingWake`], which is to be dropped when the lock is released.
     ///
@@ -204,7 +204,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         let inner = &self.shared.inner;
         let engine = &inner.engine;
         let started = match engine.phase.is_closed() {
-            false => engine.admit_released(payload, timing),
+            false => engine.admit_released(payload, |payload| inner.weigh(payload), timing),
             true => Err(Rejected::new(RejectReason::ShutDown, payload)),
         };
         match started {
@@ -225,7 +225,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Withdraws a payload whose timer has not fired, also past its deadline. `None` if the timer has fired or was
     /// stopped, or is firing: then the callback has the payload, or another call of this.
     ///
-    /// Runs no code of yours and waits for no lock.
+    /// Runs no code of yours and waits for no lock, but for that of [`max_weight`](Builder::max_weight).
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
@@ -315,7 +315,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 }
 
-shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, ());
+shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, Option<Weigh<T>>);
 
 impl<T: Send + 'static> Timer<T> {
     /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
@@ -326,7 +326,7 @@ impl<T: Send + 'static> Timer<T> {
 
     /// Begins to build a timer with other choices.
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
-        Builder::new(name, ())
+        Builder::new(name, None)
     }
 }
 
@@ -347,8 +347,32 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
     pub fn scheme<V: Scheme>(self) -> Builder<Timer<T, V>> {
         Builder {
             settings: self.settings,
-            own: (),
+            own: self.own,
         }
+    }
+
+    /// What a payload weighs under [`max_weight`](Self::max_weight), which this needs. Default: 1.
+    ///
+    /// `weigh` is called once for each payload, when its timer starts, on the thread that starts it; also by
+    /// [`start_under_lock`](Timer::start_under_lock). If it panics, nothing was started.
+    ///
+    /// ```
+    /// use request_purgatory::{RejectReason, Timer};
+    /// use std::time::Duration;
+    ///
+    /// let builder = Timer::builder("unsent").max_weight(10).weigh(Vec::<u8>::len);
+    /// let timer = builder.build(|bytes| println!("{} bytes were not sent", bytes.len()))?;
+    /// let first = timer.start(Duration::from_secs(5), vec![0; 8])?;
+    /// let second = timer.start(Duration::from_secs(5), vec![0; 3]).unwrap_err();
+    /// assert_eq!((second.reason(), timer.stats().weight), (RejectReason::Full, 8));
+    /// timer.stop(first);
+    /// timer.start(Duration::from_secs(5), second.into_inner())?;
+    /// assert_eq!(timer.stats().weight, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn weigh(mut self, weigh: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
+        self.own = Some(Box::new(weigh));
+        self
     }
 
     /// Builds the timer. `on_expiry` is called with each payload whose timeout has passed, on
@@ -368,7 +392,7 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
             Ending::Expired => on_expiry(payload),
             _ => drop_user_value(payload),
         };
-        let inner = Inner::new(Engine::new(self.settings)?, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, self.own, on_end);
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })

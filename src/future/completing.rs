@@ -78,6 +78,10 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
         self.op.deadline()
     }
 
+    fn weight(&self) -> usize {
+        self.op.weight()
+    }
+
     fn arrival(&self) -> Option<Timestamp> {
         self.op.arrival()
     }

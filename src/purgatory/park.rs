@@ -148,6 +148,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return Ok(self.complete_at_once(op, span));
         }
         let mut timing = self.engine.timing(op.arrival(), op.deadline());
+        let weight = op.weight() as u64;
         drop(inside);
         if let Some(deadline) = reach.deadline() {
             timing = self.rescheduled(timing, deadline);
@@ -158,7 +159,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             keys,
             span: self.engine.observe(|_| span.since(timing.since)),
         };
-        match self.engine.admit(parked, watches, timing) {
+        match self.engine.admit(parked, |_| weight, watches, timing) {
             Ok(held) => {
                 // While it is held: no thread can report its end before.
                 self.engine
@@ -189,10 +190,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.count(Statistic::CompletedAtOnce, 1);
         self.engine
             .observe(|observer| observer.completed_at_once(span));
-        Parking::Ended(EndedPayload {
-            has_permit: false,
-            ..EndedPayload::new(op, Ending::Satisfied)
-        })
+        Parking::Ended(EndedPayload::new(op, Ending::Satisfied, Address::NONE))
     }
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.

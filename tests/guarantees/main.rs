@@ -38,5 +38,6 @@ mod stalls;
 mod storms;
 mod threads;
 mod time;
+mod weights;
 
 use testing as support;
