@@ -271,17 +271,17 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Gives `payload` a slot and a timer, and tells the reaper. It is weighed if weights are bounded. The caller holds it, and so decides when other threads
+    /// Gives `payload` a slot and a timer, and tells the reaper. The caller holds it, and so decides when other threads
     /// may end it.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
         payload: P,
-        weigh: impl FnOnce(&P) -> u64,
+        weight: u64,
         watches: usize,
         timing: Timing,
     ) -> Result<Held<'_, P>, Rejected<P>> {
-        let (guard, held, earlier) = self.admit_locked(payload, weigh, watches, timing)?;
+        let (guard, held, earlier) = self.admit_locked(payload, weight, watches, timing)?;
         drop(guard);
         self.announce(earlier);
         Ok(held)
@@ -293,10 +293,10 @@ impl<P, W: Scheme> Engine<P, W> {
     pub(crate) fn admit_released(
         &self,
         payload: P,
-        weigh: impl FnOnce(&P) -> u64,
+        weight: u64,
         timing: Timing,
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
-        let (guard, held, earlier) = self.admit_locked(payload, weigh, 0, timing)?;
+        let (guard, held, earlier) = self.admit_locked(payload, weight, 0, timing)?;
         let address = held.address();
         // INVARIANT: no other thread can leave a mark: drivers and the shutdown would need the shard's lock, which this
         // thread has, and all others the address, which this call returns later. So the thread that starts a payload never
@@ -315,13 +315,13 @@ impl<P, W: Scheme> Engine<P, W> {
     fn admit_locked<'a>(
         &'a self,
         payload: P,
-        weigh: impl FnOnce(&P) -> u64,
+        weight: u64,
         watches: usize,
         timing: Timing,
     ) -> Result<(Guard<'a, P, W>, Held<'a, P>, Option<Tick>), Rejected<P>> {
-        let Some(weight) = self.permits.take(|| weigh(&payload)) else {
+        if !self.permits.take(weight) {
             return Err(Rejected::new(RejectReason::Full, payload));
-        };
+        }
         if self.needs_reaper(timing) && self.start_reaper().is_err() {
             return Err(self.reject(RejectReason::Thread, payload, weight));
         }

@@ -5,6 +5,7 @@ pub(crate) mod inner;
 use crate::callbacks::trampoline::drop_user_value;
 use crate::cell::address::Address;
 use crate::engine::Engine;
+use crate::engine::permits::ONE;
 use crate::engine::settings::{Builder, sound};
 use crate::engine::shard::{Timing, Unchanged};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
@@ -203,8 +204,12 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
         let inner = &self.shared.inner;
         let engine = &inner.engine;
+        let (payload, weight) = match engine.permits.is_bounded() {
+            true => inner.weighed(payload),
+            false => (payload, ONE),
+        };
         let started = match engine.phase.is_closed() {
-            false => engine.admit_released(payload, |payload| inner.weigh(payload), timing),
+            false => engine.admit_released(payload, weight, timing),
             true => Err(Rejected::new(RejectReason::ShutDown, payload)),
         };
         match started {

@@ -16,16 +16,18 @@ const KEPT: usize = 28;
 /// Without a bound nothing is counted, and a park pays for one branch. A bound on the number is one counter. A bound on the
 /// weight is a lock: a payload has to fit under both bounds at once, and one that fits under the first alone must not
 /// stand in another's way meanwhile.
-pub(crate) enum Permits {
-    Unbounded,
-    Counted { max: u64, taken: AtomicU64 },
-    Weighed(Box<Weighed>),
-}
+pub(crate) struct Permits(Option<Box<Bounds>>);
 
-pub(crate) struct Weighed {
-    max_parked: u64,
-    max_weight: u64,
-    taken: Mutex<Taken>,
+enum Bounds {
+    Number {
+        max: u64,
+        taken: AtomicU64,
+    },
+    Weight {
+        max_parked: u64,
+        max_weight: u64,
+        taken: Mutex<Taken>,
+    },
 }
 
 #[derive(Default)]
@@ -45,119 +47,123 @@ impl Taken {
 
 impl Permits {
     pub(crate) fn new(max_parked: Option<u64>, max_weight: Option<u64>) -> Self {
-        match (max_parked, max_weight) {
-            (None, None) => Self::Unbounded,
-            (Some(max), None) => Self::Counted {
+        let bounds = match (max_parked, max_weight) {
+            (None, None) => None,
+            (Some(max), None) => Some(Bounds::Number {
                 max,
                 taken: AtomicU64::new(0),
-            },
-            (max_parked, Some(max_weight)) => Self::Weighed(Box::new(Weighed {
+            }),
+            (max_parked, Some(max_weight)) => Some(Bounds::Weight {
                 max_parked: max_parked.unwrap_or(u64::MAX),
                 max_weight,
                 taken: Mutex::default(),
-            })),
-        }
+            }),
+        };
+        Self(bounds.map(Box::new))
     }
 
+    #[inline]
     pub(crate) fn is_bounded(&self) -> bool {
-        !matches!(self, Self::Unbounded)
+        self.0.is_some()
     }
 
     /// Takes a permit, unless this would go past a bound. [`free`](Self::free) is called by `withdraw` of the engine, by
-    /// `complete` in `deliver`, and where the purgatory returns an operation to its caller; and
+    /// `complete` in `deliver`, and where the purgatory returns an operation to its caller;
     /// [`free_unparked`](Self::free_unparked) for a payload that gets no slot.
-    ///
-    /// Returns what `weigh` says, which is asked only if weights are bounded.
     #[inline]
-    pub(crate) fn take(&self, weigh: impl FnOnce() -> u64) -> Option<u64> {
-        match self {
-            Self::Unbounded => Some(ONE),
-            Self::Counted { max, taken } => {
-                // ORDERING: Relaxed: a count guards no memory.
-                let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-                let next = |taken| (taken < *max).then_some(taken + 1);
-                let is_taken = taken.fetch_update(set, fetch, next).is_ok();
-                is_taken.then_some(ONE)
-            }
-            Self::Weighed(weighed) => {
-                let weight = weigh();
-                weighed.take(weight).then_some(weight)
-            }
-        }
+    pub(crate) fn take(&self, weight: u64) -> bool {
+        self.0.as_ref().is_none_or(|bounds| bounds.take(weight))
     }
 
     /// The payload that has taken a permit for this weight is parked at `at`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn park_at(&self, at: Address, weight: u64) {
         if weight != ONE
-            && let Self::Weighed(weighed) = self
+            && let Some(bounds) = &self.0
         {
-            weighed.park_at(at, weight);
+            bounds.park_at(at, weight);
         }
     }
 
     /// Frees the permit of the payload that was parked at `at`.
     #[inline]
     pub(crate) fn free(&self, at: Address) {
-        match self {
-            Self::Unbounded => {}
-            Self::Counted { taken, .. } => Self::free_one(taken),
-            Self::Weighed(weighed) => weighed.free(at),
+        if let Some(bounds) = &self.0 {
+            bounds.free(at);
         }
     }
 
     /// Frees the permit of a payload that was not parked.
     #[cold]
     pub(crate) fn free_unparked(&self, weight: u64) {
-        match self {
-            Self::Unbounded => {}
-            Self::Counted { taken, .. } => Self::free_one(taken),
-            Self::Weighed(weighed) => weighed.taken.lock().free(weight),
+        if let Some(bounds) = &self.0 {
+            bounds.free_weight(weight);
         }
-    }
-
-    fn free_one(taken: &AtomicU64) {
-        // ORDERING: Relaxed, as in `take`.
-        taken.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The weight that is taken, if weights are bounded.
     pub(crate) fn weight(&self) -> u64 {
-        match self {
-            Self::Weighed(weighed) => weighed.taken.lock().weight,
-            Self::Unbounded | Self::Counted { .. } => 0,
+        match self.0.as_deref() {
+            Some(Bounds::Weight { taken, .. }) => taken.lock().weight,
+            Some(Bounds::Number { .. }) | None => 0,
         }
     }
 }
 
-impl Weighed {
-    #[cold]
+impl Bounds {
     #[inline(never)]
     fn take(&self, weight: u64) -> bool {
-        let mut taken = self.taken.lock();
-        // INVARIANT: what is taken is within the bound.
-        let fits = taken.payloads < self.max_parked && weight <= self.max_weight - taken.weight;
-        if fits {
-            taken.payloads += 1;
-            taken.weight += weight;
+        match self {
+            Self::Number { max, taken } => {
+                // ORDERING: Relaxed: a count guards no memory.
+                let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+                let next = |taken| (taken < *max).then_some(taken + 1);
+                taken.fetch_update(set, fetch, next).is_ok()
+            }
+            Self::Weight {
+                max_parked,
+                max_weight,
+                taken,
+            } => {
+                let mut taken = taken.lock();
+                // INVARIANT: what is taken is within the bound.
+                let fits = taken.payloads < *max_parked && weight <= max_weight - taken.weight;
+                if fits {
+                    taken.payloads += 1;
+                    taken.weight += weight;
+                }
+                fits
+            }
         }
-        fits
     }
 
-    #[cold]
     #[inline(never)]
     fn park_at(&self, at: Address, weight: u64) {
-        self.taken.lock().weights.insert(at, weight);
+        if let Self::Weight { taken, .. } = self {
+            taken.lock().weights.insert(at, weight);
+        }
     }
 
-    #[cold]
     #[inline(never)]
     fn free(&self, at: Address) {
-        let mut taken = self.taken.lock();
-        let weight = taken.weights.remove(&at).unwrap_or(ONE);
-        taken.free(weight);
-        if taken.weights.is_empty() && taken.weights.capacity() > KEPT {
-            taken.weights = HashMap::new();
+        match self {
+            Self::Number { .. } => self.free_weight(ONE),
+            Self::Weight { taken, .. } => {
+                let mut taken = taken.lock();
+                let weight = taken.weights.remove(&at).unwrap_or(ONE);
+                taken.free(weight);
+                if taken.weights.is_empty() && taken.weights.capacity() > KEPT {
+                    taken.weights = HashMap::new();
+                }
+            }
+        }
+    }
+
+    fn free_weight(&self, weight: u64) {
+        match self {
+            // ORDERING: Relaxed, as in `take`.
+            Self::Number { taken, .. } => _ = taken.fetch_sub(1, Ordering::Relaxed),
+            Self::Weight { taken, .. } => taken.lock().free(weight),
         }
     }
 }
@@ -171,7 +177,7 @@ mod tests {
     }
 
     fn takes(permits: &Permits, weight: u64) -> bool {
-        permits.take(|| weight).is_some()
+        permits.take(weight)
     }
 
     /// One that is refused for its weight takes no place, and one that is refused for its place no weight.
@@ -209,9 +215,9 @@ mod tests {
             permits.park_at(at(index), 2);
         }
         (0..1_000).for_each(|index| permits.free(at(index)));
-        let Permits::Weighed(weighed) = permits else {
+        let Some(Bounds::Weight { taken, .. }) = permits.0.as_deref() else {
             unreachable!("it was built with a bound of the weight");
         };
-        assert!(weighed.taken.lock().weights.capacity() <= KEPT);
+        assert!(taken.lock().weights.capacity() <= KEPT);
     }
 }

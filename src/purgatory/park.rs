@@ -159,7 +159,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             keys,
             span: self.engine.observe(|_| span.since(timing.since)),
         };
-        match self.engine.admit(parked, |_| weight, watches, timing) {
+        match self.engine.admit(parked, weight, watches, timing) {
             Ok(held) => {
                 // While it is held: no thread can report its end before.
                 self.engine
