@@ -6,7 +6,7 @@
 //!
 //! [`Requests`] match the responses to the calls by id and time out those that get none. A late response is ignored; one
 //! to a call that was never made ends the connection. The calls that were sent on it are told at once, before the next
-//! connection is made, and each is sent again on that with what is left of its time (so they must be idempotent). While
+//! connection is made, and each is sent again on that, until the same deadline (so they must be idempotent). While
 //! the server refuses connections, the client tries again. A frame is two numbers: id and argument. Threads, and no
 //! runtime.
 
@@ -30,21 +30,21 @@ struct Client {
 impl Client {
     fn square(&self, number: u64, timeout: Duration) -> Result<u64, WaitError> {
         let deadline = Instant::now() + timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
         loop {
             let id = self.last_id.fetch_add(1, Ordering::Relaxed);
             let connection = self.connection.lock().unwrap();
             // Waits for a connection, no longer than the call has time.
+            let left = deadline.saturating_duration_since(Instant::now());
             let waited = self
                 .connected
-                .wait_timeout_while(connection, left(), |it| it.is_none());
+                .wait_timeout_while(connection, left, |it| it.is_none());
             let (mut connection, _) = waited.unwrap();
             let Some(stream) = &mut *connection else {
                 return Err(WaitError::Expired);
             };
             // Before the frame is sent: no response can overtake it. And under the lock: what is pending when the connection
             // is taken away was sent on that.
-            let response = self.pending.request(id, left()).expect("a new id");
+            let response = self.pending.request(id, deadline).expect("a new id");
             let _ = stream.write_all(&[id, number].map(u64::to_be_bytes).concat()); // the receiver sees why not
             drop(connection);
             if let Some(square) = block_on(response)? {

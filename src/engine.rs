@@ -10,6 +10,7 @@ pub(crate) mod deliver;
 pub(crate) mod drive;
 pub(crate) mod expire;
 pub(crate) mod handler;
+pub(crate) mod permits;
 pub(crate) mod phase;
 pub(crate) mod settings;
 pub(crate) mod shard;
@@ -29,13 +30,14 @@ use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Counts, Ending, Statistic, Stats};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_shards};
+use crate::sync::{Arc, Mutex, SLICE, thread_number, timer_shards};
 use crate::threads::alarm::Alarm;
 use crate::threads::dispatch::Dispatch;
 use crate::time::anchor::HOLDS;
 use crate::time::counter::CounterClock;
 use crate::time::ticks::{NEVER, TickScale};
-use crate::time::{Clock, Timestamp};
+use crate::time::{Clock, Deadline, Timestamp};
+use permits::Permits;
 use phase::{Background, DRAINING, Phase, Underway};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
@@ -53,14 +55,13 @@ pub(crate) struct Engine<P, W> {
     /// Held by callers that set the alarm anew.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// If the clock is the system's: from when it counts.
+    system_since: Option<Instant>,
     /// What stands in for the clock where a deadline is made. A reading is ahead of the clock, by a tick at most.
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
-    /// The bound on payloads that are parked, or whose completion has not run yet; and how many there are, counted only
-    /// if there is a bound: every park writes it.
-    max_parked: Option<u64>,
-    permits_taken: AtomicU64,
+    pub(crate) permits: Permits,
     /// Whether slots and watches of ended payloads are reclaimed before their completions run.
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
@@ -80,19 +81,22 @@ impl<P, W: Scheme> Engine<P, W> {
         let wheel_size = wheel_size.filter(|wheel_size| (2..=1 << 16).contains(wheel_size));
         let wheel_size = wheel_size.ok_or(BuildError::WheelSize)?;
         let scale = TickScale::new(settings.tick, settings.clock.now()).ok_or(BuildError::Tick)?;
+        let [max_parked, max_weight] =
+            [settings.max_parked, settings.max_weight].map(|max| max.map(|max| max as u64));
+        let permits = Permits::new(max_parked, max_weight);
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let engine = Self {
             name: settings.name.into(),
             shards: Shards::new(timer_shards(cores()), wheel_size),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
+            system_since: settings.system_since,
             counter: Self::counter(settings.system_since, settings.tick),
             clock: settings.clock,
             scale,
             max_timeout: settings.max_timeout,
-            max_parked: settings.max_parked.map(|max| max as u64),
-            permits_taken: AtomicU64::new(0),
-            reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
+            reclaim_first: settings.reclaim_first || permits.is_bounded(),
+            permits,
             dispatch,
             threads,
             underway: Underway::default(),
@@ -173,9 +177,61 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.floor(self.clock.now())
     }
 
-    /// From now, or from a reading of the clock that the caller supplies, until `timeout` has passed.
+    /// From now, or from a reading of the clock that the caller supplies, until `deadline`.
     #[inline(always)]
-    pub(crate) fn timing(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
+    pub(crate) fn timing(&self, arrival: Option<Timestamp>, deadline: Deadline) -> Timing {
+        let timeout = match deadline {
+            Deadline::After(timeout) => timeout,
+            Deadline::Never => Duration::MAX,
+            Deadline::At(point) => return self.timing_until(arrival, point),
+            Deadline::AtInstant(point) => {
+                return self.timing_until(arrival, self.timestamp_of(point));
+            }
+        };
+        self.timing_after(arrival, timeout)
+    }
+
+    /// Until a point of the clock.
+    #[cold]
+    #[inline(never)]
+    fn timing_until(&self, arrival: Option<Timestamp>, point: Timestamp) -> Timing {
+        let timing = self.timing_after(arrival, Duration::ZERO);
+        let timing = Timing {
+            deadline: self.scale.ceil(point),
+            ..timing
+        };
+        self.bounded(timing, timing.since)
+    }
+
+    /// The reading of the clock at a point of the system's clock. Where the clock is another one, what is left until that
+    /// point is added to its reading now.
+    #[cold]
+    fn timestamp_of(&self, point: Instant) -> Timestamp {
+        match self.system_since {
+            Some(since) => Timestamp::from_origin(point.saturating_duration_since(since)),
+            None => {
+                // First: what passes between the two readings makes the deadline later, never earlier.
+                let left = point.saturating_duration_since(Instant::now());
+                self.clock.now().saturating_add(left)
+            }
+        }
+    }
+
+    /// The point of the clock at which `deadline` comes, as seen now. [`Deadline::Never`] if that is beyond all readings.
+    pub(crate) fn point(&self, deadline: Deadline) -> Deadline {
+        match deadline {
+            Deadline::After(timeout) if timeout != Duration::MAX => {
+                let point = self.clock.now().since_origin().checked_add(timeout);
+                point.map_or(Deadline::Never, |at| Timestamp::from_origin(at).into())
+            }
+            Deadline::AtInstant(point) => self.timestamp_of(point).into(),
+            Deadline::At(_) => deadline,
+            Deadline::After(_) | Deadline::Never => Deadline::Never,
+        }
+    }
+
+    #[inline(always)]
+    fn timing_after(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
         let timeout = timeout.min(self.max_timeout);
         if let (None, Some(counter)) = (arrival, &self.counter) {
             let reading = counter.nanos();
@@ -224,10 +280,11 @@ impl<P, W: Scheme> Engine<P, W> {
     pub(crate) fn admit(
         &self,
         payload: P,
+        weight: u64,
         watches: usize,
         timing: Timing,
     ) -> Result<Held<'_, P>, Rejected<P>> {
-        let (guard, held, earlier) = self.admit_locked(payload, watches, timing)?;
+        let (guard, held, earlier) = self.admit_locked(payload, weight, watches, timing)?;
         drop(guard);
         self.announce(earlier);
         Ok(held)
@@ -239,9 +296,10 @@ impl<P, W: Scheme> Engine<P, W> {
     pub(crate) fn admit_released(
         &self,
         payload: P,
+        weight: u64,
         timing: Timing,
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
-        let (guard, held, earlier) = self.admit_locked(payload, 0, timing)?;
+        let (guard, held, earlier) = self.admit_locked(payload, weight, 0, timing)?;
         let address = held.address();
         // INVARIANT: no other thread can leave a mark: drivers and the shutdown would need the shard's lock, which this
         // thread has, and all others the address, which this call returns later. So the thread that starts a payload never
@@ -260,14 +318,15 @@ impl<P, W: Scheme> Engine<P, W> {
     fn admit_locked<'a>(
         &'a self,
         payload: P,
+        weight: u64,
         watches: usize,
         timing: Timing,
     ) -> Result<(Guard<'a, P, W>, Held<'a, P>, Option<Tick>), Rejected<P>> {
-        if !self.take_permit() {
+        if !self.permits.take(weight) {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
         if self.needs_reaper(timing) && self.start_reaper().is_err() {
-            return Err(self.reject(RejectReason::Thread, payload));
+            return Err(self.reject(RejectReason::Thread, payload, weight));
         }
         let mine = self.shard(self.shards.wrap(thread_number() as usize));
         let (shard, mut guard) = match mine.slab.try_lock() {
@@ -275,15 +334,19 @@ impl<P, W: Scheme> Engine<P, W> {
             None => self.lock_near(mine),
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
-            Ok((held, earlier)) => Ok((guard, held, earlier)),
-            Err((reason, payload)) => Err(self.reject(reason, payload)),
+            Ok((held, earlier)) => {
+                // While it is held: nothing frees it before.
+                self.permits.park_at(held.address(), weight);
+                Ok((guard, held, earlier))
+            }
+            Err((reason, payload)) => Err(self.reject(reason, payload, weight)),
         }
     }
 
     /// Returns a payload, and its permit.
     #[cold]
-    fn reject(&self, reason: RejectReason, payload: P) -> Rejected<P> {
-        self.free_permit();
+    fn reject(&self, reason: RejectReason, payload: P, weight: u64) -> Rejected<P> {
+        self.permits.free_unparked(weight);
         Rejected::new(reason, payload)
     }
 
@@ -351,42 +414,20 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Ends a payload that goes back to the caller: its permit is free at once.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
-        let shard = self.shard(held.address().shard());
+        let address = held.address();
+        let shard = self.shard(address.shard());
         let (payload, spent) = held.end();
         self.free(shard, spent, ending, 0);
-        self.free_permit();
+        self.permits.free(address);
         payload
     }
 
-    /// Takes one of the `max_parked` permits. `false` if none is left. [`free_permit`](Self::free_permit) is called by
-    /// `reject` and `withdraw` here, by `complete` in `deliver`, and where the purgatory returns an operation to its
-    /// caller.
-    #[inline]
-    fn take_permit(&self) -> bool {
-        // ORDERING: Relaxed: a count guards no memory.
-        let take = |max| {
-            let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-            let next = |taken| (taken < max).then_some(taken + 1);
-            self.permits_taken.fetch_update(set, fetch, next).is_ok()
-        };
-        self.max_parked.is_none_or(take)
-    }
-
-    /// Frees a permit: the user's code for the payload has run, or the payload went back to the caller.
-    #[inline]
-    pub(crate) fn free_permit(&self) {
-        if self.max_parked.is_some() {
-            // ORDERING: Relaxed, as in `take_permit`.
-            self.permits_taken.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Gives one payload another deadline, `timeout` from now. Returns whether it has it.
-    pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> bool {
-        self.reschedule_with(address, self.timing(None, timeout))
-    }
-
     /// Gives one payload another deadline. Returns whether it has it.
+    pub(crate) fn reschedule(&self, address: Address, deadline: Deadline) -> bool {
+        self.reschedule_with(address, self.timing(None, deadline))
+    }
+
+    /// As [`reschedule`](Self::reschedule), with a timing.
     pub(crate) fn reschedule_with(&self, address: Address, timing: Timing) -> bool {
         let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
@@ -480,7 +521,11 @@ impl<P, W: Scheme> Engine<P, W> {
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let shards = self.shards.iter();
-        Stats::of(shards.map(|shard| (&*shard.locked_counts, &shard.counters)))
+        let stats = Stats::of(shards.map(|shard| (&*shard.locked_counts, &shard.counters)));
+        Stats {
+            weight: self.permits.weight(),
+            ..stats
+        }
     }
 
     /// Runs user code; a panic is caught, counted and reported to the observer.

@@ -42,8 +42,9 @@ reasons! {
         /// The list of keys was empty.
         NoKeys = "no key was given, and an operation needs at least one to watch",
         /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
-        /// `on_complete` has not returned yet.
-        Full = "full: the limit of parked operations (`max_parked`) is reached",
+        /// `on_complete` has not returned yet; or the operation would bring their weight past
+        /// [`max_weight`](crate::purgatory::Builder::max_weight).
+        Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
         /// already.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",

@@ -1,7 +1,7 @@
 //! Delayed operations, the causes for which they are examined, and their endings.
 
 use crate::hash::Key;
-use crate::time::Timestamp;
+use crate::time::{Deadline, Timestamp};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -32,6 +32,25 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// Runs on the parking thread.
     fn timeout(&self) -> Duration;
+
+    /// Until when the operation may stay parked, read once when it parks. By default its [`timeout`](Self::timeout) from
+    /// its [`arrival`](Self::arrival). An operation that has a point in time, because it parks again and again for one
+    /// request, implements this instead, and its `timeout` is not called.
+    ///
+    /// Runs on the parking thread.
+    #[inline(always)]
+    fn deadline(&self) -> Deadline {
+        Deadline::After(self.timeout())
+    }
+
+    /// What the operation weighs under [`max_weight`](crate::purgatory::Builder::max_weight): the bytes that it keeps, for
+    /// instance. By default 1, as all [waits](crate::Waits) weigh.
+    ///
+    /// Read once, on the parking thread, when the operation parks: what changes later does not count.
+    #[inline(always)]
+    fn weight(&self) -> usize {
+        1
+    }
 
     /// When the request arrived, if the caller has read the purgatory's clock already: then parking does not read it.
     /// The timeout counts from that reading. If it has passed, the operation expires with the next tick; a reading of the
@@ -156,8 +175,8 @@ pub(crate) trait Reach {
     /// Makes a waker that has the operation examined.
     fn waker(&self) -> Waker;
 
-    /// Lets the operation expire `timeout` from the end of the examination instead.
-    fn reschedule(&self, timeout: Duration);
+    /// Lets the operation expire then instead; a timeout counts from the end of the examination.
+    fn reschedule(&self, deadline: Deadline);
 }
 
 impl<'a, K> Cause<'a, K> {
@@ -233,8 +252,8 @@ impl<'a, K> Cause<'a, K> {
         reach.map_or_else(|| Waker::noop().clone(), Reach::waker)
     }
 
-    /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never), unless this examination completes
-    /// it. Of several calls in one examination the last counts.
+    /// Lets the operation expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never), unless this
+    /// examination completes it. Of several calls in one examination the last counts.
     ///
     /// It takes effect when the examination returns, as [`Handle::reschedule`](crate::Handle::reschedule) would then: not
     /// if the deadline has come meanwhile. An examination for the deadline follows then.
@@ -252,9 +271,9 @@ impl<'a, K> Cause<'a, K> {
     #[doc(alias = "linger")]
     #[doc(alias = "debounce")]
     #[doc(alias = "batch")]
-    pub fn reschedule(&self, timeout: Duration) {
+    pub fn reschedule(&self, timeout: impl Into<Deadline>) {
         if let Some(reach) = self.reach {
-            reach.reschedule(timeout);
+            reach.reschedule(timeout.into());
         }
     }
 

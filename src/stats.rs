@@ -147,6 +147,9 @@ impl Counters {
 pub struct Stats {
     /// Operations parked now.
     pub parked: usize,
+    /// The weight of the operations that are parked, or whose `on_complete` has not returned: what
+    /// [`max_weight`](crate::purgatory::Builder::max_weight) bounds. 0 without that bound: nothing is weighed then.
+    pub weight: u64,
     /// Watches now: the sum of the keys of all parked operations. After many have expired at once, their watches
     /// count until they are reclaimed.
     pub watched: usize,
@@ -220,6 +223,8 @@ impl Stats {
         let longest = all.clone().map(|(_, it)| it.lateness_max.read()).max();
         Self {
             parked: left(Statistic::Admitted, ended.iter().sum()),
+            // Not of the shards: `Engine::stats` adds it.
+            weight: 0,
             watched: left(Statistic::Watched, unwatched),
             completions_pending: left(Statistic::HandedOver, delivered),
             completed_at_once: sum(Statistic::CompletedAtOnce),

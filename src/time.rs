@@ -2,10 +2,12 @@
 
 pub(crate) mod anchor;
 pub(crate) mod counter;
+mod deadline;
 pub(crate) mod ticks;
 mod tsc;
 
 pub use crate::threads::manual_clock::ManualClock;
+pub use deadline::Deadline;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -5,14 +5,15 @@ pub(crate) mod inner;
 use crate::callbacks::trampoline::drop_user_value;
 use crate::cell::address::Address;
 use crate::engine::Engine;
+use crate::engine::permits::ONE;
 use crate::engine::settings::{Builder, sound};
 use crate::engine::shard::{Timing, Unchanged};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::{BuildError, RejectReason, Rejected, reasons};
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Ending, Statistic};
-use crate::time::Timestamp;
-use inner::Inner;
+use crate::time::{Deadline, Timestamp};
+use inner::{Inner, Weigh};
 use std::time::Duration;
 
 /// Passes each payload to a callback when its timeout has passed. For use by any number of threads.
@@ -131,7 +132,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.clock.now()
     }
 
-    /// Passes `payload` to the callback once `timeout` has passed; never with [`Duration::MAX`]. Reads the clock once.
+    /// Passes `payload` to the callback once `timeout` has passed, or at a [point in time](Deadline) (`None`: never). Reads
+    /// the clock once.
     ///
     /// # Errors
     /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
@@ -139,16 +141,21 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     ///
     /// # Panics
     /// If the clock does. Then nothing was started, and the payload is dropped.
-    pub fn start(&self, timeout: Duration, payload: T) -> Result<TimerId, Rejected<T>> {
+    pub fn start(&self, timeout: impl Into<Deadline>, payload: T) -> Result<TimerId, Rejected<T>> {
+        self.start_until(timeout.into(), payload)
+    }
+
+    #[inline]
+    fn start_until(&self, deadline: Deadline, payload: T) -> Result<TimerId, Rejected<T>> {
         let engine = &self.shared.inner.engine;
         // The clock is the user's code, and comes before anything that would have to be taken back.
-        let timing = engine.timing(None, timeout);
+        let timing = engine.timing(None, deadline);
         let (id, wake) = self.start_with(timing, payload)?;
         drop(wake);
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours. `timeout` counts from
+    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours, but [`weigh`](Builder::weigh). `timeout` counts from
     /// `since`, a reading of the timer's clock that the caller has taken before (by [`now`](Self::now)), and what may
     /// have to wake a thread is left to the [`PendingWake`], which is to be dropped when the lock is released.
     ///
@@ -182,10 +189,10 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     pub fn start_under_lock(
         &self,
         since: Timestamp,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
         payload: T,
     ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
-        let timing = self.shared.inner.engine.timing(Some(since), timeout);
+        let timing = self.shared.inner.engine.timing(Some(since), timeout.into());
         self.start_with(timing, payload)
     }
 
@@ -197,8 +204,12 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
         let inner = &self.shared.inner;
         let engine = &inner.engine;
+        let (payload, weight) = match engine.permits.is_bounded() {
+            true => inner.weighed(payload),
+            false => (payload, ONE),
+        };
         let started = match engine.phase.is_closed() {
-            false => engine.admit_released(payload, timing),
+            false => engine.admit_released(payload, weight, timing),
             true => Err(Rejected::new(RejectReason::ShutDown, payload)),
         };
         match started {
@@ -219,15 +230,15 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Withdraws a payload whose timer has not fired, also past its deadline. `None` if the timer has fired or was
     /// stopped, or is firing: then the callback has the payload, or another call of this.
     ///
-    /// Runs no code of yours and waits for no lock.
+    /// Runs no code of yours and waits for no lock, but for that of [`max_weight`](Builder::max_weight).
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
         self.shared.inner.withdraw(address, Ending::Cancelled)
     }
 
-    /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer
-    /// shard.
+    /// Lets a running timer expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). Takes the
+    /// lock of a timer shard.
     ///
     /// Returns `false`, and the old deadline stands, if it has fired or was stopped, or its deadline has passed; if the
     /// timeout is longer than a simple wheel holds; or if this would be the first deadline of the timer, and the system
@@ -236,10 +247,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// # Panics
     /// If the clock does. Then the old deadline stands.
     #[must_use = "a timer whose deadline has passed cannot be rescheduled, and fires"]
-    pub fn reschedule(&self, id: TimerId, timeout: Duration) -> bool {
+    pub fn reschedule(&self, id: TimerId, timeout: impl Into<Deadline>) -> bool {
         let engine = &self.shared.inner.engine;
         let address = self.address_of(id);
-        address.is_some_and(|address| engine.reschedule(address, timeout))
+        let deadline = timeout.into();
+        address.is_some_and(|address| engine.reschedule(address, deadline))
     }
 
     /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock, as
@@ -253,11 +265,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         &self,
         id: TimerId,
         since: Timestamp,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
     ) -> Result<PendingWake<'_, T, W>, RescheduleError> {
         let engine = &self.shared.inner.engine;
         let address = self.address_of(id).ok_or(RescheduleError::Unchanged)?;
-        let timing = engine.timing(Some(since), timeout);
+        let timing = engine.timing(Some(since), timeout.into());
         engine
             .start_reaper_to_reschedule(timing, || engine.is_parked(address))
             .map_err(|_| RescheduleError::Thread)?;
@@ -308,7 +320,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 }
 
-shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, ());
+shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, Option<Weigh<T>>);
 
 impl<T: Send + 'static> Timer<T> {
     /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
@@ -319,7 +331,7 @@ impl<T: Send + 'static> Timer<T> {
 
     /// Begins to build a timer with other choices.
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
-        Builder::new(name, ())
+        Builder::new(name, None)
     }
 }
 
@@ -340,8 +352,32 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
     pub fn scheme<V: Scheme>(self) -> Builder<Timer<T, V>> {
         Builder {
             settings: self.settings,
-            own: (),
+            own: self.own,
         }
+    }
+
+    /// What a payload weighs under [`max_weight`](Self::max_weight), which this needs. Default: 1.
+    ///
+    /// `weigh` is called once for each payload, when its timer starts, on the thread that starts it; also by
+    /// [`start_under_lock`](Timer::start_under_lock). If it panics, nothing was started.
+    ///
+    /// ```
+    /// use request_purgatory::{RejectReason, Timer};
+    /// use std::time::Duration;
+    ///
+    /// let builder = Timer::builder("unsent").max_weight(10).weigh(Vec::<u8>::len);
+    /// let timer = builder.build(|bytes| println!("{} bytes were not sent", bytes.len()))?;
+    /// let first = timer.start(Duration::from_secs(5), vec![0; 8])?;
+    /// let second = timer.start(Duration::from_secs(5), vec![0; 3]).unwrap_err();
+    /// assert_eq!((second.reason(), timer.stats().weight), (RejectReason::Full, 8));
+    /// timer.stop(first);
+    /// timer.start(Duration::from_secs(5), second.into_inner())?;
+    /// assert_eq!(timer.stats().weight, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn weigh(mut self, weigh: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
+        self.own = Some(Box::new(weigh));
+        self
     }
 
     /// Builds the timer. `on_expiry` is called with each payload whose timeout has passed, on
@@ -361,7 +397,7 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
             Ending::Expired => on_expiry(payload),
             _ => drop_user_value(payload),
         };
-        let inner = Inner::new(Engine::new(self.settings)?, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, self.own, on_end);
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })

@@ -5,6 +5,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
+use request_purgatory::purgatory::Builder;
 use request_purgatory::{
     Completion, DelayedOperation, Handle, Purgatory, purgatory::RejectReason, threads::Dispatch,
     threads::Reaper, time::ManualClock,
@@ -199,6 +200,10 @@ impl DelayedOperation for Slow {
         Duration::MAX
     }
 
+    fn weight(&self) -> usize {
+        2
+    }
+
     fn try_complete(&mut self) -> bool {
         false
     }
@@ -212,21 +217,32 @@ impl DelayedOperation for Slow {
     }
 }
 
-fn with_one_place() -> Purgatory<Slow> {
-    Purgatory::builder("model")
+/// Bounds a purgatory to one operation, by number or by weight.
+type Bounds = fn(Builder<Purgatory<Slow>>) -> Builder<Purgatory<Slow>>;
+
+fn with_one_place(bounds: Bounds) -> Purgatory<Slow> {
+    let builder = Purgatory::builder("model")
         .clock(ManualClock::new())
         .reaper(Reaper::Manual)
-        .dispatch(Dispatch::Inline)
-        .max_parked(1)
-        .build()
-        .expect("the settings are sound")
+        .dispatch(Dispatch::Inline);
+    bounds(builder).build().expect("the settings are sound")
 }
 
 /// Catches: a place that is free while the `on_complete` of the operation that had it has not run to its end.
 #[test]
 fn g17_a_park_at_the_bound_races_a_completion() {
-    bounded(|| {
-        let purgatory = with_one_place();
+    a_park_at_the_bound_races_a_completion(|builder| builder.max_parked(1));
+}
+
+/// Catches the same of a weight, and one that is taken and not put down, or freed as another.
+#[test]
+fn g17_a_park_at_the_bound_of_the_weight_races_a_completion() {
+    a_park_at_the_bound_races_a_completion(|builder| builder.max_weight(3));
+}
+
+fn a_park_at_the_bound_races_a_completion(bounds: Bounds) {
+    bounded(move || {
+        let purgatory = with_one_place(bounds);
         let first = Slow::default();
         let admission = purgatory.try_complete_else_watch(first.clone(), [1]);
         let handle = admission.expect("there is a place").into_handle();
@@ -322,8 +338,18 @@ fn g16_threads_that_share_a_counter_race() {
 /// Catches: a place that two threads take.
 #[test]
 fn g17_parks_at_the_bound_race() {
-    bounded(|| {
-        let purgatory = with_one_place();
+    parks_at_the_bound_race(|builder| builder.max_parked(1));
+}
+
+/// Catches: a weight that is compared with the bound in one step and taken in another.
+#[test]
+fn g17_parks_at_the_bound_of_the_weight_race() {
+    parks_at_the_bound_race(|builder| builder.max_weight(3).max_parked(2));
+}
+
+fn parks_at_the_bound_race(bounds: Bounds) {
+    bounded(move || {
+        let purgatory = with_one_place(bounds);
         let park = |purgatory: &Purgatory<Slow>| {
             usize::from(
                 purgatory

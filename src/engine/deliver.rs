@@ -2,6 +2,7 @@
 
 use super::handler::{EndedPayload, Handler};
 use crate::callbacks::trampoline::{Trampoline, run_later};
+use crate::cell::address::Address;
 use crate::stats::{Ending, Statistic};
 use crate::sync::{Arc, Ordering, fence};
 use crate::threads::dispatch::{Dispatch, Job};
@@ -231,14 +232,14 @@ fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     let EndedPayload {
         value,
         ending,
-        has_permit,
+        permit,
         underway,
         ..
     } = ended;
     let _underway = underway;
-    let _permit = guard(has_permit, |has_permit| {
-        if has_permit {
-            handler.engine().free_permit();
+    let _permit = guard(permit, |permit| {
+        if permit != Address::NONE {
+            handler.engine().permits.free(permit);
         }
     });
     handler.complete(value, ending);

@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::phase::UnderwayGuard;
+use crate::cell::address::Address;
 use crate::cell::slab::Held;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -16,18 +17,18 @@ pub(crate) struct EndedPayload<V> {
     /// What the user's code gets of it.
     pub(crate) value: V,
     pub(crate) ending: Ending,
-    /// Whether it has one of the `max_parked` permits still.
-    pub(crate) has_permit: bool,
+    /// Where it was parked, whose permit it has still: [`Address::NONE`] if it has none.
+    pub(crate) permit: Address,
     /// If a pass or the shutdown has left this ending to the holder: lasts until the completion is handed over or has run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
 
 impl<V> EndedPayload<V> {
-    pub(crate) fn new(value: V, ending: Ending) -> Self {
+    pub(crate) fn new(value: V, ending: Ending, parked_at: Address) -> Self {
         Self {
             value,
             ending,
-            has_permit: true,
+            permit: parked_at,
             underway: None,
         }
     }

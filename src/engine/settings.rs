@@ -13,6 +13,7 @@ pub(crate) struct Settings {
     pub(crate) tick: Duration,
     pub(crate) wheel_size: usize,
     pub(crate) max_parked: Option<usize>,
+    pub(crate) max_weight: Option<usize>,
     /// Whether what ended payloads leave behind is reclaimed before their completions run, as it is with `max_parked`.
     pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
@@ -32,6 +33,7 @@ impl Settings {
             tick: Duration::from_millis(1),
             wheel_size: 64,
             max_parked: None,
+            max_weight: None,
             reclaim_first: false,
             max_timeout: Duration::MAX,
             clock: Arc::new(now),
@@ -92,6 +94,18 @@ impl<T: Built> Builder<T> {
     /// thread writes. Default: none.
     pub fn max_parked(mut self, count: usize) -> Self {
         self.settings.max_parked = Some(count);
+        self
+    }
+
+    /// The highest weight of all parked operations (timers) together: bytes, for instance. What each weighs is
+    /// [`DelayedOperation::weight`](crate::DelayedOperation::weight), or what
+    /// [`weigh`](Builder::weigh) of a timer says. Beyond it, a park is rejected with
+    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full); so is one that weighs more by itself. A weight is free
+    /// again when a place of [`max_parked`](Self::max_parked) is, and
+    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the sum. The bound is exact, also beside `max_parked`, and costs
+    /// a lock that every thread takes for an instant, in each park and each ending. Default: none, and nothing is weighed.
+    pub fn max_weight(mut self, weight: usize) -> Self {
+        self.settings.max_weight = Some(weight);
         self
     }
 

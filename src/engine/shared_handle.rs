@@ -134,6 +134,18 @@ macro_rules! shared_methods {
             crate::engine::drive::next_deadline(&*self.shared.inner)
         }
 
+        /// The point of the clock at which `timeout` has passed: for a request that waits in several rounds, each until the
+        /// same moment. A point is returned as it is, an [`Instant`](std::time::Instant) as the point of this clock that it
+        /// is, `None` and what is beyond all readings as [`Deadline::Never`](crate::Deadline::Never).
+        ///
+        /// Reads the clock once. Takes no lock.
+        ///
+        /// # Panics
+        /// If the clock does.
+        pub fn point(&self, timeout: impl Into<crate::time::Deadline>) -> crate::time::Deadline {
+            self.shared.inner.engine.point(timeout.into())
+        }
+
         /// Whether it has been shut down. Takes no lock.
         pub fn is_shut_down(&self) -> bool {
             self.shared.inner.engine.phase.is_closed()

@@ -544,7 +544,7 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
         // A reading may be ahead by a tick: the one before has passed.
         let lead = u64::from(engine.counter.is_some());
         std::thread::sleep(2 * engine.scale.duration(1));
-        let timing = engine.timing(None, TICK);
+        let timing = engine.timing(None, TICK.into());
         assert_eq!(timing.present, timing.start.saturating_sub(lead));
         assert!(timing.present <= engine.now());
         engine.counter.is_some()
@@ -564,11 +564,11 @@ fn g09_beside_the_counter_every_timeout_is_kept() {
     let purgatory = Purgatory::<Op>::builder("g09-counter").build();
     let purgatory = purgatory.expect("it starts no thread");
     let engine = &purgatory.shared.inner.engine;
-    assert_eq!(engine.timing(None, Duration::MAX).deadline, NEVER);
+    assert_eq!(engine.timing(None, Duration::MAX.into()).deadline, NEVER);
     for secs in [1, 1 << 30, 1 << 33, 1 << 34, 1 << 50] {
         let timeout = Duration::from_secs(secs);
         let earliest = engine.clock.now().saturating_add(timeout);
-        let deadline = engine.timing(None, timeout).deadline;
+        let deadline = engine.timing(None, timeout.into()).deadline;
         assert!(engine.scale.timestamp(deadline) >= earliest, "{secs}");
         let latest = engine
             .clock

@@ -9,7 +9,7 @@ use crate::hash::KeyHasher;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Arc;
-use crate::time::Timestamp;
+use crate::time::{Deadline, Timestamp};
 use std::time::Duration;
 
 /// An operation whose end can be awaited: `Purgatory<Awaited<Op>>` parks it by
@@ -72,6 +72,14 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
 
     fn timeout(&self) -> Duration {
         self.op.timeout()
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.op.deadline()
+    }
+
+    fn weight(&self) -> usize {
+        self.op.weight()
     }
 
     fn arrival(&self) -> Option<Timestamp> {

@@ -10,6 +10,7 @@ use crate::callbacks::trampoline::UserValues;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
+use crate::time::Deadline;
 use crate::watch::bound::Rank;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -17,7 +18,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Listens to checks of `keys`, for at most `timeout` from this call on (`None`: without end). For conditions that
+    /// Listens to checks of `keys`, for at most `timeout` from this call on, or until a [point in time](Deadline)
+    /// (`None`: without end). For conditions that
     /// the waiter evaluates itself, because the evaluation awaits, or borrows from the task:
     ///
     /// ```
@@ -59,11 +61,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     pub fn listen<'a>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
-        timeout: impl Into<Option<Duration>>,
+        timeout: impl Into<Deadline>,
     ) -> Listener<K, S> {
-        let timeout = timeout.into().unwrap_or(Duration::MAX);
         let signal = Arc::new(Signal::new());
-        let operation = WaitOperation::listener(timeout, signal.clone());
+        let operation = WaitOperation::listener(timeout.into(), signal.clone());
         let parked = self.try_complete_else_watch(operation, keys);
         Listener {
             listening: Awaiting::new(signal, parked),
@@ -137,7 +138,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         // Without a handle, the purgatory has rejected the listener, which has ended.
         if let Some(handle) = self.listening.handle() {
             let signal = self.listening.shared().clone();
-            let operation = WaitOperation::listener(Duration::MAX, signal.clone());
+            let operation = WaitOperation::listener(Deadline::Never, signal.clone());
             let parked = handle.park_beside(operation, watch);
             self.also.push(Awaiting::new(signal, parked));
         }

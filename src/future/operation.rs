@@ -8,6 +8,7 @@ use crate::callbacks::promise::Promise;
 use crate::hash::Key;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::sync::Arc;
+use crate::time::Deadline;
 use std::time::Duration;
 
 /// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// its destructor tells its future or listener that it was cancelled. Do not park it again: its future would not cancel
 /// the second park, and checks of the second park would wake its listener.
 pub struct WaitOperation<K> {
-    timeout: Duration,
+    deadline: Deadline,
     role: Role<K>,
 }
 
@@ -27,7 +28,7 @@ enum Role<K> {
 
 impl<K: Key> WaitOperation<K> {
     pub(super) fn predicate<T: Send + 'static>(
-        timeout: Duration,
+        deadline: Deadline,
         predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
         promise: Arc<Promise<Result<T, WaitError>>>,
     ) -> Self {
@@ -37,14 +38,14 @@ impl<K: Key> WaitOperation<K> {
             reply: Reply::new(promise, WaitError::Cancelled),
         };
         Self {
-            timeout,
+            deadline,
             role: Role::Predicate(Box::new(condition)),
         }
     }
 
-    pub(super) fn listener(timeout: Duration, signal: Arc<Signal>) -> Self {
+    pub(super) fn listener(deadline: Deadline, signal: Arc<Signal>) -> Self {
         Self {
-            timeout,
+            deadline,
             role: Role::Listener(Reply::new(signal, WaitError::Cancelled)),
         }
     }
@@ -87,8 +88,13 @@ where
 impl<K: Key> DelayedOperation for WaitOperation<K> {
     type Key = K;
 
+    /// Not called: the deadline counts.
     fn timeout(&self) -> Duration {
-        self.timeout
+        Duration::MAX
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.deadline
     }
 
     fn try_complete(&mut self) -> bool {
@@ -118,4 +124,4 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     }
 }
 
-debug_fields!([K] WaitOperation<K>, "WaitOperation", |it| timeout: it.timeout);
+debug_fields!([K] WaitOperation<K>, "WaitOperation", |it| deadline: it.deadline);

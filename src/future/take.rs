@@ -38,13 +38,13 @@ use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
 use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Exclusive;
+use crate::time::Deadline;
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 use std::{fmt, iter};
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `take` takes a value, for at most `timeout` from this call on (`None`: without end). As
-    /// [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
+    /// Waits until `take` takes a value, for at most `timeout` from this call on, or until a [point in
+    /// time](Deadline) (`None`: without end). As [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
     ///
     /// **A value that was taken is done or given back, never lost and never both.** The future resolves to a guard,
     /// [`Taken`]. [`Taken::done`] keeps the value. If the guard, or the future that has it, is dropped without that (the
@@ -55,8 +55,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// use request_purgatory::{Bound, Waits};
     /// use std::collections::VecDeque;
     /// use std::sync::{Arc, Mutex};
-    /// use std::time::Duration;
-    ///
+    ///     ///
     /// let queue = Arc::new(Mutex::new(VecDeque::new()));
     /// let waits = Waits::<u32>::new("jobs");
     /// let worker = || {
@@ -108,7 +107,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     pub fn take<'a, A: Attempt + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
-        timeout: impl Into<Option<Duration>>,
+        timeout: impl Into<Deadline>,
         take: impl FnMut(Cause<'_, K>) -> A + Send + 'static,
         give_back: impl FnMut(A::Value) + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, A::Found, S> {
@@ -126,7 +125,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
             give_back: Some(give_back),
         };
         let take = taker(take, Exclusive::new(Box::new(route)));
-        self.wait_for(iter::once_with(watches).flatten(), timeout, take)
+        self.wait_for(iter::once_with(watches).flatten(), timeout.into(), take)
     }
 }
 

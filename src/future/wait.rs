@@ -8,10 +8,10 @@ use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::{Cause, DelayedOperation};
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
+use crate::time::Deadline;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 /// A purgatory to [wait](Purgatory::wait) in: its operations are closures, and the caller that waits has a [`Future`].
 ///
@@ -52,8 +52,8 @@ use std::time::Duration;
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `predicate` finds a value, for at most `timeout` from this call on (`None`: without end).
-    /// The predicate is called at once, whenever one of `keys` is checked, and a last time when the timeout has
+    /// Waits until `predicate` finds a value, for at most `timeout` from this call on, or until a
+    /// [point in time](Deadline) (`None`: without end). The predicate is called at once, whenever one of `keys` is checked, and a last time when the timeout has
     /// passed (unless another thread is calling it at that moment).
     ///
     /// The wait begins with this call, not with the first poll: an event after the call is not missed if one of the
@@ -75,22 +75,21 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     pub fn wait<'a, T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
-        timeout: impl Into<Option<Duration>>,
+        timeout: impl Into<Deadline>,
         mut predicate: impl FnMut() -> Option<T> + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, T, S> {
-        self.wait_for(keys, timeout, move |_| predicate())
+        self.wait_for(keys, timeout.into(), move |_| predicate())
     }
 
     /// As [`wait`](Self::wait), with a predicate that is told the cause.
     pub(super) fn wait_for<'a, T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
-        timeout: impl Into<Option<Duration>>,
+        deadline: Deadline,
         predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, T, S> {
         let promise = Arc::new(Promise::new());
-        let timeout = timeout.into().unwrap_or(Duration::MAX);
-        let waiter = WaitOperation::predicate(timeout, predicate, promise.clone());
+        let waiter = WaitOperation::predicate(deadline, predicate, promise.clone());
         let parked = self.try_complete_else_watch(waiter, keys);
         WaitFuture(Awaiting::new(promise, parked))
     }

@@ -14,8 +14,8 @@ reasons! {
         /// The purgatory was shut down, or dropped. If it was before the call, the predicate was not called.
         ShutDown = "the purgatory was shut down before a value was found",
         /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
-        /// `on_complete` has not returned. The predicate was called once, and found nothing.
-        Full = "full: the limit of parked operations (`max_parked`) is reached",
+        /// `on_complete` has not returned; or [`max_weight`](crate::purgatory::Builder::max_weight) is reached. The predicate was called once, and found nothing.
+        Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
         /// already. It never waited.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",

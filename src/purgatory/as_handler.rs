@@ -63,7 +63,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
         let (Parked { op, keys, .. }, spent) = ended.take();
         let slot = spent.detach();
-        Some((EndedPayload::new(op, ending), Unreclaimed { slot, keys }))
+        let ended = EndedPayload::new(op, ending, slot.address());
+        Some((ended, Unreclaimed { slot, keys }))
     }
 
     /// Watches first: `free_counted` counts them as gone.

@@ -193,7 +193,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         let engine = &self.inner.engine;
         engine.free(shard, spent, Ending::Satisfied, keys.len());
         // Before the keys are dropped: where a destructor of theirs panics, the operation gets its completion.
-        let ended = EndedPayload::new(op, Ending::Satisfied);
+        let ended = EndedPayload::new(op, Ending::Satisfied, at);
         self.count_ended(Ending::Satisfied, for_its_key);
         match is_last() {
             true => self.endings.complete_or_push(ended),

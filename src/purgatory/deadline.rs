@@ -11,8 +11,8 @@ use crate::engine::shard::Timing;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::scheme::Tick;
-use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
+use crate::time::{Deadline, Timestamp};
 use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
@@ -34,16 +34,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(deadline.saturating_since(self.engine.clock.now()))
     }
 
-    /// Lets the operation expire `timeout` from now instead. Returns whether it will.
-    pub(super) fn reschedule(&self, at: Address, timeout: Duration) -> bool {
-        self.reschedule_with(at, self.engine.timing(None, timeout))
+    /// Lets the operation expire then instead. Returns whether it will.
+    pub(super) fn reschedule(&self, at: Address, deadline: Deadline) -> bool {
+        self.reschedule_with(at, self.engine.timing(None, deadline))
     }
 
     /// An examination has asked for another deadline of its operation, which this thread holds.
     #[cold]
     #[inline(never)]
-    pub(super) fn reschedule_itself(&self, at: Address, timeout: Duration) {
-        let timing = self.engine.timing(None, timeout);
+    pub(super) fn reschedule_itself(&self, at: Address, deadline: Deadline) {
+        let timing = self.engine.timing(None, deadline);
         if let Some(timing) = self.engine.bounded_from_arrival(at, timing) {
             // Refused if the deadline has come: then the examination that follows can ask for more time.
             self.reschedule_with(at, timing);
@@ -91,7 +91,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
         // With the timeout, the reaper is needed.
-        let timing = engine.timing(None, Duration::ZERO);
+        let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         if started.is_err() {
             return false;

@@ -20,9 +20,8 @@ use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
 use crate::scheme::Tick;
 use crate::sync::Arc;
-use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
-use std::time::Duration;
+use crate::time::{Deadline, Timestamp};
 
 /// What becomes of an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,21 +65,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             let _inside = self.enter_try_complete(held.examinee(), Trigger::Deadline);
             held.with(|parked| parked.op.try_complete_for(Cause::deadline(&reach)))
         })?;
-        let asked = reach.timeout().filter(|_| !missed_check);
-        if asked.is_some_and(|timeout| self.extend(held, timeout)) {
+        let asked = reach.deadline().filter(|_| !missed_check);
+        if asked.is_some_and(|deadline| self.extend(held, deadline)) {
             self.engine.count_extension(at);
             return Ok(Due::Later);
         }
         Ok(Due::Over { missed_check })
     }
 
-    /// Puts the deadline of an operation off that has come: until `timeout` from now, for one tick at least, and at most
-    /// until `max_timeout` from its arrival. `false` if that has passed.
+    /// Puts the deadline of an operation off that has come: to `deadline`, for one tick at least, and at most until
+    /// `max_timeout` from its arrival. `false` if that has passed.
     #[cold]
-    fn extend(&self, held: &mut Held<'_, Parked<Op>>, timeout: Duration) -> bool {
+    fn extend(&self, held: &mut Held<'_, Parked<Op>>, deadline: Deadline) -> bool {
         let at = held.address();
         // The clock may be the user's. If it panics, the operation expires.
-        let timing = self.engine.guarded(|| self.engine.timing(None, timeout));
+        let timing = self.engine.guarded(|| self.engine.timing(None, deadline));
         let timing = timing.ok().map(|timing| Timing {
             deadline: timing.deadline.max(timing.start + 1),
             ..timing

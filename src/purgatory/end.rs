@@ -74,7 +74,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| drop(keys));
         }
-        EndedPayload::new(op, ending)
+        EndedPayload::new(op, ending, at)
     }
 
     /// The deadline, if the report of this ending needs it: read before the ending makes the address stale.
@@ -148,7 +148,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Returns an ended operation to the caller: no user code runs for it.
     pub(crate) fn return_to_caller(&self, ended: EndedPayload<Op>) -> Op {
-        self.engine.free_permit();
+        self.engine.permits.free(ended.permit);
         ended.value
     }
 

@@ -42,8 +42,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             |parked| ask(parked, &reach),
         );
         drop(inside);
-        if let (false, Some(timeout)) = (answer, reach.timeout()) {
-            self.reschedule_itself(held.address(), timeout);
+        if let (false, Some(deadline)) = (answer, reach.deadline()) {
+            self.reschedule_itself(held.address(), deadline);
         }
         answer
     }

@@ -8,7 +8,7 @@ use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::stats::Statistic;
 use crate::sync::Arc;
-use crate::time::Timestamp;
+use crate::time::{Deadline, Timestamp};
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -105,15 +105,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| inner.cancel_one(self.address))?
     }
 
-    /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
+    /// Lets the operation expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). The bound of
     /// [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if the operation has
     /// ended or its deadline has passed, though the thread that drives the timer may not have come to it yet; or if this
     /// would be the first deadline of the purgatory, and the system refuses a thread.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     #[must_use = "an operation whose deadline has passed cannot be rescheduled, and expires"]
-    pub fn reschedule(&self, timeout: Duration) -> bool {
-        self.with(|inner| inner.reschedule(self.address, timeout)) == Some(true)
+    pub fn reschedule(&self, timeout: impl Into<Deadline>) -> bool {
+        let deadline = timeout.into();
+        self.with(|inner| inner.reschedule(self.address, deadline)) == Some(true)
     }
 }
 

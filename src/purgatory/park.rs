@@ -32,8 +32,8 @@ use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
+use crate::time::Deadline;
 use scopeguard::{ScopeGuard, guard};
-use std::time::Duration;
 
 /// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
@@ -147,10 +147,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             drop(inside);
             return Ok(self.complete_at_once(op, span));
         }
-        let mut timing = self.engine.timing(op.arrival(), op.timeout());
+        let mut timing = self.engine.timing(op.arrival(), op.deadline());
+        let weight = op.weight() as u64;
         drop(inside);
-        if let Some(timeout) = reach.timeout() {
-            timing = self.rescheduled(timing, timeout);
+        if let Some(deadline) = reach.deadline() {
+            timing = self.rescheduled(timing, deadline);
         }
         let watches = keys.len();
         let parked = Parked {
@@ -158,7 +159,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             keys,
             span: self.engine.observe(|_| span.since(timing.since)),
         };
-        match self.engine.admit(parked, watches, timing) {
+        match self.engine.admit(parked, weight, watches, timing) {
             Ok(held) => {
                 // While it is held: no thread can report its end before.
                 self.engine
@@ -176,8 +177,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// The first examination has asked for this deadline.
     #[cold]
     #[inline(never)]
-    fn rescheduled(&self, timing: Timing, timeout: Duration) -> Timing {
-        let own = self.engine.timing(None, timeout);
+    fn rescheduled(&self, timing: Timing, deadline: Deadline) -> Timing {
+        let own = self.engine.timing(None, deadline);
         Timing {
             deadline: self.engine.bounded(own, timing.since).deadline,
             ..timing
@@ -189,10 +190,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.count(Statistic::CompletedAtOnce, 1);
         self.engine
             .observe(|observer| observer.completed_at_once(span));
-        Parking::Ended(EndedPayload {
-            has_permit: false,
-            ..EndedPayload::new(op, Ending::Satisfied)
-        })
+        Parking::Ended(EndedPayload::new(op, Ending::Satisfied, Address::NONE))
     }
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.

@@ -13,12 +13,12 @@ use crate::cell::address::Address;
 use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Reach};
 use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::time::Deadline;
 use crate::watch::bound::Bound;
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::task::{Wake, Waker};
-use std::time::Duration;
 
 /// Has one operation examined by the thread that drives the timer.
 struct OperationWaker<Op: DelayedOperation, S> {
@@ -74,7 +74,7 @@ pub(super) struct Located<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
     at: Address,
     /// When it is to expire instead, from the end of the examination on.
-    timeout: Cell<Option<Duration>>,
+    deadline: Cell<Option<Deadline>>,
 }
 
 impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
@@ -83,14 +83,14 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
         Self {
             inner,
             at,
-            timeout: Cell::new(None),
+            deadline: Cell::new(None),
         }
     }
 
-    /// The timeout that the examination has asked for.
+    /// The deadline that the examination has asked for.
     #[inline(always)]
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.timeout.get()
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.deadline.get()
     }
 }
 
@@ -99,8 +99,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
         OperationWaker::new(self.inner, self.at).into()
     }
 
-    fn reschedule(&self, timeout: Duration) {
-        self.timeout.set(Some(timeout));
+    fn reschedule(&self, deadline: Deadline) {
+        self.deadline.set(Some(deadline));
     }
 }
 
@@ -110,7 +110,7 @@ pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     /// By hand, because a destructor that the unwinding may call keeps this whole struct in memory, in parks that ask for
     /// no waker. Where user code panics in a park that has asked for one, the waker's few words are leaked.
     waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
-    timeout: Cell<Option<Duration>>,
+    deadline: Cell<Option<Deadline>>,
 }
 
 impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
@@ -119,14 +119,14 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
         Self {
             inner,
             waker: ManuallyDrop::new(OnceCell::new()),
-            timeout: Cell::new(None),
+            deadline: Cell::new(None),
         }
     }
 
-    /// The timeout that the examination has asked for.
+    /// The deadline that the examination has asked for.
     #[inline(always)]
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.timeout.get()
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.deadline.get()
     }
 
     /// The operation is at `at`, held by this thread, which will examine it again.
@@ -153,7 +153,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Unparked<'_, Op, S> {
         self.waker.get_or_init(make).clone().into()
     }
 
-    fn reschedule(&self, timeout: Duration) {
-        self.timeout.set(Some(timeout));
+    fn reschedule(&self, deadline: Deadline) {
+        self.deadline.set(Some(deadline));
     }
 }

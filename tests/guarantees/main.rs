@@ -10,6 +10,7 @@ mod chains;
 mod clocks;
 mod composite;
 mod counts;
+mod deadlines;
 mod destructors;
 mod drain;
 mod dropped_keys;
@@ -37,5 +38,6 @@ mod stalls;
 mod storms;
 mod threads;
 mod time;
+mod weights;
 
 use testing as support;

@@ -1,4 +1,4 @@
-//~ the trait bound `Option<Duration>: From<{integer}>` is not satisfied
+//~ the trait bound `Deadline: From<{integer}>` is not satisfied
 
 use request_purgatory::{Waits, future::block_on};
 

@@ -99,6 +99,15 @@ macro_rules! handle {
                 self.shared.timer.next_deadline()
             }
 
+            /// The point of the clock at which `timeout` has passed, as
+            /// [`Timer::point`](request_purgatory::Timer::point) says. Reads the clock once, and takes no lock.
+            ///
+            /// # Panics
+            /// If the clock does.
+            pub fn point(&self, timeout: impl Into<Deadline>) -> Deadline {
+                self.shared.timer.point(timeout)
+            }
+
             /// Whether it has been shut down. Takes no lock.
             pub fn is_shut_down(&self) -> bool {
                 self.shared.timer.is_shut_down()

@@ -8,17 +8,16 @@ use crate::remembered::Remembered;
 use crate::shared::Shared;
 use crate::values::{Expiring, Values};
 use equivalent::Equivalent;
-use request_purgatory::WaitError;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
+use request_purgatory::{Deadline, WaitError};
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 /// What has become of a response that was given to [`Requests::respond`].
 ///
@@ -108,7 +107,7 @@ pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
 impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/handle.rs`.
 
-    /// Expects a response to request `id` within `timeout`. Call it before you send the request: a response that
+    /// Expects a response to request `id` within `timeout`, or until a [point in time](Deadline). Call it before you send the request: a response that
     /// arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets the request.
     ///
     /// Reads the clock once. Takes the lock of the id's map shard and, within it, that of a timer shard.
@@ -120,11 +119,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     pub fn request(
         &self,
         id: K,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
     ) -> Result<ResponseFuture<K, R, S>, Rejected<K>> {
         let (responder, promise) = Promise::pair();
         let copy = id.clone();
-        match self.shared.track(copy, responder, timeout, false) {
+        match self.shared.track(copy, responder, timeout.into(), false) {
             Ok(tracked) => Ok(ResponseFuture {
                 promise: Some(promise),
                 requests: Arc::downgrade(&self.shared),
@@ -204,13 +203,17 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         count
     }
 
-    /// Lets the request `id` expire `timeout` from now instead: for instance, the server has said that it is still at
+    /// Lets the request `id` expire `timeout` from now, or at a [point in time](Deadline), instead: for instance, the server has said that it is still at
     /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::reschedule`] does.
     ///
     /// [`Tracker::reschedule`]: crate::Tracker::reschedule
     #[must_use = "a request whose deadline has passed cannot be rescheduled, and expires"]
-    pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, timeout: Duration) -> bool {
-        self.shared.reschedule(id, None, timeout)
+    pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
+        &self,
+        id: &Q,
+        timeout: impl Into<Deadline>,
+    ) -> bool {
+        self.shared.reschedule(id, None, timeout.into())
     }
 
     /// The number of responses so far that were [late](Responded::Late).

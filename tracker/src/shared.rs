@@ -6,11 +6,11 @@ use crate::token::FencingToken;
 use crate::values::{Count, Entry, Expiring, Locked, Values};
 use equivalent::Equivalent;
 use hashbrown::hash_table;
-use request_purgatory::Timer;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
 use request_purgatory::timer::RescheduleError;
+use request_purgatory::{Deadline, Timer};
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -56,14 +56,30 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }))
     }
 
-    /// When a timeout that counts from `since` has passed. `None`: never.
+    /// A deadline with points of the timer's clock alone. May read that clock, which is the user's code: before a lock is
+    /// taken.
     #[inline]
-    fn deadline(&self, since: Timestamp, timeout: Duration) -> Option<Timestamp> {
-        let timeout = timeout.min(self.max_timeout);
-        // A sum that is beyond all readings never comes. Nor does that with the longest timeout, but at the origin.
-        let at = since.since_origin().checked_add(timeout);
-        at.filter(|_| timeout != Duration::MAX)
-            .map(Timestamp::from_origin)
+    fn of_the_clock(&self, deadline: Deadline) -> Deadline {
+        match deadline {
+            Deadline::After(_) | Deadline::Never => deadline,
+            _ => self.timer.point(deadline),
+        }
+    }
+
+    /// When a value expires whose deadline was set at `since`. `None`: never.
+    #[inline]
+    fn expiry(&self, since: Timestamp, deadline: Deadline) -> Option<Timestamp> {
+        let after = |timeout: Duration| {
+            // A sum that is beyond all readings never comes. Nor does that with the longest timeout, but at the origin.
+            let at = since.since_origin().checked_add(timeout);
+            at.filter(|_| timeout != Duration::MAX)
+                .map(Timestamp::from_origin)
+        };
+        match deadline {
+            Deadline::After(timeout) => after(timeout.min(self.max_timeout)),
+            Deadline::At(point) => Some(after(self.max_timeout).map_or(point, |at| at.min(point))),
+            _ => after(self.max_timeout),
+        }
     }
 
     /// Keeps a value, if no other is kept for the key or it may `replace` that.
@@ -72,14 +88,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         &self,
         key: K,
         value: V,
-        timeout: Duration,
+        deadline: Deadline,
         replace: bool,
     ) -> Result<Tracked<K, V>, Rejected<V>> {
         let (values, timer) = (&*self.values, &self.timer);
         // The clock and `Hash` are the user's, and so is `Eq` below: all of it comes before anything is changed.
+        let deadline = self.of_the_clock(deadline);
         let since = timer.now();
         let hash = values.hash_of(&key);
-        let deadline = self.deadline(since, timeout);
+        let expiry = self.expiry(since, deadline);
         let counted = values.shard(hash);
         let mut locked = counted.lock();
         let shard = &mut *locked;
@@ -96,7 +113,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             return Err(Rejected::new(RejectReason::Duplicate, value));
         }
         let place = Expiring { hash, number };
-        let (id, wake) = match timer.start_under_lock(since, timeout, place) {
+        let (id, wake) = match timer.start_under_lock(since, deadline, place) {
             Ok(started) => started,
             Err(rejected) => {
                 drop(locked);
@@ -108,7 +125,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             key,
             value,
             token,
-            deadline,
+            deadline: expiry,
             timer: id,
             expiring: place,
             is_noted: false,
@@ -183,9 +200,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         key: &Q,
         token: FencingToken,
         value: V,
-        timeout: Duration,
+        deadline: Deadline,
     ) -> Result<(FencingToken, V), Rejected<V>> {
         let values = &*self.values;
+        let deadline = self.of_the_clock(deadline);
         let since = self.timer.now();
         let hash = values.hash_of(key);
         let counted = values.shard(hash);
@@ -196,13 +214,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             Some(entry) => {
                 let rescheduled = self
                     .timer
-                    .reschedule_under_lock(entry.timer, since, timeout);
+                    .reschedule_under_lock(entry.timer, since, deadline);
                 rescheduled.map(|wake| (entry, wake))
             }
         };
         match replaced {
             Ok((entry, wake)) => {
-                entry.deadline = self.deadline(since, timeout);
+                entry.deadline = self.expiry(since, deadline);
                 entry.token = values.next_token();
                 let token = entry.token;
                 let old = std::mem::replace(&mut entry.value, value);
@@ -228,8 +246,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         &self,
         key: &Q,
         only: Option<FencingToken>,
-        timeout: Duration,
+        deadline: Deadline,
     ) -> bool {
+        let deadline = self.of_the_clock(deadline);
         let since = self.timer.now();
         let hash = self.values.hash_of(key);
         let Some(counted) = self.values.find_shard(hash) else {
@@ -240,9 +259,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let found = found.filter(|entry| only.is_none_or(|only| only == entry.token));
         let rescheduled = found.and_then(|entry| {
             let timer = &self.timer;
-            let wake = timer.reschedule_under_lock(entry.timer, since, timeout);
+            let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
             let wake = wake.ok()?;
-            entry.deadline = self.deadline(since, timeout);
+            entry.deadline = self.expiry(since, deadline);
             Some(wake)
         });
         drop(shard);

@@ -7,6 +7,7 @@ use crate::shared::Shared;
 use crate::token::FencingToken;
 use crate::values::Values;
 use equivalent::Equivalent;
+use request_purgatory::Deadline;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
 use request_purgatory::time::Timestamp;
 use std::hash::Hash;
@@ -45,9 +46,10 @@ use std::time::Duration;
 ///
 /// # When a value has expired
 ///
-/// The deadline of a value is a moment of the clock: `timeout` after the reading that the call made which set it. From
-/// that moment on the value has expired for every call: it is not found, cannot be rescheduled, replaced or completed,
-/// and another value can be tracked for its key. Whether the thread that drives the timer has come to it makes no
+/// The deadline of a value is a moment of the clock: a timeout after the reading of the call that set it, or the point
+/// that this call was given. From that moment on the value has expired for every call: it is not found, cannot be
+/// rescheduled, replaced or completed, and another value can be tracked for its key. Whether the thread that drives the
+/// timer has come to it makes no
 /// difference: after a stall of the process that thread may be seconds late.
 ///
 /// The callback of a value that has expired runs once, when that thread comes to it, on the thread that
@@ -76,8 +78,8 @@ pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/handle.rs`.
 
-    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). Returns its token, and the
-    /// value that was kept for the key before and is replaced, unless that has expired.
+    /// Keeps `value` for `key` until `timeout` has passed, or until a [point in time](Deadline) (`None`: without end).
+    /// Returns its token, and the value that was kept for the key before and is replaced, unless that has expired.
     ///
     /// Reads the clock once. Takes the lock of the key's map shard and, within it, that of a timer shard.
     ///
@@ -88,9 +90,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         &self,
         key: K,
         value: V,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
     ) -> Result<(FencingToken, Option<V>), Rejected<V>> {
-        let tracked = self.shared.track(key, value, timeout, true)?;
+        let tracked = self.shared.track(key, value, timeout.into(), true)?;
         Ok((tracked.token, tracked.replaced.map(|old| old.value)))
     }
 
@@ -102,12 +104,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         &self,
         key: K,
         value: V,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
     ) -> Result<FencingToken, Rejected<V>> {
-        Ok(self.shared.track(key, value, timeout, false)?.token)
+        Ok(self.shared.track(key, value, timeout.into(), false)?.token)
     }
 
-    /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
+    /// Puts `value` in place of the one for `key`, to expire at the new deadline, if that still has `token`. Returns the
     /// token of the new value, which is never `token`, and the old value.
     ///
     /// The new value takes the place of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
@@ -123,9 +125,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         key: &Q,
         token: FencingToken,
         value: V,
-        timeout: Duration,
+        timeout: impl Into<Deadline>,
     ) -> Result<(FencingToken, V), Rejected<V>> {
-        self.shared.replace(key, token, value, timeout)
+        self.shared.replace(key, token, value, timeout.into())
     }
 
     /// Takes the value for `key`: the session was closed. `None` if no value is kept for it.
@@ -147,25 +149,34 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Some(completed.value)
     }
 
-    /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is
-    /// kept for it; or if this would be the first deadline of the tracker, and the system refuses a thread.
+    /// Lets the value for `key` expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never).
+    /// `false` if no value is kept for it; or if this would be the first deadline of the tracker, and the system refuses a thread.
     ///
     /// Reads the clock first. The timeout counts from that reading: of two calls at the same time, the one that takes
     /// effect last decides, even if it has read the clock before the other. Then takes the lock of the key's map shard
     /// and, within it, that of a timer shard.
     #[must_use = "a value that has expired cannot be rescheduled: its owner has lost it"]
-    pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q, timeout: Duration) -> bool {
-        self.shared.reschedule(key, None, timeout)
+    pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
+        &self,
+        key: &Q,
+        timeout: impl Into<Deadline>,
+    ) -> bool {
+        self.shared.reschedule(key, None, timeout.into())
     }
 
     /// [Reschedules](Self::reschedule) only if the value still has `token`: a renewal that comes late does not extend the
     /// next lease.
     #[must_use = "a value that has expired cannot be rescheduled: its owner has lost it"]
-    pub fn reschedule_if<Q>(&self, key: &Q, token: FencingToken, timeout: Duration) -> bool
+    pub fn reschedule_if<Q>(
+        &self,
+        key: &Q,
+        token: FencingToken,
+        timeout: impl Into<Deadline>,
+    ) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.shared.reschedule(key, Some(token), timeout)
+        self.shared.reschedule(key, Some(token), timeout.into())
     }
 
     /// A clone of the value for `key`. `None` if no value is kept for it.

@@ -100,7 +100,7 @@ impl Broker {
         }
         let max_wait = milliseconds(request.max_wait_ms);
         let fetch = Box::new(Fetch::new(request, &self.topics));
-        if max_wait.is_zero() || !caller.may_wait {
+        if max_wait.is_zero() {
             // As one that has waited: there need not be memory for the request and its answer together.
             let (waiter, waiting) = answered_later();
             waiter.answer(fetch.answer());
@@ -108,7 +108,7 @@ impl Broker {
         }
         let partitions = fetch.known_partitions();
         let watches = partitions.iter().map(|partition| partition.fetches.watch());
-        park(&self.purgatories.fetch, watches, fetch, max_wait)
+        park(&self.purgatories.fetch, watches, fetch, max_wait, caller)
     }
 
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
@@ -121,20 +121,20 @@ impl Broker {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),
                 None => Reply::Never,
             },
-            ACKS_ALL if caller.may_wait => {
+            ACKS_ALL => {
                 let required = produced.required();
                 let watches = required.iter().map(|(partition, offset)| {
                     // Offsets are ranks; none is negative.
                     partition.produces.watch().at_rank(*offset as u64)
                 });
-                let mut reply = park(&self.purgatories.produce, watches, produced, timeout);
+                let produces = &self.purgatories.produce;
+                let mut reply = park(produces, watches, produced, timeout, caller);
                 if let Reply::Later(waiting) = &mut reply {
                     // It is appended, and the replicas are about to have it.
                     waiting.grace = REPLICAS;
                 }
                 reply
             }
-            // With acks of all and no memory to wait in, what is not replicated yet has timed out.
             _ => produced.answer().into(),
         }
     }

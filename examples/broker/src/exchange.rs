@@ -21,8 +21,8 @@ pub(crate) struct Caller {
     pub(crate) client: SocketAddr,
     pub(crate) client_id: String,
     pub(crate) version: i16,
-    /// Whether there is memory for the request to be parked. If not, it is answered at once.
-    pub(crate) may_wait: bool,
+    /// The bytes of its request that are weighed where it is parked: those beyond a connection's allowance.
+    pub(crate) weight: usize,
     /// Why its requests were refused. Clients send them again and again, and the log has each cause once.
     pub(crate) refusals: Mutex<BTreeSet<&'static str>>,
 }

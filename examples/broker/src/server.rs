@@ -11,7 +11,7 @@ use crate::listen::Listeners;
 use crate::wire::frame::{ENVELOPE, MAX_FRAME, encode};
 use crate::wire::request::{Envelope, Misfit};
 use incoming::{End, Incoming, Sent};
-use limits::{Limits, PER_ELEMENT, time_for};
+use limits::{ALLOWANCE, Limits, PER_ELEMENT, time_for};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +99,7 @@ async fn serve(
         client,
         client_id: String::new(),
         version: 0,
-        may_wait: false,
+        weight: 0,
         refusals: Default::default(),
     };
     let (reader, writer) = socket.split();
@@ -152,14 +152,13 @@ impl Connection<'_> {
         let decoded = self.limits.memory(elements).await?;
         let request = self.limits.work(weight, || envelope.decode()).await?;
 
-        let parked = self.limits.try_park(weight);
         self.caller.client_id = envelope.client_id;
         self.caller.version = envelope.version;
-        self.caller.may_wait = parked.is_some();
+        self.caller.weight = weight.saturating_sub(ALLOWANCE);
         let handle = || self.broker.handle(request, &self.caller);
         let reply = self.limits.work(weight, handle).await;
-        // A request that waits, if only for memory, keeps no more than its share of what is parked: else all might wait for
-        // each other.
+        // A request that waits, if only for memory, keeps none of what others wait for. What it keeps while it is parked is
+        // weighed there.
         let is_enough = matches!(&reply, Reply::Now(answer) if 2 * answer.size <= elements);
         let answered = is_enough.then_some((memory, decoded));
         let counted = if is_enough { elements } else { 0 };
@@ -189,7 +188,6 @@ impl Connection<'_> {
         let bytes = bytes.map_err(|error| format!("cannot encode an answer: {error}"))?;
         // Names are those of the request.
         debug_assert!(size == 0 || bytes.len() <= size + weight + ENVELOPE);
-        drop(parked);
         write(&mut self.writer, &bytes).await?;
         drop((bytes, memory, answered));
         Ok(())

@@ -1,6 +1,6 @@
 //! The requests that wait, and the two purgatories in which they do.
 
-use crate::exchange::{Answer, Reply, Waiter, answered_later};
+use crate::exchange::{Answer, Caller, Reply, Waiter, answered_later};
 use request_purgatory::purgatory::{Admission, BuildError};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(crate) trait Request: Send {
 pub(crate) struct Delayed {
     request: Box<dyn Request>,
     timeout: Duration,
+    /// What it keeps, in bytes.
+    weight: usize,
     waiter: Waiter,
 }
 
@@ -36,6 +38,10 @@ impl DelayedOperation for Delayed {
 
     fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    fn weight(&self) -> usize {
+        self.weight
     }
 
     fn try_complete(&mut self) -> bool {
@@ -50,8 +56,10 @@ impl DelayedOperation for Delayed {
 /// Longest wait granted, whatever a client asks for.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Most requests parked in either purgatory. Past it they are answered at once, with what is there.
+/// Most requests parked in either purgatory, and most bytes of the longer ones. Past it they are answered at once, with
+/// what is there: what a produce waits for has timed out.
 const MAX_PARKED: usize = 1_000_000;
+const MAX_WEIGHT: usize = 32 << 20;
 
 /// The purgatories of the broker. A clone is another handle on the same two.
 #[derive(Clone)]
@@ -64,7 +72,10 @@ impl Purgatories {
     pub(crate) fn new() -> Result<Self, BuildError> {
         let purgatory = |name: &'static str| {
             let builder = Purgatory::builder(name).max_timeout(MAX_WAIT);
-            builder.max_parked(MAX_PARKED).build()
+            builder
+                .max_parked(MAX_PARKED)
+                .max_weight(MAX_WEIGHT)
+                .build()
         };
         Ok(Self {
             fetch: purgatory("fetch")?,
@@ -79,11 +90,13 @@ pub(crate) fn park<'a>(
     watches: impl Iterator<Item = Watch<'a, TopicPartition>>,
     request: Box<dyn Request>,
     timeout: Duration,
+    caller: &Caller,
 ) -> Reply {
     let (waiter, mut waiting) = answered_later();
     let delayed = Delayed {
         request,
         timeout,
+        weight: caller.weight,
         waiter,
     };
     match purgatory.try_complete_else_watch(delayed, watches) {

@@ -3,13 +3,10 @@
 use super::Coordinator;
 use super::group::{Group, Phase, State};
 use super::member::{Id, Member, Terms, join_failed, sync_failed};
-use crate::exchange::{Answer, Caller, NODE, Reply, Waiter, answered_later, code, ensure};
+use crate::exchange::{Answer, Caller, NODE, Reply, Waiter, answered_later, code};
 use crate::messages::{find_coordinator_response::Coordinator as Coordinators, *};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// What a client is told whose request would wait, if there is no memory for that: it tries again.
-const NO_ROOM: Code = Code::CoordinatorNotAvailable;
 
 impl Coordinator {
     /// Does what a request of groups asks. `is_partition` knows the topics of the broker.
@@ -21,7 +18,7 @@ impl Coordinator {
     ) -> Reply {
         match request {
             RequestKind::JoinGroup(asked) => self.join(&asked, caller),
-            RequestKind::SyncGroup(asked) => self.sync(&asked, caller),
+            RequestKind::SyncGroup(asked) => self.sync(&asked),
             RequestKind::Heartbeat(asked) => self.heartbeat(&asked).into(),
             RequestKind::LeaveGroup(asked) => self.leave(&asked, caller.version).into(),
             RequestKind::OffsetCommit(asked) => self.commit(&asked, is_partition).into(),
@@ -39,7 +36,6 @@ impl Coordinator {
     fn join(&self, request: &JoinGroupRequest, caller: &Caller) -> Reply {
         let join = || {
             let terms = Terms::of(request, caller, &self.shared.memory)?;
-            ensure(caller.may_wait, NO_ROOM)?;
             let group = self.group_or_new(&request.group_id)?;
             let join = |state: &mut State, waiter| state.join(request, terms, waiter);
             Ok(waiting(group, join))
@@ -47,10 +43,9 @@ impl Coordinator {
         join().unwrap_or_else(|error| join_failed(&request.member_id, error).into())
     }
 
-    fn sync(&self, request: &SyncGroupRequest, caller: &Caller) -> Reply {
+    fn sync(&self, request: &SyncGroupRequest) -> Reply {
         match self.group(&request.group_id) {
             None => sync_failed(Code::UnknownMemberId).into(),
-            Some(_) if !caller.may_wait => sync_failed(NO_ROOM).into(),
             Some(group) => waiting(group, |state, waiter| state.sync(request, waiter)),
         }
     }

@@ -24,8 +24,6 @@ struct World {
     coordinator: Coordinator,
     clock: ManualClock,
     client_id: String,
-    /// Whether there is memory for what has to wait.
-    may_wait: bool,
 }
 
 /// A request that was sent. Dropped, its client has gone.
@@ -104,7 +102,6 @@ impl World {
             coordinator: Coordinator::open(settings, |_| true).expect("no threads are needed"),
             clock,
             client_id: "a-client".to_owned(),
-            may_wait: true,
         }
     }
 
@@ -115,7 +112,7 @@ impl World {
             client: address,
             client_id: self.client_id.clone(),
             version,
-            may_wait: self.may_wait,
+            weight: 0,
             refusals: Default::default(),
         };
         let is_partition = |topic: &str, index| topic == "t" && (0..1_000).contains(&index);

@@ -14,9 +14,6 @@ pub(crate) const ALLOWANCE: usize = 32 * 1024;
 /// (Not counted: what groups keep, which a leader or an administrator may have on its way once more.)
 const IN_FLIGHT: usize = 48 * MIB;
 
-/// Memory for what is parked of the longer requests. Past it they are answered at once, with what is there.
-const PARKED: usize = 32 * MIB;
-
 /// What an array element of a request takes at most once it is decoded, with its part of the answer.
 pub(crate) const PER_ELEMENT: usize = 512;
 
@@ -43,7 +40,6 @@ const UNIT: usize = 1024;
 
 pub(crate) struct Limits {
     memory: Arc<Semaphore>,
-    parked: Arc<Semaphore>,
     /// Turns at heavy work: few, since the threads that do it keep memory of their own.
     turns: Semaphore,
     /// What was refused, once for each kind of client.
@@ -57,7 +53,6 @@ impl Limits {
     pub(crate) fn new() -> Self {
         Self {
             memory: Arc::new(Semaphore::new(IN_FLIGHT / UNIT)),
-            parked: Arc::new(Semaphore::new(PARKED / UNIT)),
             turns: Semaphore::new(TURNS),
             refused: Mutex::default(),
         }
@@ -87,12 +82,6 @@ impl Limits {
     pub(crate) fn is_first_refusal(&self, why: &str) -> bool {
         let mut refused = self.refused.lock();
         refused.len() < MAX_REFUSALS && refused.insert(why.to_owned())
-    }
-
-    /// Room for a request of `bytes` to be parked, if there is any.
-    pub(crate) fn try_park(&self, bytes: usize) -> Option<Share> {
-        let share = Arc::clone(&self.parked).try_acquire_many_owned(units(bytes));
-        share.ok()
     }
 }
 

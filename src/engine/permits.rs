@@ -1,0 +1,223 @@
+//! The bounds on what is parked, or has ended and is still being completed: how many payloads, and their weight.
+
+use crate::cell::address::Address;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use std::collections::HashMap;
+
+/// What a payload weighs of which nothing else is known.
+pub(crate) const ONE: u64 = 1;
+
+/// A table with room for at most so many weights stays when it is empty: the next ones need it as well.
+const KEPT: usize = 28;
+
+/// A payload takes a permit before it gets a slot, and frees it when the user's code for it has run, or when it goes back
+/// to the caller.
+///
+/// Without a bound nothing is counted, and a park pays for one branch. A bound on the number is one counter. A bound on the
+/// weight is a lock: a payload has to fit under both bounds at once, and one that fits under the first alone must not
+/// stand in another's way meanwhile.
+pub(crate) struct Permits(Option<Box<Bounds>>);
+
+enum Bounds {
+    Number {
+        max: u64,
+        taken: AtomicU64,
+    },
+    Weight {
+        max_parked: u64,
+        max_weight: u64,
+        taken: Mutex<Taken>,
+    },
+}
+
+#[derive(Default)]
+struct Taken {
+    payloads: u64,
+    weight: u64,
+    /// Of payloads that weigh more or less than [`ONE`]. A payload is weighed once: what it frees is what it took.
+    weights: HashMap<Address, u64>,
+}
+
+impl Taken {
+    fn free(&mut self, weight: u64) {
+        self.payloads -= 1;
+        self.weight -= weight;
+    }
+}
+
+impl Permits {
+    pub(crate) fn new(max_parked: Option<u64>, max_weight: Option<u64>) -> Self {
+        let bounds = match (max_parked, max_weight) {
+            (None, None) => None,
+            (Some(max), None) => Some(Bounds::Number {
+                max,
+                taken: AtomicU64::new(0),
+            }),
+            (max_parked, Some(max_weight)) => Some(Bounds::Weight {
+                max_parked: max_parked.unwrap_or(u64::MAX),
+                max_weight,
+                taken: Mutex::default(),
+            }),
+        };
+        Self(bounds.map(Box::new))
+    }
+
+    #[inline]
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes a permit, unless this would go past a bound. [`free`](Self::free) is called by `withdraw` of the engine, by
+    /// `complete` in `deliver`, and where the purgatory returns an operation to its caller;
+    /// [`free_unparked`](Self::free_unparked) for a payload that gets no slot.
+    #[inline]
+    pub(crate) fn take(&self, weight: u64) -> bool {
+        self.0.as_ref().is_none_or(|bounds| bounds.take(weight))
+    }
+
+    /// The payload that has taken a permit for this weight is parked at `at`.
+    #[inline]
+    pub(crate) fn park_at(&self, at: Address, weight: u64) {
+        if weight != ONE
+            && let Some(bounds) = &self.0
+        {
+            bounds.park_at(at, weight);
+        }
+    }
+
+    /// Frees the permit of the payload that was parked at `at`.
+    #[inline]
+    pub(crate) fn free(&self, at: Address) {
+        if let Some(bounds) = &self.0 {
+            bounds.free(at);
+        }
+    }
+
+    /// Frees the permit of a payload that was not parked.
+    #[cold]
+    pub(crate) fn free_unparked(&self, weight: u64) {
+        if let Some(bounds) = &self.0 {
+            bounds.free_weight(weight);
+        }
+    }
+
+    /// The weight that is taken, if weights are bounded.
+    pub(crate) fn weight(&self) -> u64 {
+        match self.0.as_deref() {
+            Some(Bounds::Weight { taken, .. }) => taken.lock().weight,
+            Some(Bounds::Number { .. }) | None => 0,
+        }
+    }
+}
+
+impl Bounds {
+    #[inline(never)]
+    fn take(&self, weight: u64) -> bool {
+        match self {
+            Self::Number { max, taken } => {
+                // ORDERING: Relaxed: a count guards no memory.
+                let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+                let next = |taken| (taken < *max).then_some(taken + 1);
+                taken.fetch_update(set, fetch, next).is_ok()
+            }
+            Self::Weight {
+                max_parked,
+                max_weight,
+                taken,
+            } => {
+                let mut taken = taken.lock();
+                // INVARIANT: what is taken is within the bound.
+                let fits = taken.payloads < *max_parked && weight <= max_weight - taken.weight;
+                if fits {
+                    taken.payloads += 1;
+                    taken.weight += weight;
+                }
+                fits
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn park_at(&self, at: Address, weight: u64) {
+        if let Self::Weight { taken, .. } = self {
+            taken.lock().weights.insert(at, weight);
+        }
+    }
+
+    #[inline(never)]
+    fn free(&self, at: Address) {
+        match self {
+            Self::Number { .. } => self.free_weight(ONE),
+            Self::Weight { taken, .. } => {
+                let mut taken = taken.lock();
+                let weight = taken.weights.remove(&at).unwrap_or(ONE);
+                taken.free(weight);
+                if taken.weights.is_empty() && taken.weights.capacity() > KEPT {
+                    taken.weights = HashMap::new();
+                }
+            }
+        }
+    }
+
+    fn free_weight(&self, weight: u64) {
+        match self {
+            // ORDERING: Relaxed, as in `take`.
+            Self::Number { taken, .. } => _ = taken.fetch_sub(1, Ordering::Relaxed),
+            Self::Weight { taken, .. } => taken.lock().free(weight),
+        }
+    }
+}
+
+#[cfg(all(test, not(request_purgatory_loom)))]
+mod tests {
+    use super::*;
+
+    fn at(index: u32) -> Address {
+        Address::new(0, index, 0)
+    }
+
+    fn takes(permits: &Permits, weight: u64) -> bool {
+        permits.take(weight)
+    }
+
+    /// One that is refused for its weight takes no place, and one that is refused for its place no weight.
+    #[test]
+    fn g17_a_payload_fits_under_both_bounds_or_takes_nothing() {
+        let permits = Permits::new(Some(2), Some(10));
+        assert!(takes(&permits, 4) && !takes(&permits, 7) && takes(&permits, 6));
+        assert!(!takes(&permits, 0), "two are there");
+        assert_eq!(permits.weight(), 10);
+        permits.park_at(at(1), 4);
+        permits.free(at(1));
+        assert!(!takes(&permits, 5) && takes(&permits, ONE));
+        assert_eq!(permits.weight(), 7);
+        permits.free_unparked(6);
+        permits.free(at(2));
+        assert_eq!(permits.weight(), 0);
+        assert!(takes(&permits, 10) && !takes(&permits, u64::MAX));
+    }
+
+    #[test]
+    fn g17_without_a_bound_of_the_number_a_weight_of_none_always_fits() {
+        let permits = Permits::new(None, Some(0));
+        assert!(takes(&permits, 0) && takes(&permits, 0) && !takes(&permits, ONE));
+        assert!(takes(&permits, 0));
+        permits.park_at(at(1), 0);
+        permits.free(at(1));
+        assert_eq!(permits.weight(), 0);
+    }
+
+    #[test]
+    fn g28_weights_that_have_gone_keep_no_memory() {
+        let permits = Permits::new(None, Some(u64::MAX));
+        for index in 0..1_000 {
+            assert!(takes(&permits, 2));
+            permits.park_at(at(index), 2);
+        }
+        (0..1_000).for_each(|index| permits.free(at(index)));
+        let Some(Bounds::Weight { taken, .. }) = permits.0.as_deref() else {
+            unreachable!("it was built with a bound of the weight");
+        };
+        assert!(taken.lock().weights.capacity() <= KEPT);
+    }
+}

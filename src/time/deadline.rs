@@ -1,0 +1,103 @@
+//! Deadlines as callers give them: after a timeout, at a point in time, or never.
+
+use super::Timestamp;
+use std::time::{Duration, Instant};
+
+/// How long a call may wait: for a timeout, until a point in time, or without end. Every call that takes a timeout takes
+/// `impl Into<Deadline>`:
+///
+/// | given | |
+/// |---|---|
+/// | [`Duration`] | a timeout: it begins anew with each call |
+/// | [`Timestamp`] | a point of the clock of the purgatory (timer, tracker); [`point`](crate::Purgatory::point) makes one |
+/// | [`Instant`] | a point of the system's monotonic clock |
+/// | `None` | no end; `Some` is a timeout |
+///
+/// A request that waits in several rounds has one deadline, not one for each round. A timeout that is made anew in each
+/// round extends the wait, a point does not:
+///
+/// ```
+/// use request_purgatory::{WaitError, Waits, future::block_on};
+/// use std::collections::VecDeque;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::{Duration, Instant};
+///
+/// let waits = Waits::<u32>::new("topics");
+/// let queue = Arc::new(Mutex::new(VecDeque::from(["a", "b"])));
+/// let (mut batch, deadline) = (Vec::new(), Instant::now() + Duration::from_millis(20));
+/// // Three messages, or what has come within 20 ms: of all rounds together.
+/// while batch.len() < 3 {
+///     let queue = queue.clone();
+///     let message = waits.wait([7], deadline, move || queue.lock().unwrap().pop_front());
+///     match block_on(message) {
+///         Ok(message) => batch.push(message),
+///         Err(WaitError::Expired) => break,
+///         Err(error) => return Err(error),
+///     }
+/// }
+/// assert_eq!(batch, ["a", "b"]);
+/// assert!(Instant::now() >= deadline);
+/// # Ok::<(), WaitError>(())
+/// ```
+///
+/// # Why this shape
+///
+/// An enum, because code between a client and the library looks at what it was given: it caps a timeout and passes a
+/// point on. The calls match on it once, at their boundary, so all kinds of deadlines share one copy of the code behind.
+/// `None` is the spelling of "no end" ([`Never`](Self::Never)). [`Duration::MAX`] still has no end, as a timeout that is
+/// longer than any clock runs; it is the spelling only where a bare `Duration` is asked for, as by
+/// [`DelayedOperation::timeout`](crate::DelayedOperation::timeout).
+///
+/// # Points
+///
+/// * A point that has passed expires at once: with the next tick of the thread that drives the timer. A wait still
+///   evaluates its predicate first.
+/// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well, counted from the call.
+/// * A point beyond the last tick never comes.
+/// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same points.
+///   With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant` by the
+///   system's clock counts from that clock's reading at the call. A [`ManualClock`](super::ManualClock) that stands still
+///   does not come nearer to an `Instant`, so a loop of waits against one `Instant` is for real clocks: code whose tests
+///   move the clock by hand keeps a `Timestamp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Deadline {
+    /// Without end.
+    Never,
+    /// When this time has passed since the call. [`Duration::MAX`] never passes.
+    After(Duration),
+    /// At this point of the clock of the purgatory (timer, tracker).
+    At(Timestamp),
+    /// At this point of the system's monotonic clock.
+    AtInstant(Instant),
+}
+
+impl From<Duration> for Deadline {
+    #[inline]
+    fn from(timeout: Duration) -> Self {
+        Self::After(timeout)
+    }
+}
+
+impl From<Timestamp> for Deadline {
+    #[inline]
+    fn from(point: Timestamp) -> Self {
+        Self::At(point)
+    }
+}
+
+impl From<Instant> for Deadline {
+    #[inline]
+    fn from(point: Instant) -> Self {
+        Self::AtInstant(point)
+    }
+}
+
+/// `None` is without end. (Only one type can stand in the `Option`: with several, a bare `None` would not compile. An
+/// optional point is `point.map_or(Deadline::Never, Into::into)`.)
+impl From<Option<Duration>> for Deadline {
+    #[inline]
+    fn from(timeout: Option<Duration>) -> Self {
+        timeout.map_or(Self::Never, Self::After)
+    }
+}
