@@ -83,7 +83,20 @@ pub trait DelayedOperation: Send + 'static {
     /// Completions never nest: one that is caused inside a callback runs after that callback, before the outermost call
     /// of the library on that thread returns. (On a thread that is just ending, they do.)
     fn on_complete(self, completion: Completion);
+
+    /// The operation has ended so (`None`: a hook has panicked), and other code of users' may run before it is completed or
+    /// dropped. An operation of a future leaves with that what it holds of the user's. `false` if the future is gone:
+    /// then the operation is not to wait for others. Runs no code of the user's.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
+        true
+    }
 }
+
+/// What only the library can name: an argument of methods that users neither call nor implement.
+#[derive(Debug, Clone, Copy)]
+pub struct Internal;
 
 /// For what an operation is examined: see [`try_complete_for`](DelayedOperation::try_complete_for).
 ///

@@ -143,6 +143,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
             let held = engine.claim_or_mark(at, Mark::ShutDown);
             if let Some(ended) = held.and_then(|held| handler.on_shutdown(held)) {
                 endings.push(ended);
+                endings.hand_over_last();
             }
         }
     }

@@ -1,13 +1,14 @@
 //! The operation of [`Waits`](super::Waits): a predicate, or a listener's end.
 
-use super::reply::Reply;
+use super::reply::{HandedOver, Reply};
 use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
 use crate::callbacks::promise::Promise;
 use crate::hash::Key;
-use crate::operation::{Cause, Completion, DelayedOperation};
+use crate::operation::{Cause, Completion, DelayedOperation, Internal};
 use crate::sync::Arc;
+use std::mem;
 use std::time::Duration;
 
 /// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
@@ -23,6 +24,12 @@ pub struct WaitOperation<K> {
 enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
     Listener(Reply<Signal>),
+    /// A predicate that has ended, and of which the rest lies with its future.
+    HandedOver {
+        _end: HandedOver,
+    },
+    /// Nothing is left.
+    Spent,
 }
 
 impl<K: Key> WaitOperation<K> {
@@ -54,6 +61,11 @@ impl<K: Key> WaitOperation<K> {
 trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
     fn end(self: Box<Self>, completion: Completion);
+    /// See [`DelayedOperation::hand_over`].
+    fn hand_over(
+        self: Box<Self>,
+        completion: Option<Completion>,
+    ) -> Result<HandedOver, Box<dyn Condition<K>>>;
 }
 
 struct Predicate<T: 'static, P> {
@@ -65,7 +77,7 @@ struct Predicate<T: 'static, P> {
 impl<K, T, P> Condition<K> for Predicate<T, P>
 where
     T: Send + 'static,
-    P: FnMut(Cause<'_, K>) -> Option<T> + Send,
+    P: FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
 {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool {
         self.found = self.reply.running(|_| (self.predicate)(cause));
@@ -81,6 +93,19 @@ where
         panics.catch(|| drop(condition.predicate));
         panics.catch(|| condition.reply.answer(result));
         panics.resume();
+    }
+
+    fn hand_over(
+        self: Box<Self>,
+        completion: Option<Completion>,
+    ) -> Result<HandedOver, Box<dyn Condition<K>>> {
+        let handed_over = Reply::hand_over(
+            self,
+            |condition| &mut condition.reply,
+            completion,
+            |mut condition, lost| (condition.found.take().ok_or(lost), Some(condition)),
+        );
+        handed_over.map_err(|condition| -> Box<dyn Condition<K>> { condition })
     }
 }
 
@@ -107,6 +132,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
                 let recheck = cause.as_recheck();
                 recheck.is_some_and(|last| reply.running(|signal| signal.recheck(last)))
             }
+            Role::HandedOver { .. } | Role::Spent => false,
         }
     }
 
@@ -114,7 +140,24 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         match self.role {
             Role::Predicate(condition) => condition.end(completion),
             Role::Listener(reply) => reply.tell(|signal| signal.end(completion.into())),
+            // The rest is dropped and the future told by its destructor.
+            Role::HandedOver { .. } | Role::Spent => {}
         }
+    }
+
+    fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
+        match mem::replace(&mut self.role, Role::Spent) {
+            Role::Predicate(condition) => match condition.hand_over(completion) {
+                Ok(end) => self.role = Role::HandedOver { _end: end },
+                Err(condition) => {
+                    self.role = Role::Predicate(condition);
+                    return false;
+                }
+            },
+            // A listener's operation holds nothing of the user's.
+            role => self.role = role,
+        }
+        true
     }
 }
 

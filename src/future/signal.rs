@@ -5,7 +5,7 @@
 
 use super::reply::Between;
 use super::wait_error::WaitError;
-use crate::callbacks::promise::{Readiness, WakeCell};
+use crate::callbacks::promise::{Before, Readiness, WakeCell};
 use crate::sync::Mutex;
 use std::any::Any;
 use std::mem::take;
@@ -146,7 +146,8 @@ impl Between for Signal {
         self.end(lost);
     }
 
-    fn close(&self) -> (Signalled, Option<Waker>) {
-        self.signalled.close(Signalled::default())
+    fn close(&self) -> (Before, Signalled, Option<Waker>) {
+        let (signalled, waker) = self.signalled.close(Signalled::default());
+        (None, signalled, waker)
     }
 }

@@ -178,6 +178,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
                 self.apply_change(&mut held);
                 endings.push(self.end_and_reclaim(held, Ending::Forced));
+                endings.hand_over_last();
                 forced += 1;
             }
         });

@@ -6,6 +6,7 @@ mod drops;
 mod endings;
 mod executors;
 mod further_keys;
+mod handed_over;
 mod listener;
 mod model;
 mod model_calls;
