@@ -43,7 +43,7 @@ pub mod time;
 pub mod timer;
 mod watch;
 
-pub use future::{Awaited, WaitError, Waits};
+pub use future::{Awaited, Listener, Take, Taken, Wait, WaitError, WaitFuture, Waits};
 pub use operation::{Completion, DelayedOperation};
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
 pub use purgatory::{RejectReason, Rejected, WeakRef};

@@ -171,6 +171,9 @@ pub(crate) trait Reach {
 
     /// Lets the operation expire `timeout` from the end of the examination instead.
     fn reschedule(&self, timeout: Duration);
+
+    /// Keeps an operation that is examined for its deadline parked for `time` more.
+    fn linger(&self, _time: Duration) {}
 }
 
 impl<'a, K> Cause<'a, K> {
@@ -267,6 +270,15 @@ impl<'a, K> Cause<'a, K> {
     pub fn reschedule(&self, timeout: Duration) {
         if let Some(reach) = self.reach {
             reach.reschedule(timeout);
+        }
+    }
+
+    /// For the operation of a listener, examined for the deadline that it has told the listener of: it stays parked for
+    /// `time` more, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), so that checks reach it until
+    /// the listener has evaluated its condition.
+    pub(crate) fn linger(&self, time: Duration) {
+        if let Some(reach) = self.reach {
+            reach.linger(time);
         }
     }
 

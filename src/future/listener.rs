@@ -1,17 +1,16 @@
 //! Listening to checks, for conditions that only the waiter can evaluate: listen, evaluate, await a check, evaluate
 //! again.
 
+use super::answer::Answer;
+use super::further::{FurtherKeys, OwnFurther};
 use super::operation::WaitOperation;
 use super::recheck::{Listening, Recheck};
 use super::reply::Awaiting;
 use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;
-use crate::callbacks::trampoline::UserValues;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
-use crate::watch::bound::Rank;
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -68,8 +67,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         Listener {
             listening: Awaiting::new(signal, parked),
             recheck: None,
-            also: Vec::new(),
-            known: UserValues(HashMap::new()),
+            further: OwnFurther::none(),
         }
     }
 }
@@ -83,10 +81,8 @@ pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
     /// Behind the operation, which ends first.
     recheck: Option<Recheck<K, S>>,
-    /// The operations of the keys that [`also`](Self::also) has added.
-    also: Vec<Listening<K, S>>,
-    /// These keys, each with the lowest rank at which it is watched.
-    known: UserValues<HashMap<K, Option<Rank>>>,
+    /// The keys that [`also`](Self::also) has added.
+    further: OwnFurther<K, S>,
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
@@ -127,20 +123,38 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     pub fn also<'a>(&mut self, key: impl Into<Watch<'a, K>>) {
-        let watch = key.into();
-        let rank = watch.rank;
-        match self.known.0.get_mut(watch.name()) {
-            Some(known) if *known <= rank => return,
-            Some(known) => *known = rank,
-            None => _ = self.known.0.insert(watch.name().clone(), rank),
-        }
-        // Without a handle, the purgatory has rejected the listener, which has ended.
-        if let Some(handle) = self.listening.handle() {
-            let signal = self.listening.shared().clone();
-            let operation = WaitOperation::listener(Duration::MAX, signal.clone());
-            let parked = handle.park_beside(operation, watch);
-            self.also.push(Awaiting::new(signal, parked));
-        }
+        self.further.keys(&self.listening).also(key);
+    }
+
+    /// Adds keys from somewhere else: from a condition of [`until`](Self::until) or [`until_best`](Self::until_best), which
+    /// have the listener to themselves. Each key is added as by [`also`](Self::also).
+    ///
+    /// ```
+    /// use request_purgatory::{Waits, future::WaitError};
+    /// use std::time::Duration;
+    /// # struct Log;
+    /// # impl Log {
+    /// #     async fn partitions(&self) -> Vec<u32> { vec![1, 2] }
+    /// #     async fn read(&self, _: u32) -> Option<String> { Some("record".into()) }
+    /// # }
+    /// async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
+    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // 0: the list of partitions
+    ///     let keys = listener.further_keys();
+    ///     let read = || async {
+    ///         for partition in log.partitions().await {
+    ///             keys.also(partition);
+    ///             if let Some(record) = log.read(partition).await {
+    ///                 return Some(record);
+    ///             }
+    ///         }
+    ///         None
+    ///     };
+    ///     listener.until(read).await
+    /// }
+    /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// ```
+    pub fn further_keys(&mut self) -> FurtherKeys<K, S> {
+        self.further.keys(&self.listening).clone()
     }
 
     /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
@@ -210,7 +224,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
-                recheck.find(self.listening, self.also);
+                recheck.find(self.listening, self.further);
             }
             _ => self.listening.end(Handle::force_complete),
         }
@@ -230,14 +244,19 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// The condition is evaluated in the task that awaits this future (also if the purgatory has rejected the
-    /// listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are.
-    /// Every evaluation begins anew. All checks that come during one evaluation cause one more. If the evaluation at the
-    /// deadline finds something, that counts as a [missed check](crate::purgatory::Stats::missed_checks): the event had
-    /// happened, and the key was not checked in time.
+    /// The condition answers an `Option`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and the
+    /// future resolves to it (see [`Answer`]). It is evaluated in the task that awaits this future (also if the purgatory
+    /// has rejected the listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its
+    /// futures are. Every evaluation begins anew. All checks that come during one evaluation cause one more. A condition
+    /// that learns keys while it reads adds them by [`further_keys`](Self::further_keys).
     ///
-    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and
-    /// the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime around the
+    /// If the evaluation at the deadline finds something, that counts as a
+    /// [missed check](crate::purgatory::Stats::missed_checks), unless one of the keys has been checked since the deadline:
+    /// the event had happened, and nobody announced it. The listener's operation stays parked until that evaluation is
+    /// over, for 1 s at most (an evaluation that takes longer counts none), and ends as expired then.
+    ///
+    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end,
+    /// and the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime around the
     /// future. [`until_best`](Self::until_best) does without the evaluation at the deadline.
     ///
     /// # Errors
@@ -245,32 +264,39 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
-    pub async fn until<T, C, F>(mut self, mut condition: C) -> Result<T, WaitError>
+    pub async fn until<A, C, F>(mut self, mut condition: C) -> Result<A::Found, WaitError>
     where
+        A: Answer,
         C: FnMut() -> F,
-        F: Future<Output = Option<T>>,
+        F: Future<Output = A>,
     {
-        let mut expired = false;
+        self.listening.shared().evaluate_at_deadline();
         loop {
-            if let Some(found) = condition().await {
-                if expired {
-                    if let Some(handle) = self.handle() {
-                        handle.count_missed_check();
-                        handle.report_missed_check();
-                    }
-                }
+            if let Some(found) = condition().await.found() {
                 self.satisfied();
                 return Ok(found);
             }
-            if expired {
-                return Err(WaitError::Expired);
-            }
             match self.checked().await {
                 Ok(()) => {}
-                Err(WaitError::Expired) => expired = true,
+                Err(WaitError::Expired) => break,
                 Err(error) => return Err(error),
             }
         }
+        let found = condition().await.found();
+        self.end_at_deadline(found.is_some());
+        found.ok_or(WaitError::Expired)
+    }
+
+    /// The evaluation at the deadline is over.
+    fn end_at_deadline(mut self, has_found: bool) {
+        if has_found && self.listening.shared().is_unannounced() {
+            if let Some(handle) = self.handle() {
+                handle.count_missed_check();
+                handle.report_missed_check();
+            }
+        }
+        // Whether this thread ends it, or one that is at work on its deadline still.
+        self.listening.end(Handle::expire);
     }
 
     /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far: if the listener

@@ -3,6 +3,7 @@
 //! They need no timer of their own: that of the listener's operation is filed at the next recheck, if that comes before
 //! the deadline (`src/purgatory/deadline.rs`).
 
+use super::further::OwnFurther;
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::signal::{Found, Signal};
@@ -54,13 +55,13 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     /// meanwhile, it was missed.
     #[cold]
     #[inline(never)]
-    pub(super) fn find(self, listening: Listening<K, S>, also: Vec<Listening<K, S>>) {
+    pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
         let (signal, handle) = (listening.shared().clone(), self.handle.clone());
         let counting = handle.clone();
         signal.keep(Box::new(Found {
             count_missed: Some(Box::new(move || counting.count_missed_check())),
             // In this order: first the operation ends.
-            kept: Box::new((listening, also, self)),
+            kept: Box::new((listening, further, self)),
         }));
         if !handle.recheck_last(LATE) {
             // It has ended, or is about to: no check is noted any more.

@@ -102,6 +102,27 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
     }
 }
 
+/// What an operation can reach while it is examined for its deadline.
+pub(super) struct AtDeadline<'a, Op: DelayedOperation, S> {
+    pub(super) located: Located<'a, Op, S>,
+    /// How long it stays parked all the same.
+    pub(super) lingers: Cell<Option<Duration>>,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
+    fn waker(&self) -> Waker {
+        self.located.waker()
+    }
+
+    fn reschedule(&self, timeout: Duration) {
+        self.located.reschedule(timeout);
+    }
+
+    fn linger(&self, time: Duration) {
+        self.lingers.set(Some(time));
+    }
+}
+
 /// What an operation can reach in its first examination, when it has no address. To be [consumed](Self::end).
 pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,

@@ -14,6 +14,7 @@ mod recheck;
 mod stress;
 mod take;
 mod taken;
+mod then;
 mod until;
 mod workers;
 
