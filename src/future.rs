@@ -29,6 +29,6 @@ pub use completing::Awaited;
 pub use further::FurtherKeys;
 pub use listener::Listener;
 pub use operation::WaitOperation;
-pub use take::{Attempt, Taken};
-pub use wait::{Take, Wait, WaitFuture, Waits};
+pub use take::{Attempt, Take, Taken};
+pub use wait::{Wait, WaitFuture, Waits};
 pub use wait_error::WaitError;

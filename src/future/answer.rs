@@ -1,8 +1,8 @@
 //! What conditions answer.
 
-/// What the condition of a [`wait`](crate::Purgatory::wait) or of [`Listener::until`](super::Listener::until) answers: an
-/// `Option<T>`, or a `Result<Option<T>, E>` if it can fail, as the closure of a [`take`](crate::Purgatory::take) does.
-/// `None` waits on.
+/// What the condition of a [`wait`](crate::Purgatory::wait) or of [`Listener::until`](super::Listener::until) answers:
+/// an `Option<T>`, or a `Result<Option<T>, E>` if it can fail, as the closure of a [`take`](crate::Purgatory::take)
+/// does. `None` waits on.
 ///
 /// | it answers | the future resolves to |
 /// |---|---|

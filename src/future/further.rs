@@ -1,7 +1,6 @@
 //! Keys that a listener learns while it listens, from its task or from its condition.
 
-use super::operation::WaitOperation;
-use super::recheck::Listening;
+use super::operation::{Listening, WaitOperation};
 use super::reply::Awaiting;
 use super::signal::Signal;
 use crate::callbacks::trampoline::UserValues;
@@ -13,8 +12,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// Adds keys to a [`Listener`](super::Listener), from inside its condition for instance:
-/// [`Listener::further_keys`](super::Listener::further_keys) makes it. It does not keep the listener listening: once that
-/// has ended or was dropped, nothing is added.
+/// [`Listener::further_keys`](super::Listener::further_keys) makes it. It does not keep the listener listening: once
+/// that was dropped, nothing is added.
 pub struct FurtherKeys<K: Key, S: KeyHasher = RandomState>(Arc<Further<K, S>>);
 
 /// Shared by a listener and those that add keys to it.

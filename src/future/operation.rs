@@ -1,6 +1,6 @@
 //! The operation of [`Waits`](super::Waits): a predicate, or a listener's end.
 
-use super::reply::{HandedOver, Reply};
+use super::reply::{Awaiting, HandedOver, Reply};
 use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
@@ -20,6 +20,9 @@ pub struct WaitOperation<K> {
     timeout: Duration,
     role: Role<K>,
 }
+
+/// The waiter's end of a listener's operation.
+pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
 /// How long a listener's operation stays parked past its deadline if the listener has not evaluated its condition by
 /// then.

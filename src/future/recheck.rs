@@ -4,9 +4,8 @@
 //! the deadline (`src/purgatory/deadline.rs`).
 
 use super::further::OwnFurther;
-use super::operation::WaitOperation;
-use super::reply::Awaiting;
-use super::signal::{Found, Signal};
+use super::operation::{Listening, WaitOperation};
+use super::signal::Found;
 use crate::hash::{Key, KeyHasher};
 use crate::purgatory::Handle;
 use std::time::Duration;
@@ -16,9 +15,6 @@ const LATE: Duration = Duration::from_millis(100);
 
 /// In how many parts an interval is divided: all rechecks that are due within one part share a wake-up of the thread.
 const PARTS: u32 = 10;
-
-/// The waiter's end of a listener's operation.
-pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
 /// The rechecks of one listener. To be dropped after its operation has ended.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {

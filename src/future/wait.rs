@@ -3,7 +3,6 @@
 use super::answer::Answer;
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
-use super::take::Taken;
 use super::wait_error::WaitError;
 use crate::callbacks::promise::Promise;
 use crate::hash::{Key, KeyHasher, RandomState};
@@ -104,9 +103,6 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 /// The future of a [wait](Purgatory::wait), by a short name: for a field, or the result of a function.
 pub type Wait<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, T, S>;
 
-/// The future of a [take](Purgatory::take), by a short name: for a field, or the result of a function.
-pub type Take<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, Taken<T>, S>;
-
 /// A [`Future`] of what a [wait](Purgatory::wait), a [take](Purgatory::take) or a [completion](Purgatory::completion)
 /// resolves to, or of why it ended without that.
 ///
@@ -115,10 +111,11 @@ pub type Take<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, Taken<T>, S>
 ///
 /// Dropping it cancels the operation: predicate, watches and timer are removed when `drop` returns, and `on_complete` is
 /// not called. That holds as well where the operation has ended, and its completion waits for others: behind a slow one
-/// on the completion thread, or in a job of an executor. (If another thread is examining the operation at that moment, or
-/// is just completing it, `drop` does not wait for it; that thread removes them when it is done.) A value that was found and not polled yet is dropped with the future: a predicate that
-/// takes its value from a queue, for instance, loses it then. What a [`take`](Purgatory::take) has taken goes back. To
-/// get an operation of your own back, use [`handle`](Self::handle) and [`Handle::cancel`].
+/// on the completion thread, or in a job of an executor. (If another thread is examining the operation at that moment,
+/// or is just completing it, `drop` does not wait for it; that thread removes them when it is done.) A value that was
+/// found and not polled yet is dropped with the future: a predicate that takes its value from a queue, for instance,
+/// loses it then. What a [`take`](Purgatory::take) has taken goes back. To get an operation of your own back, use
+/// [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
     pub(super) Awaiting<Promise<Result<T, WaitError>>, Op, S>,

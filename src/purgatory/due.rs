@@ -6,8 +6,8 @@
 //! 1. For a time before the deadline (a recheck of a listener): the operation is told, and the timer is filed at the
 //!    deadline, or at the next such time.
 //! 2. For the deadline: the operation is examined once more. If it asks for more time then, its timer is filed anew.
-//!    Otherwise it expires. (The operation of a listener that evaluates its condition at the deadline tells the listener, and
-//!    stays parked until that is done.)
+//!    Otherwise it expires. (The operation of a listener that evaluates its condition at the deadline tells the
+//!    listener, and stays parked until that is done.)
 
 use super::early::Early;
 use super::inner::{Inner, Parked};
