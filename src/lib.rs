@@ -43,9 +43,14 @@ pub mod time;
 pub mod timer;
 mod watch;
 
+#[doc(inline)]
 pub use future::{Awaited, Listener, Take, Taken, Wait, WaitError, WaitFuture, Waits};
+#[doc(inline)]
 pub use operation::{Completion, DelayedOperation};
+#[doc(inline)]
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
+#[doc(inline)]
 pub use purgatory::{RejectReason, Rejected, WeakRef};
 pub use request_purgatory_schemes as scheme;
+#[doc(inline)]
 pub use timer::Timer;

@@ -19,11 +19,12 @@ use std::time::Duration;
 /// It is built like every other, and has all other methods of [`Purgatory`]: checks, cancels, statistics, bounds,
 /// clocks. Which call fits:
 ///
-/// | | |
+/// | call | where |
 /// |---|---|
 /// | [`wait`](Purgatory::wait) | the condition is quick to evaluate, from shared state |
 /// | [`listen`](Purgatory::listen) | the condition awaits something, or borrows |
 /// | [`take`](Purgatory::take) | workers compete for what they take |
+/// | [`wait_then`](Purgatory::wait_then) | the answer goes out by a callback, and no task awaits it |
 ///
 /// ```
 /// use request_purgatory::future::{WaitError, Waits, block_on};

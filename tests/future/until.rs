@@ -9,11 +9,11 @@ use request_purgatory::future::WaitError;
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::ManualClock;
 use std::cell::{Cell, RefCell};
-use std::future::ready;
+use std::future::{Future, ready};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -140,6 +140,48 @@ fn g21_what_was_announced_after_the_deadline_is_no_missed_check() {
         );
         assert_empty(&waits);
     }
+}
+
+/// The deadline comes while a check examines the listener's operation: the thread of the check acts on it, and keeps the
+/// operation on its keys as well.
+#[test]
+fn g21_a_deadline_that_comes_during_a_check_is_announced_after_it_too() {
+    struct Late(Waits<u64>, ManualClock);
+    impl Wake for Late {
+        fn wake(self: Arc<Self>) {
+            self.1.advance(Duration::from_secs(5));
+            self.0.advance();
+        }
+    }
+    let (waits, clock) = by_hand();
+    let event = Cell::new(false);
+    let listener = waits.listen([1], Duration::from_secs(5));
+    let mut wait = Box::pin(listener.until(|| ready(event.get().then_some(()))));
+    let late = Waker::from(Arc::new(Late(waits.clone(), clock)));
+    let poll = wait.as_mut().poll(&mut Context::from_waker(&late));
+    assert!(poll.is_pending());
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!((waits.len(), waits.watched_keys()), (1, 1));
+    // The evaluation after that check finds nothing, and that at the deadline does, after another check.
+    let mut examinations = 0;
+    drop(wait);
+    assert_eq!(waits.stats().cancelled, 1);
+    let mut wait = Box::pin(waits.listen([1], Duration::from_secs(5)).until(|| {
+        examinations += 1;
+        ready((examinations == 3).then_some(()))
+    }));
+    assert!(
+        wait.as_mut()
+            .poll(&mut Context::from_waker(&late))
+            .is_pending()
+    );
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!(Bell::new().poll(&mut wait), Poll::Ready(Ok(())));
+    drop(wait);
+    let stats = waits.stats();
+    assert_eq!((stats.expired, stats.missed_checks), (1, 0));
+    assert_empty(&waits);
 }
 
 /// Also past the longest timeout of the purgatory.
