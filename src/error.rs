@@ -52,9 +52,9 @@ reasons! {
         Draining = "the purgatory is being drained, and rejects every new operation",
         /// The purgatory (timer) is shut down.
         ShutDown = "the purgatory or timer is shut down",
-        /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel)
-        /// has such a bound.
-        TooLong = "the timeout is longer than the timer scheme (`Builder::scheme`) can hold",
+        /// The timeout is longer than the scheme of a [`Timer`](crate::Timer) can hold. Only a
+        /// [`SimpleWheel`](crate::scheme::SimpleWheel) has such a bound; a purgatory has none.
+        TooLong = "the timeout is longer than the timer's scheme can hold (a simple wheel: take another scheme)",
         /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a
         /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",

@@ -76,10 +76,16 @@ pub mod time;
 pub mod timer;
 mod watch;
 
-pub use future::{Awaited, WaitError, Waits};
+#[doc(inline)]
+pub use future::{Awaited, Listener, Take, Taken, Wait, WaitError, WaitFuture, Waits};
+#[doc(inline)]
 pub use operation::{Completion, DelayedOperation};
+#[doc(inline)]
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
+#[doc(inline)]
 pub use purgatory::{RejectReason, Rejected, WeakRef};
 pub use request_purgatory_schemes as scheme;
+#[doc(inline)]
 pub use time::Deadline;
+#[doc(inline)]
 pub use timer::Timer;

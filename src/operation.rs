@@ -102,7 +102,20 @@ pub trait DelayedOperation: Send + 'static {
     /// Completions never nest: one that is caused inside a callback runs after that callback, before the outermost call
     /// of the library on that thread returns. (On a thread that is just ending, they do.)
     fn on_complete(self, completion: Completion);
+
+    /// The operation has ended so (`None`: a hook has panicked), and other code of users' may run before it is completed or
+    /// dropped. An operation of a future leaves with that what it holds of the user's. `false` if the future is gone:
+    /// then the operation is not to wait for others. Runs no code of the user's.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
+        true
+    }
 }
+
+/// What only the library can name: an argument of methods that users neither call nor implement.
+#[derive(Debug, Clone, Copy)]
+pub struct Internal;
 
 /// For what an operation is examined: see [`try_complete_for`](DelayedOperation::try_complete_for).
 ///
@@ -177,6 +190,9 @@ pub(crate) trait Reach {
 
     /// Lets the operation expire then instead; a timeout counts from the end of the examination.
     fn reschedule(&self, deadline: Deadline);
+
+    /// Keeps an operation that is examined for its deadline parked for `time` more.
+    fn linger(&self, _time: Duration) {}
 }
 
 impl<'a, K> Cause<'a, K> {
@@ -274,6 +290,15 @@ impl<'a, K> Cause<'a, K> {
     pub fn reschedule(&self, timeout: impl Into<Deadline>) {
         if let Some(reach) = self.reach {
             reach.reschedule(timeout.into());
+        }
+    }
+
+    /// For the operation of a listener, examined for the deadline that it has told the listener of: it stays parked for
+    /// `time` more, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), so that checks reach it until
+    /// the listener has evaluated its condition.
+    pub(crate) fn linger(&self, time: Duration) {
+        if let Some(reach) = self.reach {
+            reach.linger(time);
         }
     }
 

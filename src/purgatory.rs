@@ -60,7 +60,9 @@ pub use snapshot::ParkedOperation;
 use crate::callbacks::examining::Examining;
 use crate::engine::settings::sound;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
-use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
+use crate::engine::shutdown::{
+    drain, shut_down, shut_down_async, shut_down_if_idle, shut_down_within,
+};
 use crate::engine::{Engine, cores};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
@@ -154,7 +156,8 @@ impl<Op: DelayedOperation> Purgatory<Op> {
         sound(Self::builder(name).build())
     }
 
-    /// Begins to build a purgatory with other choices.
+    /// Begins to build a purgatory with other choices: its tick, clock and threads, limits, the thread of completions. The
+    /// settings are methods of [`Builder`].
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         let own = Own {
             map_shards: (64 * cores()).clamp(1024, 4096),
@@ -374,6 +377,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         shut_down(&self.shared.inner);
     }
 
+    /// [Shuts the purgatory down](Self::shutdown) if no operation is parked, and returns whether this call did. Of this
+    /// call and a park that another thread makes meanwhile, one comes first: either the operation is parked, and this
+    /// returns `false` and changes nothing, or the park is rejected with [`RejectReason::ShutDown`]. So what lives as
+    /// long as somebody waits (the purgatory of one lease, an entry in a map of purgatories) can be ended by whoever
+    /// finds it idle.
+    ///
+    /// Completions may still be running of operations that have ended. Takes the locks of all timer shards at once, and
+    /// looks at each slot that was ever needed.
+    pub fn shutdown_if_idle(&self) -> bool {
+        shut_down_if_idle(&self.shared.inner)
+    }
+
     /// Rejects every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
     /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked:
     /// [`snapshot`](Self::snapshot) says which. Timers and checks go on; a [`shutdown`](Self::shutdown) is the next
@@ -424,7 +439,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
-    shared_methods!("operations"
+    shared_methods!("parked operations"
         /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred
         /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call;
         /// inside one that runs because a deadline has passed, everything is left, and this returns 0.

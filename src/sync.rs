@@ -27,6 +27,7 @@ pub(crate) use model::*;
 #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
 pub(crate) use native::*;
 
+pub(crate) use key_code::KeyCode;
 pub(crate) use sharded_map::{Edit, ShardedMap};
 pub(crate) use std::sync::{Arc, Weak};
 

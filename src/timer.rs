@@ -329,7 +329,8 @@ impl<T: Send + 'static> Timer<T> {
         sound(Self::builder(name).build(on_expiry))
     }
 
-    /// Begins to build a timer with other choices.
+    /// Begins to build a timer with other choices: its tick, clock and threads, limits, the scheme. The settings are
+    /// methods of [`Builder`].
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         Builder::new(name, None)
     }

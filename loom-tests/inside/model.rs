@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub use crate::callbacks::promise::Promise;
+pub use crate::callbacks::promise::{Before, Promise, Promised};
 pub use crate::cell::address::Address;
 pub use crate::cell::slab::Held;
 pub use crate::cell::state::{Claim, Mark, State, Unreleased};

@@ -310,3 +310,30 @@ fn g15_a_shutdown_races_a_cancel() {
         assert_empty(&purgatory);
     });
 }
+
+/// Each thread parks in a shard of its own. Catches: an operation that is parked in a purgatory which was found idle.
+#[test]
+fn g15_a_shutdown_if_idle_races_a_park() {
+    bounded(|| {
+        use_timer_shards(2);
+        let purgatory = driven_by_others(&ManualClock::new());
+        use_timer_shards(1);
+        let outcome = Outcome::new();
+        let parks = spawn(&purgatory, {
+            let outcome = outcome.clone();
+            move |purgatory| {
+                let probe = Probe::with_timeout(&outcome, FOREVER);
+                let parked = purgatory.try_complete_else_watch(probe, [1]);
+                parked.map(drop).map_err(|rejected| rejected.reason())
+            }
+        });
+        let has_ended = purgatory.shutdown_if_idle();
+        match parks.join().unwrap() {
+            Ok(()) => assert!(!has_ended),
+            Err(reason) => assert_eq!((reason, has_ended), (RejectReason::ShutDown, true)),
+        }
+        assert_eq!(outcome.endings(), [0; 4]);
+        purgatory.shutdown();
+        assert_empty(&purgatory);
+    });
+}

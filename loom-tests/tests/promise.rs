@@ -2,9 +2,10 @@
 //! deadlock.
 #![cfg(request_purgatory_loom)]
 
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use loom_tests::{DriverWaker, Sleeper, exhaustive};
-use request_purgatory::model::Promise;
+use request_purgatory::model::{Before, Promise, Promised};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -71,5 +72,52 @@ fn of_two_keepers_one_is_refused() {
         assert!(promise.poll(&cx).is_pending());
         drop(promise.close());
         assert_eq!(promise.keep(3), Err(3));
+    });
+}
+
+/// The value of an operation that has ended waits for its turn in a queue, while the task that waits gives up.
+///
+/// Catches: a value that stays although nobody wants it; one that is dropped twice, or before what comes before it.
+#[test]
+fn handing_over_races_a_close() {
+    exhaustive(|| {
+        let (promise, value) = (Arc::new(Promise::new()), Arc::new(()));
+        let queue = {
+            let (promise, value) = (promise.clone(), value.clone());
+            thread::spawn(move || {
+                let before: Before = Some(Box::new(value.clone()));
+                let handed_over = promise.hand_over(value, |value| (value, before));
+                let is_wanted = handed_over.is_ok();
+                drop(handed_over);
+                promise.tell();
+                is_wanted
+            })
+        };
+        let (before, unreceived, _) = promise.close();
+        let closed_first = before.is_none() && matches!(unreceived, Promised::Open);
+        drop((before, unreceived));
+        let is_wanted = queue.join().unwrap();
+        assert!(is_wanted || closed_first);
+        assert_eq!(Arc::strong_count(&value), 1, "it lies nowhere any more");
+    });
+}
+
+/// Catches: a value that is told and wakes no task; one that is told before its turn.
+#[test]
+fn handing_over_races_poll() {
+    exhaustive(|| {
+        let promise = Arc::new(Promise::new());
+        let turn = Arc::new(AtomicBool::new(false));
+        let queue = {
+            let (promise, turn) = (promise.clone(), turn.clone());
+            thread::spawn(move || {
+                assert_eq!(promise.hand_over(7, |value| (value, None)), Ok(()));
+                turn.store(true, Ordering::Relaxed);
+                promise.tell();
+            })
+        };
+        assert_eq!(wait(&promise, &Sleeper::default()), 7);
+        assert!(turn.load(Ordering::Relaxed), "its turn has come");
+        queue.join().unwrap();
     });
 }

@@ -1,8 +1,11 @@
 //! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
 #![allow(unreachable_pub, reason = "the models see it")]
 
-use crate::callbacks::trampoline::Trampoline;
+use crate::callbacks::panics::Panics;
+use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::sync::{Arc, Mutex};
+use std::any::Any;
+use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::pin;
@@ -97,9 +100,27 @@ pub struct Promise<T>(WakeCell<Promised<T>>);
 pub enum Promised<T> {
     /// There is no value yet.
     Open,
+    /// The value is there, and is told later: see [`Promise::hand_over`].
+    Untold(Untold<T>),
     Kept(T),
     /// The value was handed out, or is not wanted any more.
     Spent,
+}
+
+/// A value that is not told yet.
+pub struct Untold<T> {
+    value: T,
+    /// What is dropped before the value is told: its destructors may be the user's, and take long.
+    before: Before,
+}
+
+/// What is dropped before a value is told.
+pub type Before = Option<Box<dyn Any + Send>>;
+
+impl<T> fmt::Debug for Untold<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Untold")
+    }
 }
 
 impl<T> Promise<T> {
@@ -115,7 +136,22 @@ impl<T> Promise<T> {
                 *promised = Promised::Kept(value);
                 (Ok(()), true)
             }
-            Promised::Kept(_) | Promised::Spent => (Err(value), false),
+            Promised::Untold(_) | Promised::Kept(_) | Promised::Spent => (Err(value), false),
+        })
+    }
+
+    /// Leaves the value here until [`tell`](Self::tell) is called: so that the other side, if it [closes](Self::close)
+    /// before, need not wait until that call has its turn in some queue. `make` makes of `source` the value, and what is to
+    /// be dropped before it is told. It runs under the lock, so it must run no code of the user's. `source` comes back if
+    /// there is a value already, or none is wanted.
+    pub fn hand_over<S>(&self, source: S, make: impl FnOnce(S) -> (T, Before)) -> Result<(), S> {
+        self.0.change(|promised| match promised {
+            Promised::Open => {
+                let (value, before) = make(source);
+                *promised = Promised::Untold(Untold { value, before });
+                (Ok(()), false)
+            }
+            Promised::Untold(_) | Promised::Kept(_) | Promised::Spent => (Err(source), false),
         })
     }
 
@@ -123,18 +159,46 @@ impl<T> Promise<T> {
     /// pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
-            Promised::Open => Readiness::NotYet,
+            Promised::Open | Promised::Untold(_) => Readiness::NotYet,
             Promised::Kept(_) | Promised::Spent => match mem::replace(promised, Promised::Spent) {
                 Promised::Kept(value) => Readiness::Ready(value),
-                Promised::Open | Promised::Spent => Readiness::Never,
+                Promised::Open | Promised::Untold(_) | Promised::Spent => Readiness::Never,
             },
         })
     }
 
-    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there: both
-    /// destructors may be the user's.
-    pub fn close(&self) -> (Promised<T>, Option<Waker>) {
-        self.0.close(Promised::Spent)
+    /// From now on each value is handed back, and no task is woken. Returns what was there, because all these destructors
+    /// may be the user's: what was to be dropped before the value was told, the value, and the waker.
+    pub fn close(&self) -> (Before, Promised<T>, Option<Waker>) {
+        match self.0.close(Promised::Spent) {
+            (Promised::Untold(Untold { value, before }), waker) => {
+                (before, Promised::Kept(value), waker)
+            }
+            (promised, waker) => (None, promised, waker),
+        }
+    }
+}
+
+impl<T: 'static> Promise<T> {
+    /// Tells the value that was [handed over](Self::hand_over), if nobody has closed the promise meanwhile. The caller is
+    /// inside a call of the library.
+    pub fn tell(&self) {
+        let untold = self
+            .0
+            .change(|promised| match mem::replace(promised, Promised::Open) {
+                Promised::Untold(untold) => (Some(untold), false),
+                other => {
+                    *promised = other;
+                    (None, false)
+                }
+            });
+        if let Some(Untold { value, before }) = untold {
+            let mut panics = Panics::default();
+            panics.catch(|| drop(before));
+            // If it was closed since, the value is not wanted.
+            panics.catch(|| drop_user_value(self.keep(value).err()));
+            panics.resume();
+        }
     }
 }
 

@@ -102,6 +102,19 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
+    /// Before other code of users' runs, after each push: hands the last one [over](Handler::hand_over).
+    #[inline(always)]
+    pub(crate) fn hand_over_last(&mut self) {
+        let last = match &mut *self.ended {
+            Collected::None => None,
+            Collected::Only(only) => Some(only),
+            Collected::More(several) => several.last_mut(),
+        };
+        if let Some(last) = last {
+            hand_over(&**self.handler, last);
+        }
+    }
+
     /// Takes them back: none of them is delivered.
     pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Value>> {
         self.ended.take().into_vec().into_iter()
@@ -169,11 +182,18 @@ fn deliver_one<H: Handler>(
     deliver_all(handler, trampoline, vec![ended], run_on);
 }
 
+/// [Hands](Handler::hand_over) a payload over before other code of users' runs.
+#[inline(always)]
+pub(super) fn hand_over<H: Handler>(handler: &H, ended: &mut EndedPayload<H::Value>) -> bool {
+    handler.hand_over(&mut ended.value, ended.ending)
+}
+
 /// [Delivers](deliver) several. Those that other threads complete come first: they need not wait for what runs here.
+/// What nothing awaits any more runs here: its destructors are not to wait for slow completions of others.
 pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    all: Vec<EndedPayload<H::Value>>,
+    mut all: Vec<EndedPayload<H::Value>>,
     run_on: RunOn,
 ) {
     let engine = handler.engine();
@@ -181,11 +201,26 @@ pub(crate) fn deliver_all<H: Handler>(
         true => complete(&**handler, ended),
         false => trampoline.run(job(handler, vec![ended], false)),
     };
-    let is_elsewhere = |ended: &_| runs_elsewhere::<H>(handler, ended, run_on);
-    let (elsewhere, here): (Vec<_>, _) = match &engine.dispatch {
+    let mut elsewhere = Vec::new();
+    let here = match &engine.dispatch {
         // Nothing is sorted where all of it runs here.
-        Dispatch::Inline => (Vec::new(), all),
-        _ => all.into_iter().partition(is_elsewhere),
+        Dispatch::Inline => {
+            for ended in &mut all {
+                hand_over(&**handler, ended);
+            }
+            all
+        }
+        Dispatch::OwnThread | Dispatch::Executor(_) => {
+            let mut here = Vec::new();
+            for mut ended in all {
+                let is_awaited = hand_over(&**handler, &mut ended);
+                match is_awaited && runs_elsewhere::<H>(handler, &ended, run_on) {
+                    true => elsewhere.push(ended),
+                    false => here.push(ended),
+                }
+            }
+            here
+        }
     };
     match &engine.dispatch {
         // One job for each: they may run side by side.

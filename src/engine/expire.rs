@@ -10,7 +10,7 @@
 //! that only load, so that many loads are under way together; then they are worked on.
 
 use super::Engine;
-use super::deliver::{RunOn, deliver_all};
+use super::deliver::{RunOn, deliver_all, hand_over};
 use super::handler::Handler;
 use super::shard::Shard;
 use crate::callbacks::examining::{Examination, Examining};
@@ -99,7 +99,9 @@ fn expire_in<H: Handler>(
             for (at, deadline) in fired.drain(..) {
                 // A payload that another thread holds is ended by that thread.
                 let held = engine.claim_or_mark(at, Mark::Expire);
-                if let Some((ended, rest)) = held.and_then(|held| handler.expire(held, now)) {
+                if let Some((mut ended, rest)) = held.and_then(|held| handler.expire(held, now)) {
+                    // Before others are examined.
+                    hand_over(&**handler, &mut ended);
                     if ended.ending == Ending::Expired {
                         deadlines.push(deadline);
                     }

@@ -67,6 +67,14 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         held: Held<'_, Self::Payload>,
     ) -> Option<EndedPayload<Self::Value>>;
 
+    /// Other code of users' may run before `value`, which has ended so, is completed: what awaits it gets what it needs to
+    /// end it meanwhile. `false` if nothing awaits it any more: then it is not to wait in a queue of other threads. Calling
+    /// it again does nothing. Runs no code of the user's.
+    #[inline(always)]
+    fn hand_over(&self, _value: &mut Self::Value, _ending: Ending) -> bool {
+        true
+    }
+
     /// Runs the user's code for a payload that has ended; the caller catches its panics.
     fn complete(&self, value: Self::Value, ending: Ending);
 

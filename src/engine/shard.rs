@@ -349,7 +349,11 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// From now on the shard takes no payload, for this reason.
     pub(crate) fn close_with(&self, reason: RejectReason) {
-        let mut guard = self.slab.lock();
+        Self::reject(&mut self.slab.lock(), reason);
+    }
+
+    /// [Closes](Self::close_with) the shard whose lock this is.
+    pub(super) fn reject(guard: &mut Guard<'_, P, W>, reason: RejectReason) {
         let rejects = &mut guard.split().0.rejects;
         // A drain may come late, and does not hide a shutdown.
         if *rejects != Some(RejectReason::ShutDown) {

@@ -73,6 +73,24 @@ impl<P, W: Scheme> Shards<P, W> {
         made.filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
+    /// Enters the last phase by `enter`, if no shard has a payload. While that is decided, no payload gets a slot: of a park
+    /// and this call, one comes first.
+    pub(super) fn close_if_empty(&self, enter: impl FnOnce() -> bool) -> bool {
+        // No shard is made meanwhile.
+        let _alone = self.order.lock();
+        // Nowhere else does a thread wait for one of these locks while it has another.
+        let locked = self.iter().map(|shard| (shard, shard.slab.lock()));
+        let mut locked = locked.collect::<Vec<_>>();
+        let has_payload = |shard: &Shard<P, W>| shard.slab.occupants().next().is_some();
+        if locked.iter().any(|(shard, _)| has_payload(shard)) || !enter() {
+            return false;
+        }
+        for (_, guard) in &mut locked {
+            Shard::reject(guard, RejectReason::ShutDown);
+        }
+        true
+    }
+
     /// The [shards](Self::iter) for a thread that has entered a phase. Shards that come later are made in that phase, and
     /// a thread that would start the reaper later finds it.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {

@@ -103,12 +103,12 @@ macro_rules! shared_methods {
             self.stats().parked
         }
 
-        #[doc = concat!("Whether there are no ", $what, " now. Takes no lock.")]
+        #[doc = concat!("Whether the number of ", $what, " is zero. Takes no lock.")]
         pub fn is_empty(&self) -> bool {
             self.stats().parked == 0
         }
 
-        #[doc = concat!("The counts so far, and how many ", $what, " there are now. Takes no lock.")]
+        #[doc = concat!("The counts so far, and the number of ", $what, " now. Takes no lock.")]
         pub fn stats(&self) -> crate::stats::Stats {
             self.shared.inner.engine.stats()
         }

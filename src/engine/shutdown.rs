@@ -125,12 +125,29 @@ pub(crate) fn close_now<H: Handler>(handler: &Arc<H>) -> bool {
     close(handler, CLOSED)
 }
 
+/// [Shuts down](shut_down), if nothing is parked. Returns whether this call did it.
+pub(crate) fn shut_down_if_idle<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
+    let closed = close_by(handler, || {
+        engine.shards.close_if_empty(|| engine.phase.enter(CLOSED))
+    });
+    if closed {
+        engine.stop_threads(None);
+    }
+    closed
+}
+
 /// Ends every payload. Returns whether this call did it.
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
+    close_by(handler, || handler.engine().phase.enter(phase))
+}
+
+/// [Closes](close), if `enter` enters the phase.
+fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool {
     let engine = handler.engine();
     // Before the phase is entered: a thread that finds that it is closed finds this pass, or finds it over.
     let _underway = engine.underway.begin();
-    if !engine.phase.enter(phase) {
+    if !enter() {
         return false;
     }
     let trampoline = Trampoline::enter();
@@ -143,6 +160,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
             let held = engine.claim_or_mark(at, Mark::ShutDown);
             if let Some(ended) = held.and_then(|held| handler.on_shutdown(held)) {
                 endings.push(ended);
+                endings.hand_over_last();
             }
         }
     }

@@ -1,15 +1,16 @@
 //! Waiting for the end of an operation.
 
-use super::reply::{Awaiting, Reply};
+use super::reply::{Awaiting, HandedOver, Reply};
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::callbacks::promise::Promise;
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
-use crate::operation::{Cause, Completion, DelayedOperation};
+use crate::operation::{Cause, Completion, DelayedOperation, Internal};
 use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Arc;
 use crate::time::{Deadline, Timestamp};
+use std::mem;
 use std::time::Duration;
 
 /// An operation whose end can be awaited: `Purgatory<Awaited<Op>>` parks it by
@@ -46,9 +47,17 @@ use std::time::Duration;
 /// assert_eq!((fetch.offset, completion), (10, Completion::Satisfied));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Awaited<Op: 'static> {
-    op: Op,
-    reply: Option<Reply<Outcome<Op>>>,
+pub struct Awaited<Op: 'static>(State<Op>);
+
+enum State<Op: 'static> {
+    Waiting {
+        op: Op,
+        reply: Option<Reply<Outcome<Op>>>,
+    },
+    /// It has ended, and lies with its future.
+    HandedOver { _end: HandedOver },
+    /// Nothing is left.
+    Spent,
 }
 
 /// What an operation and its future share.
@@ -57,33 +66,48 @@ type Outcome<Op> = Promise<Result<(Op, Completion), WaitError>>;
 impl<Op: 'static> Awaited<Op> {
     /// An operation that no task awaits, for [`Purgatory::try_complete_else_watch`].
     pub fn new(op: Op) -> Self {
-        Self { op, reply: None }
+        Self(State::Waiting { op, reply: None })
     }
 
     /// The operation, for instance one that was cancelled. Its future, if there is one, resolves to
     /// [`WaitError::Cancelled`].
     pub fn into_operation(self) -> Op {
-        self.op
+        match self.0 {
+            State::Waiting { op, .. } => op,
+            State::HandedOver { .. } | State::Spent => gone(),
+        }
     }
+
+    fn op(&self) -> &Op {
+        match &self.0 {
+            State::Waiting { op, .. } => op,
+            State::HandedOver { .. } | State::Spent => gone(),
+        }
+    }
+}
+
+#[cold]
+fn gone() -> ! {
+    unreachable!("an operation that lies with its future is completed next, and given to nobody")
 }
 
 impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     type Key = Op::Key;
 
     fn timeout(&self) -> Duration {
-        self.op.timeout()
+        self.op().timeout()
     }
 
     fn deadline(&self) -> Deadline {
-        self.op.deadline()
+        self.op().deadline()
     }
 
     fn weight(&self) -> usize {
-        self.op.weight()
+        self.op().weight()
     }
 
     fn arrival(&self) -> Option<Timestamp> {
-        self.op.arrival()
+        self.op().arrival()
     }
 
     fn try_complete(&mut self) -> bool {
@@ -91,22 +115,59 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     }
 
     fn try_complete_for(&mut self, cause: Cause<'_, Op::Key>) -> bool {
-        let Self { op, reply } = self;
-        match reply {
-            Some(reply) => reply.running(|_| op.try_complete_for(cause)),
-            None => op.try_complete_for(cause),
+        match &mut self.0 {
+            State::Waiting {
+                op,
+                reply: Some(reply),
+            } => reply.running(|_| op.try_complete_for(cause)),
+            State::Waiting { op, reply: None } => op.try_complete_for(cause),
+            State::HandedOver { .. } | State::Spent => gone(),
         }
     }
 
     fn on_complete(self, completion: Completion) {
-        match self.reply {
-            Some(reply) => reply.answer(Ok((self.op, completion))),
-            None => self.op.on_complete(completion),
+        match self.0 {
+            State::Waiting {
+                op,
+                reply: Some(reply),
+            } => reply.answer(Ok((op, completion))),
+            State::Waiting { op, reply: None } => op.on_complete(completion),
+            // The future is told by the destructor.
+            State::HandedOver { .. } | State::Spent => {}
         }
+    }
+
+    fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
+        match mem::replace(&mut self.0, State::Spent) {
+            State::Waiting {
+                op,
+                reply: Some(reply),
+            } => {
+                let handed_over = Reply::hand_over(
+                    (op, reply),
+                    |(_, reply)| reply,
+                    completion,
+                    |(op, _), lost| match completion {
+                        Some(completion) => (Ok((op, completion)), None),
+                        None => (Err(lost), Some(Box::new(op))),
+                    },
+                );
+                match handed_over {
+                    Ok(end) => self.0 = State::HandedOver { _end: end },
+                    Err((op, reply)) => {
+                        let reply = Some(reply);
+                        self.0 = State::Waiting { op, reply };
+                        return false;
+                    }
+                }
+            }
+            state => self.0 = state,
+        }
+        true
     }
 }
 
-debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op);
+debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op());
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     /// Parks `op` unless it can complete at once, and returns a future of the operation and its end. Examines, locks and
@@ -125,7 +186,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     ) -> Result<WaitFuture<Awaited<Op>, (Op, Completion), S>, Rejected<Op>> {
         let promise = Arc::new(Promise::new());
         let reply = Some(Reply::new(promise.clone(), WaitError::Cancelled));
-        match self.try_complete_else_watch(Awaited { op, reply }, keys) {
+        let op = Awaited(State::Waiting { op, reply });
+        match self.try_complete_else_watch(op, keys) {
             Ok(admission) => Ok(WaitFuture(Awaiting::new(promise, Ok(admission)))),
             Err(rejected) => Err(rejected.map(Awaited::into_operation)),
         }

@@ -1,18 +1,17 @@
 //! Listening to checks, for conditions that only the waiter can evaluate: listen, evaluate, await a check, evaluate
 //! again.
 
-use super::operation::WaitOperation;
-use super::recheck::{Listening, Recheck};
+use super::answer::Answer;
+use super::further::{FurtherKeys, OwnFurther};
+use super::operation::{Listening, WaitOperation};
+use super::recheck::Recheck;
 use super::reply::Awaiting;
 use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;
-use crate::callbacks::trampoline::UserValues;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
 use crate::time::Deadline;
-use crate::watch::bound::Rank;
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -69,13 +68,39 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         Listener {
             listening: Awaiting::new(signal, parked),
             recheck: None,
-            also: Vec::new(),
-            known: UserValues(HashMap::new()),
+            further: OwnFurther::none(),
         }
     }
 }
 
 /// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped or its timeout has passed.
+///
+/// | the waiter | calls |
+/// |---|---|
+/// | evaluates a condition until it finds something | [`until`](Self::until) |
+/// | takes what there is at the deadline | [`until_best`](Self::until_best) |
+/// | writes the loop by hand | [`checked`](Self::checked), [`satisfied`](Self::satisfied) |
+///
+/// ```
+/// use request_purgatory::{WaitError, Waits};
+/// use std::time::Duration;
+///
+/// struct Storage; // yours
+///
+/// impl Storage {
+///     async fn read(&self, offset: u64) -> Option<u64> {
+///         Some(offset)
+///     }
+/// }
+///
+/// async fn fetch(waits: &Waits<u64>, storage: &Storage) -> Result<u64, WaitError> {
+///     let listener = waits.listen([7], Duration::from_secs(5));
+///     listener.until(|| storage.read(10)).await
+/// }
+///
+/// # use request_purgatory::future::block_on; // or any executor
+/// assert_eq!(block_on(fetch(&Waits::new("reads"), &Storage)), Ok(10));
+/// ```
 ///
 /// Dropping it, on any thread, cancels its operation: when `drop` returns, watches and timer are removed. (If another
 /// thread is examining the operation at that moment, `drop` does not wait for that thread, which then removes them.)
@@ -84,139 +109,11 @@ pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
     /// Behind the operation, which ends first.
     recheck: Option<Recheck<K, S>>,
-    /// The operations of the keys that [`also`](Self::also) has added.
-    also: Vec<Listening<K, S>>,
-    /// These keys, each with the lowest rank at which it is watched.
-    known: UserValues<HashMap<K, Option<Rank>>>,
+    /// The keys that [`also`](Self::also) has added.
+    further: OwnFurther<K, S>,
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
-    /// Listens to checks of one more key, which the waiter has learnt while it read. Call this *before* the read that
-    /// needs the key: no check after this call is missed.
-    ///
-    /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
-    /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
-    /// of its own. It counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, also
-    /// after the listener's timeout, and then as cancelled. If the purgatory rejects it, the listener ends, and
-    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, so does this call, or
-    /// the listener ends with [`WaitError::Panicked`].
-    ///
-    /// The key is watched until the listener is dropped, but for [`max_timeout`](crate::purgatory::Builder::max_timeout) at
-    /// most: a listener whose [handle](Self::handle) has moved its deadline beyond that expires when the added key does.
-    ///
-    /// ```
-    /// use request_purgatory::{Waits, future::WaitError};
-    /// use std::time::Duration;
-    /// # struct Log;
-    /// # impl Log {
-    /// #     async fn partitions(&self) -> Vec<u32> { vec![1, 2] }
-    /// #     async fn read(&self, _: u32) -> Option<String> { Some("record".into()) }
-    /// # }
-    /// async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
-    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // 0: the list of partitions
-    ///     loop {
-    ///         for partition in log.partitions().await {
-    ///             listener.also(partition);
-    ///             if let Some(record) = log.read(partition).await {
-    ///                 listener.satisfied();
-    ///                 return Ok(record);
-    ///             }
-    ///         }
-    ///         listener.checked().await?;
-    ///     }
-    /// }
-    /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
-    /// ```
-    pub fn also<'a>(&mut self, key: impl Into<Watch<'a, K>>) {
-        let watch = key.into();
-        let rank = watch.rank;
-        match self.known.0.get_mut(watch.name()) {
-            Some(known) if *known <= rank => return,
-            Some(known) => *known = rank,
-            None => _ = self.known.0.insert(watch.name().clone(), rank),
-        }
-        // Without a handle, the purgatory has rejected the listener, which has ended.
-        if let Some(handle) = self.listening.handle() {
-            let signal = self.listening.shared().clone();
-            let operation = WaitOperation::listener(Deadline::Never, signal.clone());
-            let parked = handle.park_beside(operation, watch);
-            self.also.push(Awaiting::new(signal, parked));
-        }
-    }
-
-    /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
-    /// no check announces, because some code forgets to check, or because another process has made them.
-    ///
-    /// The first interval begins now; each later one when [`checked`](Self::checked) has told of a recheck, or of a
-    /// check that came together with one. This call reads the clock, and so does that poll. An interval lasts 1 ms at
-    /// least, may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread, and is rounded
-    /// up to the purgatory's [tick](crate::purgatory::Builder::tick). A second call begins anew, with its interval in
-    /// place of the first.
-    ///
-    /// If the condition is true after a recheck, that counts as a
-    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
-    /// unless one of the keys is checked within 100 ms: such a check was only late. The waiter does not wait for
-    /// that, but its operation stays parked so long. If the number grows, some code changes the data and does not
-    /// check the key.
-    ///
-    /// A listener that has no rechecks pays nothing for them; one that has some needs no second timer. They come from the
-    /// thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory rejected has
-    /// none, and none comes at the deadline or after it.
-    pub fn recheck_every(mut self, interval: Duration) -> Self {
-        self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
-        if let Some(recheck) = &mut self.recheck {
-            recheck.begin(interval);
-        }
-        self
-    }
-
-    /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). If there was a check since the last
-    /// call (before the first call: since [`listen`](Purgatory::listen)), it returns at once; several checks are reported
-    /// as one.
-    ///
-    /// After `Ok`, evaluate the condition: it sees what happened before the check. Cancel-safe: a check that was not
-    /// reported because the future was dropped is reported by the next call. Any executor may poll the future. The
-    /// thread that checks wakes the task that polled last, and holds no lock meanwhile. If that waker panics, the listener
-    /// ends with [`WaitError::Panicked`].
-    ///
-    /// # Errors
-    /// Once the listener has ended, every call returns the reason at once: [`WaitError::Expired`] after the timeout, or
-    /// why the purgatory rejected it. A check that was made before the end is reported first. A
-    /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
-    /// `Expired`, as [`until`](Self::until) does.
-    pub async fn checked(&mut self) -> Result<(), WaitError> {
-        poll_fn(|cx| self.poll_wake(cx, false)).await
-    }
-
-    fn poll_wake(&mut self, cx: &Context<'_>, end_first: bool) -> Poll<Result<(), WaitError>> {
-        let poll = self.listening.shared().poll(cx, end_first);
-        if let Some(recheck) = &mut self.recheck {
-            let wake = match poll {
-                Poll::Ready(Ok(wake)) => wake,
-                _ => Wake::default(),
-            };
-            recheck.woke = wake.ticked && !wake.checked;
-            if wake.ticked {
-                recheck.begin_next();
-            }
-        }
-        poll.map_ok(|_| ())
-    }
-
-    /// Ends the listener because its condition is true. It counts as completed; a listener that is dropped counts as
-    /// cancelled.
-    ///
-    /// Its operation is forced to complete (so a trace says `forced`), or has expired before, which stands. If the last
-    /// wake-up was a [recheck](Self::recheck_every), and no key was checked since, it stays parked for 100 ms more.
-    pub fn satisfied(mut self) {
-        match self.recheck {
-            Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
-                recheck.find(self.listening, self.also);
-            }
-            _ => self.listening.end(Handle::force_complete),
-        }
-    }
-
     /// Waits until `condition` finds something: evaluates it at once, again after checks, and once more when the timeout
     /// has passed.
     ///
@@ -231,14 +128,19 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// The condition is evaluated in the task that awaits this future (also if the purgatory has rejected the
-    /// listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are.
-    /// Every evaluation begins anew. All checks that come during one evaluation cause one more. If the evaluation at the
-    /// deadline finds something, that counts as a [missed check](crate::purgatory::Stats::missed_checks): the event had
-    /// happened, and the key was not checked in time.
+    /// The condition answers an `Option`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and the
+    /// future resolves to it (see [`Answer`]). It is evaluated in the task that awaits this future (also if the purgatory
+    /// has rejected the listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its
+    /// futures are. Every evaluation begins anew. All checks that come during one evaluation cause one more. A condition
+    /// that learns keys while it reads adds them by [`further_keys`](Self::further_keys).
     ///
-    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and
-    /// the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime around the
+    /// If the evaluation at the deadline finds something, that counts as a
+    /// [missed check](crate::purgatory::Stats::missed_checks), unless one of the keys has been checked since the deadline:
+    /// the event had happened, and nobody announced it. The listener's operation stays parked until that evaluation is
+    /// over, for 1 s at most (an evaluation that takes longer counts none), and ends as expired then.
+    ///
+    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end,
+    /// and the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime around the
     /// future. [`until_best`](Self::until_best) does without the evaluation at the deadline.
     ///
     /// # Errors
@@ -246,33 +148,39 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
-    pub async fn until<T, C, F>(mut self, mut condition: C) -> Result<T, WaitError>
+    pub async fn until<A, C, F>(mut self, mut condition: C) -> Result<A::Found, WaitError>
     where
+        A: Answer,
         C: FnMut() -> F,
-        F: Future<Output = Option<T>>,
+        F: Future<Output = A>,
     {
-        let mut expired = false;
+        self.listening.shared().evaluate_at_deadline();
         loop {
-            if let Some(found) = condition().await {
-                // An evaluation that was running already when the deadline came counts no missed check.
-                if expired {
-                    if let Some(handle) = self.handle() {
-                        handle.count_missed_check();
-                        handle.report_missed_check();
-                    }
-                }
+            if let Some(found) = condition().await.found() {
                 self.satisfied();
                 return Ok(found);
             }
-            if expired {
-                return Err(WaitError::Expired);
-            }
             match self.checked().await {
                 Ok(()) => {}
-                Err(WaitError::Expired) => expired = true,
+                Err(WaitError::Expired) => break,
                 Err(error) => return Err(error),
             }
         }
+        let found = condition().await.found();
+        self.end_at_deadline(found.is_some());
+        found.ok_or(WaitError::Expired)
+    }
+
+    /// The evaluation at the deadline is over.
+    fn end_at_deadline(mut self, has_found: bool) {
+        if has_found && self.listening.shared().is_unannounced() {
+            if let Some(handle) = self.handle() {
+                handle.count_missed_check();
+                handle.report_missed_check();
+            }
+        }
+        // Whether this thread ends it, or one that is at work on its deadline still.
+        self.listening.end(Handle::expire);
     }
 
     /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far: if the listener
@@ -324,6 +232,150 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 }
             }
         }
+    }
+
+    /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). If there was a check since the last
+    /// call (before the first call: since [`listen`](Purgatory::listen)), it returns at once; several checks are reported
+    /// as one.
+    ///
+    /// After `Ok`, evaluate the condition: it sees what happened before the check. Cancel-safe: a check that was not
+    /// reported because the future was dropped is reported by the next call. Any executor may poll the future. The
+    /// thread that checks wakes the task that polled last, and holds no lock meanwhile. If that waker panics, the listener
+    /// ends with [`WaitError::Panicked`].
+    ///
+    /// # Errors
+    /// Once the listener has ended, every call returns the reason at once: [`WaitError::Expired`] after the timeout, or
+    /// why the purgatory rejected it. A check that was made before the end is reported first. A
+    /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
+    /// `Expired`, as [`until`](Self::until) does.
+    pub async fn checked(&mut self) -> Result<(), WaitError> {
+        poll_fn(|cx| self.poll_wake(cx, false)).await
+    }
+
+    fn poll_wake(&mut self, cx: &Context<'_>, end_first: bool) -> Poll<Result<(), WaitError>> {
+        let poll = self.listening.shared().poll(cx, end_first);
+        if let Some(recheck) = &mut self.recheck {
+            let wake = match poll {
+                Poll::Ready(Ok(wake)) => wake,
+                _ => Wake::default(),
+            };
+            recheck.woke = wake.ticked && !wake.checked;
+            if wake.ticked {
+                recheck.begin_next();
+            }
+        }
+        poll.map_ok(|_| ())
+    }
+
+    /// Ends the listener because its condition is true. It counts as completed; a listener that is dropped counts as
+    /// cancelled.
+    ///
+    /// Its operation is forced to complete (so a trace says `forced`), or has expired before, which stands. If the last
+    /// wake-up was a [recheck](Self::recheck_every), and no key was checked since, it stays parked for 100 ms more.
+    pub fn satisfied(mut self) {
+        match self.recheck {
+            Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
+                recheck.find(self.listening, self.further);
+            }
+            _ => self.listening.end(Handle::force_complete),
+        }
+    }
+
+    /// Listens to checks of one more key, which the waiter has learnt while it read. Call this *before* the read that
+    /// needs the key: no check after this call is missed.
+    ///
+    /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
+    /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
+    /// of its own. It counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, also
+    /// after the listener's timeout, and then as cancelled. If the purgatory rejects it, the listener ends, and
+    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, so does this call, or
+    /// the listener ends with [`WaitError::Panicked`].
+    ///
+    /// The key is watched until the listener is dropped, but for [`max_timeout`](crate::purgatory::Builder::max_timeout) at
+    /// most: a listener whose [handle](Self::handle) has moved its deadline beyond that expires when the added key does.
+    ///
+    /// ```
+    /// use request_purgatory::{Waits, future::WaitError};
+    /// use std::time::Duration;
+    /// # struct Log;
+    /// # impl Log {
+    /// #     async fn partitions(&self) -> Vec<u32> { vec![1, 2] }
+    /// #     async fn read(&self, _: u32) -> Option<String> { Some("record".into()) }
+    /// # }
+    /// async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
+    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // 0: their list
+    ///     loop {
+    ///         for partition in log.partitions().await {
+    ///             listener.also(partition);
+    ///             if let Some(record) = log.read(partition).await {
+    ///                 listener.satisfied();
+    ///                 return Ok(record);
+    ///             }
+    ///         }
+    ///         listener.checked().await?;
+    ///     }
+    /// }
+    /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// ```
+    pub fn also<'a>(&mut self, key: impl Into<Watch<'a, K>>) {
+        self.further.keys(&self.listening).also(key);
+    }
+
+    /// Adds keys from somewhere else: from a condition of [`until`](Self::until) or [`until_best`](Self::until_best), which
+    /// have the listener to themselves. Each key is added as by [`also`](Self::also).
+    ///
+    /// ```
+    /// use request_purgatory::{Waits, future::WaitError};
+    /// use std::time::Duration;
+    /// # struct Log;
+    /// # impl Log {
+    /// #     async fn partitions(&self) -> Vec<u32> { vec![1, 2] }
+    /// #     async fn read(&self, _: u32) -> Option<String> { Some("record".into()) }
+    /// # }
+    /// async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
+    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // 0: their list
+    ///     let keys = listener.further_keys();
+    ///     let read = || async {
+    ///         for partition in log.partitions().await {
+    ///             keys.also(partition);
+    ///             if let Some(record) = log.read(partition).await {
+    ///                 return Some(record);
+    ///             }
+    ///         }
+    ///         None
+    ///     };
+    ///     listener.until(read).await
+    /// }
+    /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// ```
+    pub fn further_keys(&mut self) -> FurtherKeys<K, S> {
+        self.further.keys(&self.listening).clone()
+    }
+
+    /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
+    /// no check announces, because some code forgets to check, or because another process has made them.
+    ///
+    /// The first interval begins now; each later one when [`checked`](Self::checked) has told of a recheck, or of a
+    /// check that came together with one. This call reads the clock, and so does that poll. An interval lasts 1 ms at
+    /// least, may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread, and is rounded
+    /// up to the purgatory's [tick](crate::purgatory::Builder::tick). A second call begins anew, with its interval in
+    /// place of the first.
+    ///
+    /// If the condition is true after a recheck, that counts as a
+    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
+    /// unless one of the keys is checked within 100 ms: such a check was only late. The waiter does not wait for
+    /// that, but its operation stays parked so long. If the number grows, some code changes the data and does not
+    /// check the key.
+    ///
+    /// A listener that has no rechecks pays nothing for them; one that has some needs no second timer. They come from the
+    /// thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory rejected has
+    /// none, and none comes at the deadline or after it.
+    pub fn recheck_every(mut self, interval: Duration) -> Self {
+        self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
+        if let Some(recheck) = &mut self.recheck {
+            recheck.begin(interval);
+        }
+        self
     }
 
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory rejected

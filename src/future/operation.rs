@@ -1,14 +1,15 @@
 //! The operation of [`Waits`](super::Waits): a predicate, or a listener's end.
 
-use super::reply::Reply;
+use super::reply::{Awaiting, HandedOver, Reply};
 use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
 use crate::callbacks::promise::Promise;
 use crate::hash::Key;
-use crate::operation::{Cause, Completion, DelayedOperation};
+use crate::operation::{Cause, Completion, DelayedOperation, Internal};
 use crate::sync::Arc;
 use crate::time::Deadline;
+use std::mem;
 use std::time::Duration;
 
 /// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
@@ -21,9 +22,22 @@ pub struct WaitOperation<K> {
     role: Role<K>,
 }
 
-enum Role<K> {
+/// The waiter's end of a listener's operation.
+pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
+
+/// How long a listener's operation stays parked past its deadline if the listener has not evaluated its condition by
+/// then.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub(super) enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
     Listener(Reply<Signal>),
+    /// A predicate that has ended, and of which the rest lies with its future.
+    HandedOver {
+        _end: HandedOver,
+    },
+    /// Nothing is left.
+    Spent,
 }
 
 impl<K: Key> WaitOperation<K> {
@@ -37,9 +51,23 @@ impl<K: Key> WaitOperation<K> {
             found: None,
             reply: Reply::new(promise, WaitError::Cancelled),
         };
+        Self::condition(deadline, condition)
+    }
+
+    pub(super) fn condition(deadline: Deadline, condition: impl Condition<K> + 'static) -> Self {
         Self {
             deadline,
             role: Role::Predicate(Box::new(condition)),
+        }
+    }
+
+    /// Ends it: with what it has found, or else with `lost`.
+    pub(super) fn end(self, lost: WaitError) {
+        match self.role {
+            Role::Predicate(condition) => condition.end(lost),
+            Role::Listener(reply) => reply.tell(|signal| signal.end(lost)),
+            // The rest is dropped and the future told by its destructor.
+            Role::HandedOver { .. } | Role::Spent => {}
         }
     }
 
@@ -52,9 +80,12 @@ impl<K: Key> WaitOperation<K> {
 }
 
 /// A predicate of any type, for a value of any type.
-trait Condition<K>: Send {
+pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
-    fn end(self: Box<Self>, completion: Completion);
+    /// Tells what it has found, or else `lost`.
+    fn end(self: Box<Self>, lost: WaitError);
+    /// What is left of it, and the answer: see [`DelayedOperation::hand_over`].
+    fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool);
 }
 
 struct Predicate<T: 'static, P> {
@@ -66,22 +97,35 @@ struct Predicate<T: 'static, P> {
 impl<K, T, P> Condition<K> for Predicate<T, P>
 where
     T: Send + 'static,
-    P: FnMut(Cause<'_, K>) -> Option<T> + Send,
+    P: FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
 {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool {
         self.found = self.reply.running(|_| (self.predicate)(cause));
         self.found.is_some()
     }
 
-    fn end(self: Box<Self>, completion: Completion) {
+    fn end(self: Box<Self>, lost: WaitError) {
         let condition = *self;
         // A value that was found is kept, also if the examination at the deadline found it.
-        let result = condition.found.ok_or(completion.into());
+        let result = condition.found.ok_or(lost);
         let mut panics = Panics::default();
         // Dropped before the future is told. If its destructor panics, the future is told all the same.
         panics.catch(|| drop(condition.predicate));
         panics.catch(|| condition.reply.answer(result));
         panics.resume();
+    }
+
+    fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool) {
+        let handed_over = Reply::hand_over(
+            self,
+            |condition| &mut condition.reply,
+            completion,
+            |mut condition, lost| (condition.found.take().ok_or(lost), Some(condition)),
+        );
+        match handed_over {
+            Ok(end) => (Role::HandedOver { _end: end }, true),
+            Err(condition) => (Role::Predicate(condition), false),
+        }
     }
 }
 
@@ -105,22 +149,33 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
-                // An event before the park has ended is seen by the evaluation that follows it; at the deadline, the
-                // listener is told of its end in a moment. (A waker is code of the user's.)
+                // An event before the park has ended is seen by the evaluation that follows it. (A waker is code of the
+                // user's.)
                 if cause.is_check() {
                     reply.running(Signal::check);
+                }
+                if cause.is_deadline() && reply.running(Signal::expire) {
+                    cause.linger(LINGER);
                 }
                 let recheck = cause.as_recheck();
                 recheck.is_some_and(|last| reply.running(|signal| signal.recheck(last)))
             }
+            Role::HandedOver { .. } | Role::Spent => false,
         }
     }
 
     fn on_complete(self, completion: Completion) {
-        match self.role {
-            Role::Predicate(condition) => condition.end(completion),
-            Role::Listener(reply) => reply.tell(|signal| signal.end(completion.into())),
-        }
+        self.end(completion.into());
+    }
+
+    fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
+        let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
+            Role::Predicate(condition) => condition.hand_over(completion),
+            // A listener's operation holds nothing of the user's.
+            role => (role, true),
+        };
+        self.role = rest;
+        is_awaited
     }
 }
 

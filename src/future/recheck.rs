@@ -4,9 +4,9 @@
 //! the deadline (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received the last one, so a
 //! slow waiter is not woken twice. While no listener has rechecks, nothing ticks for them.
 
-use super::operation::WaitOperation;
-use super::reply::Awaiting;
-use super::signal::{Found, Signal};
+use super::further::OwnFurther;
+use super::operation::{Listening, WaitOperation};
+use super::signal::Found;
 use crate::hash::{Key, KeyHasher};
 use crate::purgatory::Handle;
 use std::time::Duration;
@@ -16,9 +16,6 @@ const LATE: Duration = Duration::from_millis(100);
 
 /// In how many parts an interval is divided: all rechecks that are due within one part share a wake-up of the thread.
 const PARTS: u32 = 10;
-
-/// The waiter's end of a listener's operation.
-pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
 /// The rechecks of one listener. To be dropped after its operation has ended.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
@@ -55,13 +52,13 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     /// meanwhile, it was missed.
     #[cold]
     #[inline(never)]
-    pub(super) fn find(self, listening: Listening<K, S>, also: Vec<Listening<K, S>>) {
+    pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
         let (signal, handle) = (listening.shared().clone(), self.handle.clone());
         let counting = handle.clone();
         signal.keep(Box::new(Found {
             count_missed: Some(Box::new(move || counting.count_missed_check())),
             // In this order: first the operation ends.
-            kept: Box::new((listening, also, self)),
+            kept: Box::new((listening, further, self)),
         }));
         if !handle.recheck_last(LATE) {
             // It has ended, or is about to: no check is noted any more.

@@ -2,15 +2,17 @@
 //! is shared.
 //!
 //! Each end tells the other when it is dropped: the operation's end sets an error, the future's end cancels the
-//! operation.
+//! operation. Where an operation has ended and its completion waits for others (in the queue of a thread, in a job of an
+//! executor, behind other endings of one call), what it holds of the user's lies between the two ends meanwhile
+//! ([`Reply::hand_over`]): so a future that is dropped takes it out there, and does not wait for that queue.
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::promise::{Promise, Promised};
+use crate::callbacks::promise::{Before, Promise, Promised};
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
-use crate::operation::DelayedOperation;
+use crate::operation::{Completion, DelayedOperation};
 use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -24,8 +26,8 @@ pub(crate) trait Between {
     fn lose(&self, lost: WaitError);
 
     /// The future was dropped: no result is kept and no task is woken from now on. Returns what was kept, because its
-    /// destructors may be the user's.
-    fn close(&self) -> (Self::Unreceived, Option<Waker>);
+    /// destructors may be the user's; first comes what is to be dropped before the rest.
+    fn close(&self) -> (Before, Self::Unreceived, Option<Waker>);
 }
 
 impl<T: 'static> Between for Promise<Result<T, WaitError>> {
@@ -36,8 +38,28 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
         drop(self.keep(Err(lost)));
     }
 
-    fn close(&self) -> (Self::Unreceived, Option<Waker>) {
+    fn close(&self) -> (Before, Self::Unreceived, Option<Waker>) {
         self.close()
+    }
+}
+
+/// The end of an operation that has been [handed over](Reply::hand_over): tells the future when it is dropped.
+pub(crate) struct HandedOver(Arc<dyn Tell>);
+
+trait Tell: Send + Sync {
+    fn tell(&self);
+}
+
+impl<T: Send + 'static> Tell for Promise<Result<T, WaitError>> {
+    fn tell(&self) {
+        self.tell();
+    }
+}
+
+impl Drop for HandedOver {
+    fn drop(&mut self) {
+        let _trampoline = Trampoline::enter();
+        self.0.tell();
     }
 }
 
@@ -71,6 +93,28 @@ impl<M: Between> Reply<M> {
     }
 }
 
+impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
+    /// Leaves the result with the future until what this returns is dropped. `reply` finds this end in `source`, of which
+    /// `make` makes the result (by the error that the future is told if there is no other), and what is to be dropped before
+    /// the future is told. `source` comes back if the future is gone.
+    pub(super) fn hand_over<S>(
+        mut source: S,
+        reply: impl Fn(&mut S) -> &mut Self,
+        completion: Option<Completion>,
+        make: impl FnOnce(S, WaitError) -> (Result<T, WaitError>, Before),
+    ) -> Result<HandedOver, S> {
+        let shared = reply(&mut source).shared.clone();
+        // After a panic the operation has no completion.
+        let lost = completion.map_or(WaitError::Panicked, WaitError::from);
+        shared.hand_over(source, |mut source| {
+            // It tells nothing any more.
+            reply(&mut source).lost = None;
+            make(source, lost)
+        })?;
+        Ok(HandedOver(shared))
+    }
+}
+
 impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
     /// Tells the future the result. If that was dropped, so is the result.
     pub(crate) fn answer(self, result: Result<T, WaitError>) {
@@ -96,13 +140,14 @@ impl<M: Between> Drop for Reply<M> {
 /// call returns: so a chain of futures, each owned by the predicate of another, needs no stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
     // First, so that the end of the operation wakes no task.
-    let (unreceived, waker) = shared.close();
+    let (before, unreceived, waker) = shared.close();
     let mut panics = Panics::default();
     // A call by itself: it need not queue the completion.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
     // Destructors of the user's, once the operation has ended, whatever they do.
     panics.catch(|| drop_user_value(ended));
+    panics.catch(|| drop_user_value(before));
     panics.catch(|| drop_user_value(unreceived));
     panics.catch(|| drop_user_value(waker));
     panics.resume();

@@ -5,7 +5,7 @@
 
 use super::reply::Between;
 use super::wait_error::WaitError;
-use crate::callbacks::promise::{Readiness, WakeCell};
+use crate::callbacks::promise::{Before, Readiness, WakeCell};
 use crate::sync::Mutex;
 use std::any::Any;
 use std::mem::take;
@@ -26,6 +26,12 @@ pub(super) struct Signalled {
     ticked: bool,
     /// There will be no more checks.
     end: Option<WaitError>,
+    /// The listener evaluates its condition once more when the deadline has come.
+    evaluates_at_deadline: bool,
+    /// A key was checked after the deadline.
+    checked_late: bool,
+    /// The listener's operation has ended: checks do not reach it any more.
+    is_over: bool,
     /// A recheck has found the event.
     is_found: bool,
 }
@@ -58,7 +64,36 @@ impl Signal {
     /// Notes a check, and wakes the task. Not after the end: while other operations of the listener are still
     /// parked, their checks would keep the waiter from it.
     pub(super) fn check(&self) {
-        self.tell(|signalled| signalled.checked |= signalled.end.is_none());
+        self.tell(|signalled| match signalled.end {
+            None => signalled.checked = true,
+            Some(_) => signalled.checked_late = true,
+        });
+    }
+
+    /// From now on, the listener evaluates its condition once more when the deadline has come.
+    pub(super) fn evaluate_at_deadline(&self) {
+        self.signalled
+            .change(|signalled| (signalled.evaluates_at_deadline = true, false));
+    }
+
+    /// The deadline has come. Returns whether the operation is to stay parked until the listener has evaluated its
+    /// condition.
+    pub(super) fn expire(&self) -> bool {
+        self.signalled.change(|signalled| {
+            let evaluates = signalled.evaluates_at_deadline && signalled.end.is_none();
+            if evaluates {
+                signalled.end = Some(WaitError::Expired);
+            }
+            (evaluates, evaluates)
+        })
+    }
+
+    /// Whether it is certain that no key was checked from the deadline until now.
+    pub(super) fn is_unannounced(&self) -> bool {
+        self.signalled.change(|signalled| {
+            let is_unannounced = !signalled.checked_late && !signalled.is_over;
+            (is_unannounced, false)
+        })
     }
 
     /// An interval without a recheck is over. After the end there are no more.
@@ -81,6 +116,7 @@ impl Signal {
     pub(super) fn end(&self, error: WaitError) {
         let is_found = self.signalled.change(|signalled| {
             signalled.end.get_or_insert(error);
+            signalled.is_over = true;
             (signalled.is_found, true)
         });
         if is_found {
@@ -147,7 +183,8 @@ impl Between for Signal {
         self.end(lost);
     }
 
-    fn close(&self) -> (Signalled, Option<Waker>) {
-        self.signalled.close(Signalled::default())
+    fn close(&self) -> (Before, Signalled, Option<Waker>) {
+        let (signalled, waker) = self.signalled.close(Signalled::default());
+        (None, signalled, waker)
     }
 }

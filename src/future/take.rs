@@ -34,7 +34,7 @@ use super::wait::WaitFuture;
 use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
 use crate::engine::shared_handle::WeakRef;
-use crate::hash::{Key, KeyHasher};
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::Cause;
 use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Exclusive;
@@ -216,6 +216,9 @@ mod sealed {
     impl<T> Sealed for Option<T> {}
     impl<T, E> Sealed for Result<Option<T>, E> {}
 }
+
+/// The future of a [take](Purgatory::take), by a short name: for a field, or the result of a function.
+pub type Take<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, Taken<T>, S>;
 
 /// A value that a [take](Purgatory::take) has taken: [done](Self::done), or given back when it is dropped.
 ///

@@ -1,5 +1,6 @@
 //! Waiting for what a predicate finds.
 
+use super::answer::Answer;
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
@@ -18,11 +19,12 @@ use std::task::{Context, Poll};
 /// It is built like every other, and has all other methods of [`Purgatory`]: checks, cancels, statistics, bounds,
 /// clocks. Which call fits:
 ///
-/// | | |
+/// | call | where |
 /// |---|---|
 /// | [`wait`](Purgatory::wait) | the condition is quick to evaluate, from shared state |
 /// | [`listen`](Purgatory::listen) | the condition awaits something, or borrows |
 /// | [`take`](Purgatory::take) | workers compete for what they take |
+/// | [`wait_then`](Purgatory::wait_then) | the answer goes out by a callback, and no task awaits it |
 ///
 /// ```
 /// use request_purgatory::future::{WaitError, Waits, block_on};
@@ -66,19 +68,22 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// found a value, or the timeout has passed, it is dropped and the future woken on the thread on which
     /// [`on_complete`](crate::DelayedOperation::on_complete) would run.
     ///
+    /// The predicate answers an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and the
+    /// future resolves to it (see [`Answer`]).
+    ///
     /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`], also if the purgatory rejects the operation. If the last call,
     /// at the timeout, finds a value, the future resolves to it, and the wait counts as expired and as a missed check.
-    pub fn wait<'a, T: Send + 'static>(
+    pub fn wait<'a, A: Answer<Found: Send + 'static>>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
         timeout: impl Into<Deadline>,
-        mut predicate: impl FnMut() -> Option<T> + Send + 'static,
-    ) -> WaitFuture<WaitOperation<K>, T, S> {
-        self.wait_for(keys, timeout.into(), move |_| predicate())
+        mut predicate: impl FnMut() -> A + Send + 'static,
+    ) -> Wait<K, A::Found, S> {
+        self.wait_for(keys, timeout.into(), move |_| predicate().found())
     }
 
     /// As [`wait`](Self::wait), with a predicate that is told the cause.
@@ -95,6 +100,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
+/// The future of a [wait](Purgatory::wait), by a short name: for a field, or the result of a function.
+pub type Wait<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, T, S>;
+
 /// A [`Future`] of what a [wait](Purgatory::wait), a [take](Purgatory::take) or a [completion](Purgatory::completion)
 /// resolves to, or of why it ended without that.
 ///
@@ -102,10 +110,12 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 /// resolved, every poll is pending. It does not keep the purgatory alive.
 ///
 /// Dropping it cancels the operation: predicate, watches and timer are removed when `drop` returns, and `on_complete` is
-/// not called. (If another thread is examining the operation at that moment, `drop` does not wait for it; that thread
-/// removes them when it is done.) A value that was found and not polled yet is dropped with the future: a predicate that
-/// takes its value from a queue, for instance, loses it then. What a [`take`](Purgatory::take) has taken goes back. To
-/// get an operation of your own back, use [`handle`](Self::handle) and [`Handle::cancel`].
+/// not called. That holds as well where the operation has ended, and its completion waits for others: behind a slow one
+/// on the completion thread, or in a job of an executor. (If another thread is examining the operation at that moment,
+/// or is just completing it, `drop` does not wait for it; that thread removes them when it is done.) A value that was
+/// found and not polled yet is dropped with the future: a predicate that takes its value from a queue, for instance,
+/// loses it then. What a [`take`](Purgatory::take) has taken goes back. To get an operation of your own back, use
+/// [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
     pub(super) Awaiting<Promise<Result<T, WaitError>>, Op, S>,

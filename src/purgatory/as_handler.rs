@@ -12,7 +12,7 @@ use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
 use crate::engine::phase::UnderwayGuard;
 use crate::hash::KeyHasher;
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, Internal};
 use crate::scheme::Tick;
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
@@ -84,6 +84,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
 
     fn on_shutdown(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Option<EndedPayload<Op>> {
         Some(self.end_and_reclaim(held, Ending::ShutDown))
+    }
+
+    #[inline(always)]
+    fn hand_over(&self, op: &mut Op, ending: Ending) -> bool {
+        op.hand_over(ending.completion(), Internal)
     }
 
     /// Nothing else calls `on_complete`.

@@ -126,6 +126,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     ) {
         let mut has_ended = false;
         while let Some(address) = watchers.next(has_ended) {
+            if has_ended {
+                self.endings.hand_over_last();
+            }
             has_ended = false;
             let shard = self.inner.engine.shard(address.shard());
             let Some(held) = shard.slab.claim_or_mark(address, Mark::Examine) else {
@@ -211,6 +214,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     fn collect(&mut self, ended: EndedPayload<Op>, for_its_key: bool) {
         self.count_ended(ended.ending, for_its_key);
         self.endings.push(ended);
+        self.endings.hand_over_last();
     }
 
     /// Another thread has left a mark on an operation that this thread has examined. Returns whether it has ended.
@@ -403,6 +407,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             });
             let mut fresh = Copied::new(&fresh);
             check.guarded(|check| check.examine_all(&mut fresh, &NoKey, false));
+            check.endings.hand_over_last();
         }
         ScopeGuard::into_inner(check).finish()
     }

@@ -6,11 +6,12 @@
 //! 1. For a time before the deadline (a recheck of a listener): the operation is told, and the timer is filed at the
 //!    deadline, or at the next such time.
 //! 2. For the deadline: the operation is examined once more. If it asks for more time then, its timer is filed anew.
-//!    Otherwise it expires.
+//!    Otherwise it expires. (The operation of a listener that evaluates its condition at the deadline tells the
+//!    listener, and stays parked until that is done.)
 
 use super::early::Early;
 use super::inner::{Inner, Parked};
-use super::reach::Located;
+use super::reach::{AtDeadline, Located};
 use crate::callbacks::examining::Trigger;
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
@@ -22,6 +23,8 @@ use crate::scheme::Tick;
 use crate::sync::Arc;
 use crate::time::ticks::NEVER;
 use crate::time::{Deadline, Timestamp};
+use std::cell::Cell;
+use std::time::Duration;
 
 /// What becomes of an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +63,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// bounded check stopped was not examined by that check, and may say yes here as well.
     fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
         let at = held.address();
-        let reach = Located::new(self, at);
+        let reach = AtDeadline {
+            located: Located::new(self, at),
+            lingers: Cell::new(None),
+        };
         let missed_check = Panics::caught(|| {
             let _inside = self.enter_try_complete(held.examinee(), Trigger::Deadline);
             held.with(|parked| parked.op.try_complete_for(Cause::deadline(&reach)))
         })?;
-        let asked = reach.deadline().filter(|_| !missed_check);
+        if reach
+            .lingers
+            .get()
+            .is_some_and(|time| self.linger(at, time))
+        {
+            return Ok(Due::Later);
+        }
+        let asked = reach.located.deadline().filter(|_| !missed_check);
         if asked.is_some_and(|deadline| self.extend(held, deadline)) {
             self.engine.count_extension(at);
             return Ok(Due::Later);
@@ -90,6 +103,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         // Before the timer is filed: one that fires after that leaves its mark again.
         held.forget_expiry();
+        let filed = self.engine.shard(at.shard()).extend(at, timing);
+        filed.map(|earlier| self.engine.announce(earlier)).is_ok()
+    }
+
+    /// Files the timer of a listener's operation anew, for `time` from now. Its listener may have ended it meanwhile, by a
+    /// mark. So no mark is taken back here: that of the deadline was, before the examination.
+    #[cold]
+    fn linger(&self, at: Address, time: Duration) -> bool {
+        // The clock may be the user's.
+        let Ok(timing) = self
+            .engine
+            .guarded(|| self.engine.timing(None, time.into()))
+        else {
+            return false;
+        };
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }

@@ -179,6 +179,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
                 self.apply_change(&mut held);
                 endings.push(self.end_and_reclaim(held, Ending::Forced));
+                endings.hand_over_last();
                 forced += 1;
             }
         });
@@ -198,11 +199,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.leave(trampoline);
     }
 
-    /// Ends one operation without a completion, and returns it.
-    pub(crate) fn cancel_one(self: &Arc<Self>, address: Address) -> Option<Op> {
+    /// Ends one operation without a completion, as `mark` says, and returns it.
+    pub(super) fn take_back(self: &Arc<Self>, address: Address, mark: Mark) -> Option<Op> {
         let trampoline = Trampoline::enter();
-        let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
-        let ended = self.end_and_reclaim(held, Ending::Cancelled);
+        let held = self.engine.claim_or_mark(address, mark)?;
+        let ended = self.end_and_reclaim(held, mark.into());
         let op = self.return_to_caller(ended);
         self.engine.leave(trampoline);
         Some(op)

@@ -3,6 +3,7 @@
 use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
 use crate::cell::address::Address;
+use crate::cell::state::Mark;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
@@ -102,7 +103,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn cancel(&self) -> Option<Op> {
-        self.with(|inner| inner.cancel_one(self.address))?
+        self.with(|inner| inner.take_back(self.address, Mark::Cancel))?
+    }
+
+    /// As [`cancel`](Self::cancel), for the operation of a listener whose deadline has come: it counts as expired.
+    pub(crate) fn expire(&self) -> Option<Op> {
+        self.with(|inner| inner.take_back(self.address, Mark::Expire))?
     }
 
     /// Lets the operation expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). The bound of

@@ -19,6 +19,7 @@ use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 /// Has one operation examined by the thread that drives the timer.
 struct OperationWaker<Op: DelayedOperation, S> {
@@ -101,6 +102,27 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
 
     fn reschedule(&self, deadline: Deadline) {
         self.deadline.set(Some(deadline));
+    }
+}
+
+/// What an operation can reach while it is examined for its deadline.
+pub(super) struct AtDeadline<'a, Op: DelayedOperation, S> {
+    pub(super) located: Located<'a, Op, S>,
+    /// How long it stays parked all the same.
+    pub(super) lingers: Cell<Option<Duration>>,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
+    fn waker(&self) -> Waker {
+        self.located.waker()
+    }
+
+    fn reschedule(&self, deadline: Deadline) {
+        self.located.reschedule(deadline);
+    }
+
+    fn linger(&self, time: Duration) {
+        self.lingers.set(Some(time));
     }
 }
 

@@ -116,14 +116,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
         }
         match mark {
-            Mark::Expire => match self.due(&mut held, None) {
-                Ok(Due::Later) => return Ok(held),
-                Ok(Due::Over { .. }) => {}
-                Ok(Due::Satisfied) => {
-                    return Err(Settled::End(held, Ending::Satisfied, underway));
+            Mark::Expire => {
+                // It is answered now. One that comes from here on is another one.
+                held.forget_expiry();
+                match self.due(&mut held, None) {
+                    Ok(Due::Later) => return Ok(held),
+                    Ok(Due::Over { .. }) => {}
+                    Ok(Due::Satisfied) => {
+                        return Err(Settled::End(held, Ending::Satisfied, underway));
+                    }
+                    Err(panics) => return Err(Settled::Panicked(held, panics)),
                 }
-                Err(panics) => return Err(Settled::Panicked(held, panics)),
-            },
+            }
             Mark::Force => self.apply_change(&mut held),
             Mark::Examine | Mark::Cancel | Mark::ShutDown => {}
         }

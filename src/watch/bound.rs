@@ -36,7 +36,9 @@ impl Bound {
     /// An operation that answers yes to [this key](crate::purgatory::Cause::key) counts. One that is completed for a
     /// reason that names no key does not: it may have taken from another key. An operation that another thread is
     /// examining does not count either; that thread examines it again, and the check goes on to the next. So a check
-    /// may examine too many operations, but it never leaves an item beside an operation that would take it.
+    /// may examine too many operations, but it never leaves an item beside an operation that would take it, if each
+    /// operation takes for [the key that it is told](crate::purgatory::Cause::key): one that takes from another of its
+    /// keys uses the check up.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,

@@ -6,6 +6,7 @@ mod drops;
 mod endings;
 mod executors;
 mod further_keys;
+mod handed_over;
 mod listener;
 mod model;
 mod model_calls;
@@ -13,6 +14,7 @@ mod recheck;
 mod stress;
 mod take;
 mod taken;
+mod then;
 mod until;
 mod workers;
 

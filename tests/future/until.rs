@@ -7,12 +7,13 @@ use futures::executor::block_on;
 use request_purgatory::Waits;
 use request_purgatory::future::WaitError;
 use request_purgatory::threads::Reaper;
+use request_purgatory::time::ManualClock;
 use std::cell::{Cell, RefCell};
-use std::future::ready;
+use std::future::{Future, ready};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -87,7 +88,7 @@ fn g21_what_the_examination_at_the_deadline_finds_is_counted_as_a_missed_check()
         assert_eq!(bell.poll(&mut wait), Poll::Pending);
         event.set(happens);
         clock.advance(Duration::from_secs(1));
-        assert_eq!(waits.advance(), 1);
+        assert_eq!(waits.advance(), 0, "it is still to be evaluated");
         assert_eq!(bell.rung(), 1);
         assert_eq!(bell.poll(&mut wait), Poll::Ready(expected));
         assert_eq!(examinations.get(), 2);
@@ -96,6 +97,200 @@ fn g21_what_the_examination_at_the_deadline_finds_is_counted_as_a_missed_check()
         assert_empty(&waits);
     }
     assert_eq!(waits.stats().expired, 2);
+}
+
+/// The event, and perhaps its check, come when the deadline has been processed and the task has not been polled yet. If
+/// the task comes so late that its operation has ended, nobody knows of checks meanwhile, and nothing is counted.
+#[test]
+fn g21_what_was_announced_after_the_deadline_is_no_missed_check() {
+    let late = Duration::from_secs(1);
+    for (is_checked, polled_after, missed) in [
+        (true, Duration::ZERO, 0),
+        (true, late - Duration::from_millis(1), 0),
+        (true, late, 0),
+        (false, Duration::ZERO, 1),
+        (false, late - Duration::from_millis(1), 1),
+        (false, late, 0),
+    ] {
+        let (waits, clock) = by_hand();
+        let event = Cell::new(false);
+        let mut wait = Box::pin(
+            waits
+                .listen([1], Duration::from_secs(5))
+                .until(|| ready(event.get().then_some(()))),
+        );
+        let bell = Bell::new();
+        assert_eq!(bell.poll(&mut wait), Poll::Pending);
+        clock.advance(Duration::from_secs(5));
+        waits.advance();
+        assert_eq!(bell.rung(), 1);
+        event.set(true);
+        if is_checked {
+            assert_eq!(waits.check_and_complete(&1), 0);
+        }
+        clock.advance(polled_after);
+        waits.advance();
+        assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(())));
+        drop(wait);
+        let stats = waits.stats();
+        assert_eq!(
+            (stats.expired, stats.missed_checks, stats.extended),
+            (1, missed, 0),
+            "checked: {is_checked}, polled after {polled_after:?}"
+        );
+        assert_empty(&waits);
+    }
+}
+
+/// The deadline comes while a check examines the listener's operation: the thread of the check acts on it, and keeps the
+/// operation on its keys as well.
+#[test]
+fn g21_a_deadline_that_comes_during_a_check_is_announced_after_it_too() {
+    struct Late(Waits<u64>, ManualClock);
+    impl Wake for Late {
+        fn wake(self: Arc<Self>) {
+            self.1.advance(Duration::from_secs(5));
+            self.0.advance();
+        }
+    }
+    let (waits, clock) = by_hand();
+    let event = Cell::new(false);
+    let listener = waits.listen([1], Duration::from_secs(5));
+    let mut wait = Box::pin(listener.until(|| ready(event.get().then_some(()))));
+    let late = Waker::from(Arc::new(Late(waits.clone(), clock)));
+    let poll = wait.as_mut().poll(&mut Context::from_waker(&late));
+    assert!(poll.is_pending());
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!((waits.len(), waits.watched_keys()), (1, 1));
+    // The evaluation after that check finds nothing, and that at the deadline does, after another check.
+    let mut examinations = 0;
+    drop(wait);
+    assert_eq!(waits.stats().cancelled, 1);
+    let mut wait = Box::pin(waits.listen([1], Duration::from_secs(5)).until(|| {
+        examinations += 1;
+        ready((examinations == 3).then_some(()))
+    }));
+    assert!(
+        wait.as_mut()
+            .poll(&mut Context::from_waker(&late))
+            .is_pending()
+    );
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!(Bell::new().poll(&mut wait), Poll::Ready(Ok(())));
+    drop(wait);
+    let stats = waits.stats();
+    assert_eq!((stats.expired, stats.missed_checks), (1, 0));
+    assert_empty(&waits);
+}
+
+/// Also past the longest timeout of the purgatory.
+#[test]
+fn g06_a_listener_whose_task_is_not_polled_after_the_deadline_ends_a_second_later() {
+    let clock = ManualClock::new();
+    let builder = Waits::<u64>::builder("stuck").clock(clock.clone());
+    let builder = builder.reaper(Reaper::Manual);
+    let waits = builder.max_timeout(Duration::from_secs(1)).build();
+    let waits = waits.expect("no threads to refuse");
+    let mut wait = Box::pin(waits.listen([1], None).until(|| ready(None::<()>)));
+    let bell = Bell::new();
+    assert_eq!(bell.poll(&mut wait), Poll::Pending);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!((waits.advance(), waits.len()), (0, 1));
+    clock.advance(Duration::from_millis(999));
+    assert_eq!((waits.advance(), waits.len()), (0, 1));
+    clock.advance(Duration::from_millis(1));
+    assert_eq!((waits.advance(), waits.len()), (1, 0));
+    assert_eq!(bell.poll(&mut wait), Poll::Ready(Err(WaitError::Expired)));
+    assert_eq!(waits.stats().expired, 1);
+}
+
+/// On another thread, at the moment at which the deadline is being processed: each wait is counted as expired, once.
+#[test]
+fn g05_a_task_that_is_faster_than_the_pass_that_woke_it_ends_its_wait_once() {
+    within(PATIENCE, || {
+        let waits = Waits::<u64>::new("fast");
+        const WAITS: u64 = 200;
+        for _ in 0..WAITS {
+            let wait = waits.listen([1], Duration::from_millis(1));
+            let expired = block_on(wait.until(|| ready(None::<()>)));
+            assert_eq!(expired, Err(WaitError::Expired));
+        }
+        crate::support::eventually("all have ended", || waits.is_empty());
+        let stats = waits.stats();
+        assert_eq!((stats.expired, stats.cancelled), (WAITS, 0));
+    });
+}
+
+#[test]
+fn a_condition_that_fails_ends_its_wait_with_the_error() {
+    let (waits, clock) = by_hand();
+    let answer = Cell::new(Ok(None));
+    let until = || {
+        waits
+            .listen([1], Duration::from_secs(1))
+            .until(|| ready(answer.get()))
+    };
+    for (last, expected) in [
+        (Ok(Some(7)), Ok(Ok(7))),
+        (Err("storage"), Ok(Err("storage"))),
+        (Ok(None), Err(WaitError::Expired)),
+    ] {
+        answer.set(Ok(None));
+        let (mut wait, bell) = (Box::pin(until()), Bell::new());
+        assert_eq!(bell.poll(&mut wait), Poll::Pending);
+        answer.set(last);
+        match expected {
+            Ok(_) => _ = waits.check_and_complete(&1),
+            Err(_) => clock.advance(Duration::from_secs(1)),
+        }
+        waits.advance();
+        assert_eq!(bell.poll(&mut wait), Poll::Ready(expected));
+        assert_empty(&waits);
+    }
+    // And a predicate.
+    let mut answers = vec![Err("storage"), Ok(None), Ok(None)];
+    let wait = waits.wait([1], None, move || {
+        answers.pop().expect("three examinations")
+    });
+    assert_eq!(waits.check_and_complete(&1), 1);
+    assert_eq!(now(wait), Ok(Err::<u8, _>("storage")));
+}
+
+/// A condition that learns its keys, with the half that it has at the deadline.
+#[test]
+fn g01_a_condition_adds_the_keys_that_it_learns() {
+    let (waits, clock) = by_hand();
+    let (amount, evaluations) = (Cell::new(1), Cell::new(0));
+    let mut listener = waits.listen([1], Duration::from_secs(1));
+    let keys = listener.further_keys();
+    let mut best = Box::pin(listener.until_best(|| async {
+        evaluations.set(evaluations.get() + 1);
+        keys.also(2);
+        keys.clone().also(2);
+        enough(amount.get())
+    }));
+    let bell = Bell::new();
+    assert!(bell.poll(&mut best).is_pending());
+    assert_eq!(waits.len(), 2, "one for the further key");
+    amount.set(5);
+    waits.check_and_complete(&2);
+    assert!(bell.poll(&mut best).is_pending());
+    assert_eq!(evaluations.get(), 2);
+    clock.advance(Duration::from_secs(1));
+    waits.advance();
+    assert_eq!(
+        bell.poll(&mut best),
+        Poll::Ready(Err((5, WaitError::Expired)))
+    );
+    drop(best);
+    assert_empty(&waits);
+    keys.also(3);
+    assert_eq!(
+        (waits.len(), waits.watched_keys()),
+        (0, 0),
+        "the listener is gone"
+    );
 }
 
 /// Once, also if the wake-up before was a recheck, which has found nothing.
@@ -110,7 +305,7 @@ fn g21_what_is_found_at_the_deadline_after_a_recheck_is_counted_once() {
         if evaluations.get() == 2 {
             // The deadline passes while the condition is evaluated for the recheck.
             clock.advance(second / 2);
-            assert_eq!(waits.advance(), 1);
+            assert_eq!(waits.advance(), 0, "it is still to be evaluated");
         }
         ready((evaluations.get() == 3).then_some("found"))
     }));
@@ -141,7 +336,7 @@ fn a_condition_that_runs_at_the_deadline_is_awaited_to_its_end() {
     let bell = Bell::new();
     assert_eq!(bell.poll(&mut wait), Poll::Pending);
     clock.advance(Duration::from_secs(5));
-    assert_eq!(waits.advance(), 1);
+    waits.advance();
     assert_eq!(bell.poll(&mut wait), Poll::Pending, "still awaited");
     let open = gate.borrow_mut().take().expect("it awaits");
     open.send(3).expect("it still does");

@@ -4,12 +4,15 @@ use crate::support::noise::assert_median_within;
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, threads_named, within,
 };
+use request_purgatory::future::block_on;
 use request_purgatory::purgatory::{RejectReason, Rejected, WeakRef};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
-use request_purgatory::{Completion, Purgatory};
+use request_purgatory::{Completion, Purgatory, WaitError, Waits};
+use std::future::ready;
 use std::iter::repeat_with;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -380,5 +383,60 @@ fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
         eventually("the end of the threads", || {
             threads_named("g15-build").is_empty()
         });
+    });
+}
+
+#[test]
+fn g15_a_shutdown_if_idle_ends_nothing_that_waits() {
+    let purgatory = Waits::<u64>::new("lease");
+    let wait = purgatory.wait([1], NEVER_IN_A_TEST, || None::<()>);
+    assert!(!purgatory.shutdown_if_idle());
+    assert!(!purgatory.is_shut_down() && purgatory.len() == 1);
+    drop(wait);
+    assert!(purgatory.shutdown_if_idle());
+    assert!(!purgatory.shutdown_if_idle(), "one call does it");
+    let late = purgatory.listen([1], None);
+    assert_eq!(
+        block_on({
+            let mut late = late;
+            async move { late.checked().await }
+        }),
+        Err(WaitError::ShutDown)
+    );
+    // One that nothing has ever used.
+    assert!(Waits::<u64>::new("new").shutdown_if_idle());
+}
+
+/// Each thread waits for its turn, and ends the purgatory that it finds idle. No wait is ended by that.
+#[test]
+fn g15_parks_that_race_a_shutdown_if_idle_are_parked_or_rejected() {
+    within(PATIENCE, || {
+        for round in 0..300_u64 {
+            let purgatory = Waits::<u64>::new("lease");
+            let (event, ended) = (AtomicBool::new(false), Tally::new());
+            thread::scope(|scope| {
+                for number in 0..3 {
+                    let (purgatory, event, ended) = (&purgatory, &event, &ended);
+                    scope.spawn(move || {
+                        if number == round % 3 {
+                            event.store(true, Ordering::SeqCst);
+                        }
+                        let wait = purgatory.listen([1], NEVER_IN_A_TEST);
+                        let seen = || ready(event.load(Ordering::SeqCst).then_some(()));
+                        purgatory.check_and_complete(&1);
+                        match block_on(wait.until(seen)) {
+                            Ok(()) => {}
+                            error => assert_eq!(error, Err(WaitError::ShutDown)),
+                        }
+                        if purgatory.shutdown_if_idle() {
+                            ended.add();
+                        }
+                    });
+                }
+            });
+            assert_eq!((ended.count(), purgatory.len()), (1, 0));
+            let stats = purgatory.stats();
+            assert_eq!(stats.shut_down, 0, "a wait was ended");
+        }
     });
 }

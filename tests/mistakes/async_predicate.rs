@@ -1,4 +1,4 @@
-//~ expected `Option<_>`, found future
+//~ a condition answers `Option<T>`
 
 use request_purgatory::{Waits, future::block_on};
 use std::time::Duration;

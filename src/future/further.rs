@@ -1,0 +1,122 @@
+//! Keys that a listener learns while it listens, from its task or from its condition.
+
+use super::operation::{Listening, WaitOperation};
+use super::reply::Awaiting;
+use super::signal::Signal;
+use crate::callbacks::trampoline::UserValues;
+use crate::hash::{Key, KeyHasher, RandomState};
+use crate::purgatory::{Handle, Watch};
+use crate::sync::{Arc, KeyCode, Mutex};
+use crate::time::Deadline;
+use crate::watch::bound::Rank;
+use std::collections::HashMap;
+
+/// Adds keys to a [`Listener`](super::Listener), from inside its condition for instance:
+/// [`Listener::further_keys`](super::Listener::further_keys) makes it. It does not keep the listener listening: once
+/// that was dropped, nothing is added.
+pub struct FurtherKeys<K: Key, S: KeyHasher = RandomState>(Arc<Further<K, S>>);
+
+/// Shared by a listener and those that add keys to it.
+struct Further<K: Key, S: KeyHasher> {
+    /// The listener's own operation, beside which the others are parked. `None` if the purgatory has rejected it.
+    handle: Option<Handle<WaitOperation<K>, S>>,
+    signal: Arc<Signal>,
+    /// `None` once the listener is gone.
+    added: Mutex<Option<Added<K, S>>>,
+}
+
+struct Added<K: Key, S: KeyHasher> {
+    /// One operation for each addition.
+    operations: Vec<Listening<K, S>>,
+    /// The keys, each with the lowest rank at which it is watched.
+    known: UserValues<HashMap<K, Option<Rank>>>,
+}
+
+impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
+    /// Listens to checks of one more key, as [`Listener::also`](super::Listener::also) does.
+    pub fn also<'a>(&self, key: impl Into<Watch<'a, K>>) {
+        let further = &*self.0;
+        let watch = key.into();
+        // Without a handle, the purgatory has rejected the listener, which has ended.
+        let Some(handle) = &further.handle else {
+            return;
+        };
+        if !further.is_news(&watch) {
+            return;
+        }
+        let (key, rank) = (watch.name().clone(), watch.rank);
+        let operation = WaitOperation::listener(Deadline::Never, further.signal.clone());
+        let parked = handle.park_beside(operation, watch);
+        let listening = Awaiting::new(further.signal.clone(), parked);
+        further.add(listening, key, rank);
+    }
+}
+
+impl<K: Key, S: KeyHasher> Further<K, S> {
+    /// Whether the key is not watched yet, at this rank or a lower one, and the listener still there.
+    fn is_news(&self, watch: &Watch<'_, K>) -> bool {
+        let added = self.added.lock();
+        let Some(Added { known, .. }) = &*added else {
+            return false;
+        };
+        let _key_code = KeyCode::enter("a listener");
+        let known = known.0.get(watch.name());
+        known.is_none_or(|known| *known > watch.rank)
+    }
+
+    /// From now on the key counts as watched: not before its operation is parked, because another thread that adds it may
+    /// rely on that.
+    fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
+        let mut added = self.added.lock();
+        let Some(Added { operations, known }) = &mut *added else {
+            // The listener has gone meanwhile: this operation ends as well, with no lock held.
+            drop(added);
+            return drop(listening);
+        };
+        // First: the code of a key may panic.
+        operations.push(listening);
+        let _key_code = KeyCode::enter("a listener");
+        match known.0.get_mut(&key) {
+            Some(known) => *known = rank.min(*known),
+            None => _ = known.0.insert(key, rank),
+        }
+    }
+}
+
+impl<K: Key, S: KeyHasher> Clone for FurtherKeys<K, S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+debug_fields!([K: Key, S: KeyHasher] FurtherKeys<K, S>, "FurtherKeys", |it| handle: it.0.handle);
+
+/// The further keys of a listener, which ends what it has added when it is dropped. Most listeners have none.
+pub(super) struct OwnFurther<K: Key, S: KeyHasher>(Option<FurtherKeys<K, S>>);
+
+impl<K: Key, S: KeyHasher> OwnFurther<K, S> {
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    pub(super) fn keys(&mut self, listening: &Listening<K, S>) -> &FurtherKeys<K, S> {
+        self.0.get_or_insert_with(|| {
+            FurtherKeys(Arc::new(Further {
+                handle: listening.handle().cloned(),
+                signal: listening.shared().clone(),
+                added: Mutex::new(Some(Added {
+                    operations: Vec::new(),
+                    known: UserValues(HashMap::new()),
+                })),
+            }))
+        })
+    }
+}
+
+impl<K: Key, S: KeyHasher> Drop for OwnFurther<K, S> {
+    fn drop(&mut self) {
+        let further = self.0.as_ref();
+        let added = further.and_then(|further| further.0.added.lock().take());
+        drop(added);
+    }
+}

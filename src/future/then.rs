@@ -1,0 +1,139 @@
+//! Waiting with a callback in place of a future.
+
+use super::answer::Answer;
+use super::operation::{Condition, Role, WaitOperation};
+use super::wait_error::WaitError;
+use crate::callbacks::panics::Panics;
+use crate::callbacks::trampoline::{Trampoline, run_later};
+use crate::hash::{Key, KeyHasher};
+use crate::operation::{Cause, Completion};
+use crate::purgatory::{Handle, Purgatory, Watch};
+use crate::time::Deadline;
+use std::mem;
+
+impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
+    /// As [`wait`](Self::wait), with a callback in place of a future: `then` is called once, with what the predicate has
+    /// found or with the reason why it found nothing. For a server whose answer goes out by a channel or a connection, and
+    /// that has no task to await it.
+    ///
+    /// ```
+    /// use request_purgatory::Waits;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use std::sync::{Arc, mpsc};
+    /// use std::time::Duration;
+    ///
+    /// let waits = Waits::<u32>::new("acks");
+    /// let (end, (client, answers)) = (Arc::new(AtomicU64::new(0)), mpsc::channel());
+    /// let reached = end.clone();
+    /// waits.wait_then(
+    ///     [7],
+    ///     Duration::from_secs(30),
+    ///     move || Some(reached.load(Ordering::Acquire)).filter(|end| *end >= 10),
+    ///     move |result| _ = client.send(result),
+    /// );
+    /// end.store(10, Ordering::Release);
+    /// waits.check_and_complete(&7);
+    /// assert_eq!(answers.recv(), Ok(Ok(10)));
+    /// ```
+    ///
+    /// `then` runs where [`on_complete`](crate::DelayedOperation::on_complete) would: on the thread whose check has found
+    /// the value, and at the deadline where the builder's [`dispatch`](crate::purgatory::Builder::dispatch) says; if the
+    /// predicate finds a value at once, or the purgatory rejects the wait, on this thread before the call returns (inside
+    /// a callback of the library: when the outermost call returns). The predicate is dropped before. No lock of the
+    /// library is held. If `then` panics, that is caught and
+    /// [counted](crate::purgatory::Stats::panicked).
+    ///
+    /// Returns the handle of the parked operation, or `None` if it has ended. To drop the handle cancels nothing: the wait
+    /// lasts until its timeout. What [`Handle::cancel`] returns calls `then` with [`WaitError::Cancelled`] when it is
+    /// dropped.
+    pub fn wait_then<'a, A: Answer<Found: Send + 'static>>(
+        &self,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+        timeout: impl Into<Deadline>,
+        predicate: impl FnMut() -> A + Send + 'static,
+        then: impl FnOnce(Result<A::Found, WaitError>) + Send + 'static,
+    ) -> Option<Handle<WaitOperation<K>, S>> {
+        let condition = Then {
+            predicate,
+            found: None,
+            callback: Callback {
+                then: Some(then),
+                lost: WaitError::Cancelled,
+                answer: |then, lost| then(Err(lost)),
+            },
+        };
+        let operation = WaitOperation::condition(timeout.into(), condition);
+        match self.try_complete_else_watch(operation, keys) {
+            Ok(admission) => admission.into_handle(),
+            Err(rejected) => {
+                let error = WaitError::of(&rejected);
+                let operation = rejected.into_inner();
+                let trampoline = Trampoline::enter();
+                let end = move || operation.end(error);
+                if !trampoline.is_outermost() {
+                    run_later(Box::new(end));
+                } else if Panics::contain(end).is_none() {
+                    self.count_panic();
+                }
+                None
+            }
+        }
+    }
+}
+
+/// A predicate, and the callback that is told its end.
+struct Then<P, T, F: FnOnce(Result<T, WaitError>)> {
+    predicate: P,
+    found: Option<T>,
+    callback: Callback<F>,
+}
+
+/// Called once, at the latest when it is dropped.
+struct Callback<F> {
+    then: Option<F>,
+    /// What it is told if it is dropped.
+    lost: WaitError,
+    answer: fn(F, WaitError),
+}
+
+impl<F> Drop for Callback<F> {
+    fn drop(&mut self) {
+        if let Some(then) = self.then.take() {
+            // Other destructors may follow, or unwind already. The panic hook has reported it.
+            Panics::contain(|| (self.answer)(then, self.lost));
+        }
+    }
+}
+
+impl<K, A, P, F> Condition<K> for Then<P, A::Found, F>
+where
+    A: Answer<Found: Send + 'static>,
+    P: FnMut() -> A + Send + 'static,
+    F: FnOnce(Result<A::Found, WaitError>) + Send + 'static,
+{
+    fn holds(&mut self, _: Cause<'_, K>) -> bool {
+        let lost = mem::replace(&mut self.callback.lost, WaitError::Panicked);
+        self.found = (self.predicate)().found();
+        self.callback.lost = lost;
+        self.found.is_some()
+    }
+
+    fn end(self: Box<Self>, lost: WaitError) {
+        let Self {
+            predicate,
+            found,
+            mut callback,
+        } = *self;
+        let mut panics = Panics::default();
+        panics.catch(|| drop(predicate));
+        if let Some(then) = callback.then.take() {
+            panics.catch(|| then(found.ok_or(lost)));
+        }
+        panics.resume();
+    }
+
+    /// No future may be dropped before its end.
+    fn hand_over(self: Box<Self>, _: Option<Completion>) -> (Role<K>, bool) {
+        (Role::Predicate(self), true)
+    }
+}
