@@ -2,6 +2,7 @@
 
 use crate::hash::Key;
 use crate::time::Timestamp;
+use std::any::Any;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -158,6 +159,9 @@ pub(crate) trait Reach {
 
     /// Lets the operation expire `timeout` from the end of the examination instead.
     fn reschedule(&self, timeout: Duration);
+
+    /// What examines it: an `Inner` of a purgatory.
+    fn purgatory(&self) -> &dyn Any;
 }
 
 impl<'a, K> Cause<'a, K> {
@@ -267,6 +271,11 @@ impl<'a, K> Cause<'a, K> {
     /// asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
+    }
+
+    /// What examines the operation: an `Inner` of a purgatory. `None` if the method is called by hand.
+    pub(crate) fn purgatory(&self) -> Option<&'a dyn Any> {
+        self.reach.map(Reach::purgatory)
     }
 
     /// Whether a listener's operation is woken before its deadline, and if so, whether it may end now.

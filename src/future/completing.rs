@@ -1,6 +1,6 @@
 //! Waiting for the end of an operation.
 
-use super::reply::{Awaiting, Reply};
+use super::reply::Reply;
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::callbacks::promise::Promise;
@@ -118,7 +118,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
         let promise = Arc::new(Promise::new());
         let reply = Some(Reply::new(promise.clone(), WaitError::Cancelled));
         match self.try_complete_else_watch(Awaited { op, reply }, keys) {
-            Ok(admission) => Ok(WaitFuture(Awaiting::new(promise, Ok(admission)))),
+            Ok(admission) => Ok(WaitFuture::awaiting(promise, admission)),
             Err(rejected) => Err(rejected.map(Awaited::into_operation)),
         }
     }

@@ -12,6 +12,7 @@ use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Reach};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::watch::bound::Bound;
+use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -100,6 +101,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
     fn reschedule(&self, timeout: Duration) {
         self.timeout.set(Some(timeout));
     }
+
+    fn purgatory(&self) -> &dyn Any {
+        self.inner
+    }
 }
 
 /// What an operation can reach in its first examination, when it has no address. To be [consumed](Self::end).
@@ -153,5 +158,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Unparked<'_, Op, S> {
 
     fn reschedule(&self, timeout: Duration) {
         self.timeout.set(Some(timeout));
+    }
+
+    fn purgatory(&self) -> &dyn Any {
+        self.inner
     }
 }
