@@ -19,7 +19,7 @@ mod take;
 mod wait;
 mod wait_error;
 
-pub use crate::callbacks::promise::block_on;
+pub use crate::callbacks::promise::{Promise, block_on};
 pub use completing::Awaited;
 pub use listener::Listener;
 pub use operation::WaitOperation;

@@ -1,8 +1,6 @@
 //! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
-#![allow(unreachable_pub, reason = "the models see it")]
-
 use crate::callbacks::trampoline::Trampoline;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::future::Future;
 use std::mem;
 use std::pin::pin;
@@ -10,7 +8,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 /// A value, and the waker of the task that polled it last.
-pub(crate) struct WakeCell<V>(Mutex<Contents<V>>);
+pub(crate) struct WakeCell<V> {
+    contents: Mutex<Contents<V>>,
+    /// The next poll will probably wait, and leave a waker.
+    ///
+    /// ORDERING: Relaxed throughout: a wrong guess costs a second hold of the lock, or a waker that is cloned in vain.
+    will_wait: AtomicBool,
+}
 
 struct Contents<V> {
     value: V,
@@ -29,15 +33,19 @@ pub(crate) enum Readiness<R> {
 
 impl<V> WakeCell<V> {
     pub(crate) fn new(value: V) -> Self {
-        Self(Mutex::new(Contents { value, waker: None }))
+        Self {
+            contents: Mutex::new(Contents { value, waker: None }),
+            will_wait: AtomicBool::new(true),
+        }
     }
 
     /// Changes the value under the lock, so `change` must run no code of the user's. If it says so, wakes the task that
     /// waits, with no lock held.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
         let (result, waker) = {
-            let mut contents = self.0.lock();
+            let mut contents = self.contents.lock();
             let (result, wake) = change(&mut contents.value);
+            self.will_wait.store(false, Ordering::Relaxed);
             (result, contents.waker.take_if(|_| wake))
         };
         if let Some(waker) = waker {
@@ -55,11 +63,16 @@ impl<V> WakeCell<V> {
     ) -> Poll<R> {
         // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
         // unchanged waker need not be cloned again.
-        let mut clone = None;
+        let will_wait = self.will_wait.load(Ordering::Relaxed);
+        let mut clone = will_wait.then(|| cx.waker().clone());
         loop {
-            let mut contents = self.0.lock();
+            let mut contents = self.contents.lock();
             match read(&mut contents.value) {
-                Readiness::Ready(result) => return Poll::Ready(result),
+                Readiness::Ready(result) => {
+                    let will_wait = contents.waker.is_none();
+                    self.will_wait.store(will_wait, Ordering::Relaxed);
+                    return Poll::Ready(result);
+                }
                 Readiness::Never => return Poll::Pending,
                 Readiness::NotYet => {}
             }
@@ -68,6 +81,7 @@ impl<V> WakeCell<V> {
                 return Poll::Pending;
             }
             if let Some(clone) = clone.take() {
+                self.will_wait.store(false, Ordering::Relaxed);
                 let old = contents.waker.replace(clone);
                 drop(contents);
                 drop(old);
@@ -81,7 +95,7 @@ impl<V> WakeCell<V> {
     /// Sets the value, and forgets the task that waits. Returns the old value and the waker, because the destructors of
     /// both may be the user's.
     pub(crate) fn close(&self, value: V) -> (V, Option<Waker>) {
-        let mut contents = self.0.lock();
+        let mut contents = self.contents.lock();
         let value = std::mem::replace(&mut contents.value, value);
         (value, contents.waker.take())
     }
@@ -89,12 +103,26 @@ impl<V> WakeCell<V> {
 
 debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
-/// Shared by the two sides.
-#[derive(Debug)]
+/// A value that one side sets, once, and that a task of the other side awaits. Both sides share it, in an `Arc` for
+/// instance: it is what lies between an operation or a value of a tracker and a future of your own.
+///
+/// No code of yours runs under its lock: wakers are cloned, woken and dropped without, and what is not wanted any more is
+/// returned, so that you drop it where its destructor may run.
+///
+/// ```
+/// use request_purgatory::future::{Promise, block_on};
+/// use std::future::poll_fn;
+/// use std::sync::Arc;
+///
+/// let promise = Arc::new(Promise::new());
+/// let keeps = promise.clone();
+/// std::thread::spawn(move || keeps.keep("a value"));
+/// assert_eq!(block_on(poll_fn(|cx| promise.poll(cx))), "a value");
+/// assert_eq!(promise.keep("another"), Err("another"));
+/// ```
 pub struct Promise<T>(WakeCell<Promised<T>>);
 
-#[derive(Debug)]
-pub enum Promised<T> {
+enum Promised<T> {
     /// There is no value yet.
     Open,
     Kept(T),
@@ -102,13 +130,25 @@ pub enum Promised<T> {
     Spent,
 }
 
+impl<T> Promised<T> {
+    fn take(&mut self) -> Option<T> {
+        match mem::replace(self, Self::Spent) {
+            Self::Kept(value) => Some(value),
+            Self::Open | Self::Spent => None,
+        }
+    }
+}
+
 impl<T> Promise<T> {
+    /// Without a value.
     pub fn new() -> Self {
         Self(WakeCell::new(Promised::Open))
     }
 
-    /// Sets the value and wakes the task that waits for it, with no lock held: a waker may be the user's code. Only the
-    /// first value counts; a later one is returned.
+    /// Sets the value and wakes the task that waits for it, on this thread, with no lock held.
+    ///
+    /// # Errors
+    /// Only the first value counts. A later one comes back, and so does one that comes after a [`close`](Self::close).
     pub fn keep(&self, value: T) -> Result<(), T> {
         self.0.change(|promised| match promised {
             Promised::Open => {
@@ -119,24 +159,32 @@ impl<T> Promise<T> {
         })
     }
 
-    /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
-    /// pending.
+    /// The value, if there is one. If not, the task of `cx` is woken when it comes, in place of the one that polled before.
+    /// After the value was handed out, and after a [`close`](Self::close), every poll is pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open => Readiness::NotYet,
-            Promised::Kept(_) | Promised::Spent => match mem::replace(promised, Promised::Spent) {
-                Promised::Kept(value) => Readiness::Ready(value),
-                Promised::Open | Promised::Spent => Readiness::Never,
+            Promised::Kept(_) | Promised::Spent => match promised.take() {
+                Some(value) => Readiness::Ready(value),
+                None => Readiness::Never,
             },
         })
     }
 
-    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there: both
-    /// destructors may be the user's.
-    pub fn close(&self) -> (Promised<T>, Option<Waker>) {
-        self.0.close(Promised::Spent)
+    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there.
+    pub fn close(&self) -> (Option<T>, Option<Waker>) {
+        let (mut promised, waker) = self.0.close(Promised::Spent);
+        (promised.take(), waker)
     }
 }
+
+impl<T> Default for Promise<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+debug_fields!([T] Promise<T>, "Promise", |it|);
 
 /// Wakes a thread that waits in [`block_on`].
 struct Unpark(Thread);

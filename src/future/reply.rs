@@ -6,7 +6,7 @@
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::promise::{Promise, Promised};
+use crate::callbacks::promise::Promise;
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
@@ -29,7 +29,7 @@ pub(crate) trait Between {
 }
 
 impl<T: 'static> Between for Promise<Result<T, WaitError>> {
-    type Unreceived = Promised<Result<T, WaitError>>;
+    type Unreceived = Option<Result<T, WaitError>>;
 
     fn lose(&self, lost: WaitError) {
         // If the future was dropped, this returns the error.

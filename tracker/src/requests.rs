@@ -3,14 +3,15 @@
 use crate::builder::{Builder, Built, sound};
 use crate::error::{BuildError, Rejected};
 use crate::handle::{Handle, WeakRef, handle};
-use crate::promise::{Answer, Promise, Responder};
+use crate::promise::{Answer, Responder};
 use crate::remembered::Remembered;
 use crate::shared::Shared;
 use crate::values::{Expiring, Values};
 use equivalent::Equivalent;
 use request_purgatory::WaitError;
+use request_purgatory::future::Promise;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
-use request_purgatory::threads::run_unnested;
+use request_purgatory::threads::{run_unnested, run_unnested_on};
 use request_purgatory::time::Timestamp;
 use std::fmt;
 use std::future::Future;
@@ -122,9 +123,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         id: K,
         timeout: Duration,
     ) -> Result<ResponseFuture<K, R, S>, Rejected<K>> {
-        let (responder, promise) = Promise::pair();
-        let copy = id.clone();
-        match self.shared.track(copy, responder, timeout, false) {
+        let promise = Arc::new(Promise::new());
+        let responder = Responder::of(&promise);
+        match self.shared.track(id.clone(), responder, timeout, false) {
             Ok(tracked) => Ok(ResponseFuture {
                 promise: Some(promise),
                 requests: Arc::downgrade(&self.shared),
@@ -154,8 +155,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
 
     /// Tells a future its answer. A waker that responds to the next request does not nest.
     fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
-        let shared = self.shared.clone();
-        run_unnested(move || shared.contained(|| responder.answer(answer)));
+        run_unnested_on(&self.shared, move |shared| {
+            shared.contained(|| responder.answer(answer));
+        });
     }
 
     /// Ends every pending request with the response that `response` makes of its id, and takes new requests as before:
@@ -253,7 +255,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     /// `None` once the answer was handed out.
-    promise: Option<Arc<Promise<R>>>,
+    promise: Option<Arc<Promise<Answer<R>>>>,
     requests: Weak<Inner<K, R, S>>,
     id: K,
     place: Expiring,
