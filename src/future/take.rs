@@ -76,8 +76,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// values are still given back, and no key is checked. (A `take` that panics after it has taken something loses that
     /// by itself.)
     ///
-    /// If `give_back` panics, the panic is caught and [counted](crate::purgatory::Stats::panicked), and the keys are
-    /// checked.
+    /// If `give_back` panics, the panic is caught and, until the shutdown, [counted](crate::purgatory::Stats::panicked); and the
+    /// keys are checked.
+    ///
+    /// A take that finds a value at once, where nobody else waits, parks nothing, and reads no clock.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`](super::WaitError), also if the purgatory rejects the operation. No

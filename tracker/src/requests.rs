@@ -112,7 +112,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Expects a response to request `id` within `timeout`. Call it before you send the request: a response that
     /// arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets the request.
     ///
-    /// Reads the clock once. Takes the lock of the id's map shard and, within it, that of a timer shard.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); twice if an expired request has this id.
+    /// Takes the lock of the id's map shard and, within it, that of a timer shard.
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending
@@ -139,7 +140,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Answers request `id` with `response`, and says what has become of that. The id may be given in a borrowed form:
     /// `str` for `String`, or a type with [`Equivalent`].
     ///
-    /// Reads the clock once. Takes the lock of the id's map shard, and within it that of a timer shard only if it is
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); once more, exactly, if the request may have
+    /// expired. Takes the lock of the id's map shard, and within it that of a timer shard only if it is
     /// free; if no such request is pending, that of the ended ones. Then wakes the future on this thread, with no lock
     /// held.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
