@@ -177,6 +177,15 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.floor(self.clock.now())
     }
 
+    /// The time or, by the counter, a moment after it.
+    #[inline]
+    pub(crate) fn soon(&self) -> Timestamp {
+        match &self.counter {
+            Some(counter) => Timestamp::from_origin(Duration::from_nanos(counter.nanos())),
+            None => self.clock.now(),
+        }
+    }
+
     /// From now, or from a reading of the clock that the caller supplies, until `deadline`.
     #[inline(always)]
     pub(crate) fn timing(&self, arrival: Option<Timestamp>, deadline: Deadline) -> Timing {

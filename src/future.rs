@@ -23,7 +23,7 @@ mod then;
 mod wait;
 mod wait_error;
 
-pub use crate::callbacks::promise::block_on;
+pub use crate::callbacks::promise::{Promise, block_on};
 pub use answer::Answer;
 pub use completing::Awaited;
 pub use further::FurtherKeys;

@@ -2,6 +2,7 @@
 
 use crate::hash::Key;
 use crate::time::{Deadline, Timestamp};
+use std::any::Any;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -191,6 +192,9 @@ pub(crate) trait Reach {
     /// Lets the operation expire then instead; a timeout counts from the end of the examination.
     fn reschedule(&self, deadline: Deadline);
 
+    /// What examines it: an `Inner` of a purgatory.
+    fn purgatory(&self) -> &dyn Any;
+
     /// Keeps an operation that is examined for its deadline parked for `time` more.
     fn linger(&self, _time: Duration) {}
 }
@@ -312,6 +316,11 @@ impl<'a, K> Cause<'a, K> {
     /// operation expires, unless it has asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
+    }
+
+    /// What examines the operation: an `Inner` of a purgatory. `None` if the method is called by hand.
+    pub(crate) fn purgatory(&self) -> Option<&'a dyn Any> {
+        self.reach.map(Reach::purgatory)
     }
 
     /// Whether a listener's operation is woken before its deadline, and if so, whether it may end now.

@@ -53,23 +53,23 @@ pub use crate::watch::bound::Bound;
 pub use collect::Watch;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
+pub(crate) use inner::Inner;
 pub use park::Admission;
+pub(crate) use park::{Arrival, Arrived};
+pub(crate) use recycled_weak::RecycledWeak;
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 
-use crate::callbacks::examining::Examining;
 use crate::engine::settings::sound;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::engine::shutdown::{
     drain, shut_down, shut_down_async, shut_down_if_idle, shut_down_within,
 };
 use crate::engine::{Engine, cores};
-use crate::observe::Observer;
 use crate::operation::DelayedOperation;
-use crate::stats::Statistic;
 use crate::sync::Arc;
 use deferred::CheckTarget;
-use inner::{Inner, Own};
+use inner::Own;
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -332,16 +332,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, Some(Arc::new(change)))
     }
 
-    /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check
-    /// would be ignored if the operation that is examined had caused it before.)
-    pub(crate) fn offer(&self, key: &Op::Key) {
-        let (inner, bound) = (&self.shared.inner, Bound::at_most(1));
-        match Examining::current() {
-            Some(_) => inner.defer(CheckTarget::key(key.clone()), bound),
-            None => _ = inner.check_key(key, &bound),
-        }
-    }
-
     /// The number of keys that at least one operation watches. Takes the lock of each map shard in turn, while it
     /// counts the keys of the shard; within it, for an instant, that of each resolved list.
     pub fn watched_keys(&self) -> usize {
@@ -356,13 +346,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// for operators, not for the hot path. If the clock or a key panics, so does this call.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
-    }
-
-    /// Counts a panic that the caller has caught.
-    pub(crate) fn count_panic(&self) {
-        let engine = &self.shared.inner.engine;
-        engine.count(Statistic::Panic, 1);
-        engine.observe(Observer::panicked);
     }
 
     /// Ends the purgatory: parks are rejected from now on, and every parked operation ends with

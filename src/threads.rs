@@ -6,6 +6,6 @@ pub(crate) mod manual_clock;
 pub(crate) mod reaper;
 pub(crate) mod worker;
 
-pub use crate::callbacks::trampoline::run_unnested;
+pub use crate::callbacks::trampoline::{run_unnested, run_unnested_on};
 pub use dispatch::Dispatch;
 pub use reaper::{Reaper, ReaperThread};

@@ -132,6 +132,21 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.clock.now()
     }
 
+    /// The time by the timer's clock, or a moment just after it: by which a timeout begins, for
+    /// [`start_under_lock`](Self::start_under_lock). A deadline that is later than this has not passed; whether an earlier
+    /// one has, [`now`](Self::now) says.
+    ///
+    /// Where the system's clock is the processor's time stamp counter, and the timer was given no other, this reads the
+    /// counter, in less than half the time, and is some microseconds ahead, and never a millisecond. Elsewhere it is
+    /// [`now`](Self::now).
+    ///
+    /// # Panics
+    /// If the clock does.
+    #[inline]
+    pub fn soon(&self) -> Timestamp {
+        self.shared.inner.engine.soon()
+    }
+
     /// Passes `payload` to the callback once `timeout` has passed, or at a [point in time](Deadline) (`None`: never). Reads
     /// the clock once.
     ///

@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub use crate::callbacks::promise::{Before, Promise, Promised};
+pub use crate::callbacks::promise::Promise;
 pub use crate::cell::address::Address;
 pub use crate::cell::slab::Held;
 pub use crate::cell::state::{Claim, Mark, State, Unreleased};
@@ -320,5 +320,29 @@ pub struct LoopEnd(Arc<ReaperHandle>);
 impl LoopEnd {
     pub fn stop(&self) {
         self.0.close();
+    }
+}
+
+/// How a value waits in a promise for its turn to be told.
+pub trait HandOver<T> {
+    fn hand_over<S>(&self, source: S, make: impl FnOnce(S) -> (T, Before)) -> Result<(), S>;
+    fn tell(&self);
+    fn close_all(&self) -> (Before, Option<T>);
+}
+
+pub type Before = Option<Box<dyn std::any::Any + Send>>;
+
+impl<T: 'static> HandOver<T> for Promise<T> {
+    fn hand_over<S>(&self, source: S, make: impl FnOnce(S) -> (T, Before)) -> Result<(), S> {
+        Promise::hand_over(self, source, make)
+    }
+
+    fn tell(&self) {
+        Promise::tell(self);
+    }
+
+    fn close_all(&self) -> (Before, Option<T>) {
+        let (before, value, _) = Promise::close_all(self);
+        (before, value)
     }
 }

@@ -5,7 +5,7 @@
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use loom_tests::{DriverWaker, Sleeper, exhaustive};
-use request_purgatory::model::{Before, Promise, Promised};
+use request_purgatory::model::{Before, HandOver, Promise};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -93,8 +93,8 @@ fn handing_over_races_a_close() {
                 is_wanted
             })
         };
-        let (before, unreceived, _) = promise.close();
-        let closed_first = before.is_none() && matches!(unreceived, Promised::Open);
+        let (before, unreceived) = promise.close_all();
+        let closed_first = before.is_none() && unreceived.is_none();
         drop((before, unreceived));
         let is_wanted = queue.join().unwrap();
         assert!(is_wanted || closed_first);

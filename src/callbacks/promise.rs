@@ -1,11 +1,8 @@
 //! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
-#![allow(unreachable_pub, reason = "the models see it")]
-
 use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use std::any::Any;
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::pin;
@@ -13,7 +10,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 /// A value, and the waker of the task that polled it last.
-pub(crate) struct WakeCell<V>(Mutex<Contents<V>>);
+pub(crate) struct WakeCell<V> {
+    contents: Mutex<Contents<V>>,
+    /// The next poll will probably wait, and leave a waker.
+    ///
+    /// ORDERING: Relaxed throughout: a wrong guess costs a second hold of the lock, or a waker that is cloned in vain.
+    will_wait: AtomicBool,
+}
 
 struct Contents<V> {
     value: V,
@@ -32,15 +35,19 @@ pub(crate) enum Readiness<R> {
 
 impl<V> WakeCell<V> {
     pub(crate) fn new(value: V) -> Self {
-        Self(Mutex::new(Contents { value, waker: None }))
+        Self {
+            contents: Mutex::new(Contents { value, waker: None }),
+            will_wait: AtomicBool::new(true),
+        }
     }
 
     /// Changes the value under the lock, so `change` must run no code of the user's. If it says so, wakes the task that
     /// waits, with no lock held.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
         let (result, waker) = {
-            let mut contents = self.0.lock();
+            let mut contents = self.contents.lock();
             let (result, wake) = change(&mut contents.value);
+            self.will_wait.store(false, Ordering::Relaxed);
             (result, contents.waker.take_if(|_| wake))
         };
         if let Some(waker) = waker {
@@ -58,11 +65,16 @@ impl<V> WakeCell<V> {
     ) -> Poll<R> {
         // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
         // unchanged waker need not be cloned again.
-        let mut clone = None;
+        let will_wait = self.will_wait.load(Ordering::Relaxed);
+        let mut clone = will_wait.then(|| cx.waker().clone());
         loop {
-            let mut contents = self.0.lock();
+            let mut contents = self.contents.lock();
             match read(&mut contents.value) {
-                Readiness::Ready(result) => return Poll::Ready(result),
+                Readiness::Ready(result) => {
+                    let will_wait = contents.waker.is_none();
+                    self.will_wait.store(will_wait, Ordering::Relaxed);
+                    return Poll::Ready(result);
+                }
                 Readiness::Never => return Poll::Pending,
                 Readiness::NotYet => {}
             }
@@ -71,6 +83,7 @@ impl<V> WakeCell<V> {
                 return Poll::Pending;
             }
             if let Some(clone) = clone.take() {
+                self.will_wait.store(false, Ordering::Relaxed);
                 let old = contents.waker.replace(clone);
                 drop(contents);
                 drop(old);
@@ -84,7 +97,7 @@ impl<V> WakeCell<V> {
     /// Sets the value, and forgets the task that waits. Returns the old value and the waker, because the destructors of
     /// both may be the user's.
     pub(crate) fn close(&self, value: V) -> (V, Option<Waker>) {
-        let mut contents = self.0.lock();
+        let mut contents = self.contents.lock();
         let value = std::mem::replace(&mut contents.value, value);
         (value, contents.waker.take())
     }
@@ -92,12 +105,26 @@ impl<V> WakeCell<V> {
 
 debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
-/// Shared by the two sides.
-#[derive(Debug)]
+/// A value that one side sets, once, and that a task of the other side awaits. Both sides share it, in an `Arc` for
+/// instance: it is what lies between an operation or a value of a tracker and a future of your own.
+///
+/// No code of yours runs under its lock: wakers are cloned, woken and dropped without, and what is not wanted any more is
+/// returned, so that you drop it where its destructor may run.
+///
+/// ```
+/// use request_purgatory::future::{Promise, block_on};
+/// use std::future::poll_fn;
+/// use std::sync::Arc;
+///
+/// let promise = Arc::new(Promise::new());
+/// let keeps = promise.clone();
+/// std::thread::spawn(move || keeps.keep("a value"));
+/// assert_eq!(block_on(poll_fn(|cx| promise.poll(cx))), "a value");
+/// assert_eq!(promise.keep("another"), Err("another"));
+/// ```
 pub struct Promise<T>(WakeCell<Promised<T>>);
 
-#[derive(Debug)]
-pub enum Promised<T> {
+enum Promised<T> {
     /// There is no value yet.
     Open,
     /// The value is there, and is told later: see [`Promise::hand_over`].
@@ -108,28 +135,36 @@ pub enum Promised<T> {
 }
 
 /// A value that is not told yet.
-pub struct Untold<T> {
+struct Untold<T> {
     value: T,
     /// What is dropped before the value is told: its destructors may be the user's, and take long.
     before: Before,
 }
 
 /// What is dropped before a value is told.
-pub type Before = Option<Box<dyn Any + Send>>;
+pub(crate) type Before = Option<Box<dyn Any + Send>>;
 
-impl<T> fmt::Debug for Untold<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Untold")
+impl<T> Promised<T> {
+    /// What was there, told or not.
+    fn take(&mut self) -> (Before, Option<T>) {
+        match mem::replace(self, Self::Spent) {
+            Self::Untold(Untold { value, before }) => (before, Some(value)),
+            Self::Kept(value) => (None, Some(value)),
+            Self::Open | Self::Spent => (None, None),
+        }
     }
 }
 
 impl<T> Promise<T> {
+    /// Without a value.
     pub fn new() -> Self {
         Self(WakeCell::new(Promised::Open))
     }
 
-    /// Sets the value and wakes the task that waits for it, with no lock held: a waker may be the user's code. Only the
-    /// first value counts; a later one is returned.
+    /// Sets the value and wakes the task that waits for it, on this thread, with no lock held.
+    ///
+    /// # Errors
+    /// Only the first value counts. A later one comes back, and so does one that comes after a [`close`](Self::close).
     pub fn keep(&self, value: T) -> Result<(), T> {
         self.0.change(|promised| match promised {
             Promised::Open => {
@@ -144,7 +179,11 @@ impl<T> Promise<T> {
     /// before, need not wait until that call has its turn in some queue. `make` makes of `source` the value, and what is to
     /// be dropped before it is told. It runs under the lock, so it must run no code of the user's. `source` comes back if
     /// there is a value already, or none is wanted.
-    pub fn hand_over<S>(&self, source: S, make: impl FnOnce(S) -> (T, Before)) -> Result<(), S> {
+    pub(crate) fn hand_over<S>(
+        &self,
+        source: S,
+        make: impl FnOnce(S) -> (T, Before),
+    ) -> Result<(), S> {
         self.0.change(|promised| match promised {
             Promised::Open => {
                 let (value, before) = make(source);
@@ -155,34 +194,37 @@ impl<T> Promise<T> {
         })
     }
 
-    /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
-    /// pending.
+    /// The value, if there is one. If not, the task of `cx` is woken when it comes, in place of the one that polled before.
+    /// After the value was handed out, and after a [`close`](Self::close), every poll is pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open | Promised::Untold(_) => Readiness::NotYet,
-            Promised::Kept(_) | Promised::Spent => match mem::replace(promised, Promised::Spent) {
-                Promised::Kept(value) => Readiness::Ready(value),
-                Promised::Open | Promised::Untold(_) | Promised::Spent => Readiness::Never,
+            Promised::Kept(_) | Promised::Spent => match promised.take() {
+                (_, Some(value)) => Readiness::Ready(value),
+                (_, None) => Readiness::Never,
             },
         })
     }
 
-    /// From now on each value is handed back, and no task is woken. Returns what was there, because all these destructors
-    /// may be the user's: what was to be dropped before the value was told, the value, and the waker.
-    pub fn close(&self) -> (Before, Promised<T>, Option<Waker>) {
-        match self.0.close(Promised::Spent) {
-            (Promised::Untold(Untold { value, before }), waker) => {
-                (before, Promised::Kept(value), waker)
-            }
-            (promised, waker) => (None, promised, waker),
-        }
+    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there.
+    pub fn close(&self) -> (Option<T>, Option<Waker>) {
+        let (_, value, waker) = self.close_all();
+        (value, waker)
+    }
+
+    /// [Closes](Self::close) the promise, and returns what was to be dropped before the value was told as well, because
+    /// all these destructors may be the user's.
+    pub(crate) fn close_all(&self) -> (Before, Option<T>, Option<Waker>) {
+        let (mut promised, waker) = self.0.close(Promised::Spent);
+        let (before, value) = promised.take();
+        (before, value, waker)
     }
 }
 
 impl<T: 'static> Promise<T> {
-    /// Tells the value that was [handed over](Self::hand_over), if nobody has closed the promise meanwhile. The caller is
+    /// Tells the value that was [handed over](Self::hand_over), unless the promise was closed meanwhile. The caller is
     /// inside a call of the library.
-    pub fn tell(&self) {
+    pub(crate) fn tell(&self) {
         let untold = self
             .0
             .change(|promised| match mem::replace(promised, Promised::Open) {
@@ -201,6 +243,14 @@ impl<T: 'static> Promise<T> {
         }
     }
 }
+
+impl<T> Default for Promise<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+debug_fields!([T] Promise<T>, "Promise", |it|);
 
 /// Wakes a thread that waits in [`block_on`].
 struct Unpark(Thread);

@@ -164,6 +164,19 @@ pub fn run_unnested(call: impl FnOnce() + 'static) {
     }
 }
 
+/// Runs `call` as [`run_unnested`] does, on what `of` refers to: if the call has to wait, on a clone of that. So a call
+/// that runs now, as most do, counts no reference.
+pub fn run_unnested_on<T: Clone + 'static>(of: &T, call: impl FnOnce(&T) + 'static) {
+    let trampoline = Trampoline::enter();
+    match trampoline.is_outermost() {
+        true => call(of),
+        false => {
+            let of = of.clone();
+            run_later(Box::new(move || call(&of)));
+        }
+    }
+}
+
 /// Runs all that waits. If a call panics, the others still run; returns the panics.
 #[cold]
 fn run_waiting() -> Panics {

@@ -1,6 +1,6 @@
 //! Waiting for the end of an operation.
 
-use super::reply::{Awaiting, HandedOver, Reply};
+use super::reply::{HandedOver, Reply};
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::callbacks::promise::Promise;
@@ -188,7 +188,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
         let reply = Some(Reply::new(promise.clone(), WaitError::Cancelled));
         let op = Awaited(State::Waiting { op, reply });
         match self.try_complete_else_watch(op, keys) {
-            Ok(admission) => Ok(WaitFuture(Awaiting::new(promise, Ok(admission)))),
+            Ok(admission) => Ok(WaitFuture::awaiting(promise, admission)),
             Err(rejected) => Err(rejected.map(Awaited::into_operation)),
         }
     }

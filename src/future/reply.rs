@@ -8,7 +8,7 @@
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::promise::{Before, Promise, Promised};
+use crate::callbacks::promise::{Before, Promise};
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
@@ -31,7 +31,7 @@ pub(crate) trait Between {
 }
 
 impl<T: 'static> Between for Promise<Result<T, WaitError>> {
-    type Unreceived = Promised<Result<T, WaitError>>;
+    type Unreceived = Option<Result<T, WaitError>>;
 
     fn lose(&self, lost: WaitError) {
         // If the future was dropped, this returns the error.
@@ -39,7 +39,7 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     }
 
     fn close(&self) -> (Before, Self::Unreceived, Option<Waker>) {
-        self.close()
+        self.close_all()
     }
 }
 

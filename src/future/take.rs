@@ -4,11 +4,12 @@
 //! # Done or given back, once
 //!
 //! What the closure returns is put into a guard, [`Taken`], before any other code runs that could panic. The guard owns
-//! the value and its way back: `give_back`, the keys, a weak reference to the purgatory. Either [`Taken::done`] or the
+//! the value and its way back: `give_back`, the keys, and how a handle finds the purgatory. Either [`Taken::done`] or the
 //! destructor takes both out of the guard, so one of the two happens, and once. While a guard has the way back, the
 //! closure is not called: a second value would have none.
 //!
-//! The guard lies in a promise that operation and future share, under one lock. The future takes the guard out when it
+//! What the first examination takes lies in the future itself: there is no operation then. Later the guard lies in a
+//! promise that operation and future share, under one lock. The future takes the guard out when it
 //! is polled, or when it is dropped; then it drops the guard with no lock held. If another thread is examining the
 //! operation while the future is dropped, a check that came before the drop may still run the closure. The promise does
 //! not keep what that call takes, and the guard is dropped on the examining thread.
@@ -20,7 +21,8 @@
 //!
 //! A value that was taken on arrival is kept only if no other operation watches one of the keys. The watchers are
 //! counted under the lock of their list, after the value was taken. An operation that waits is in the list from before
-//! its park returns until it ends, so the count shows it. If there is one, the value goes back and the keys are checked
+//! its park returns until it ends, so the count shows it, also to a first examination, whose take watches nothing yet. If
+//! there is one, the value goes back and the keys are checked
 //! without a bound. A bound of one would not do: a check of another thread, for another value, may have looked at the
 //! list before the newcomer was in it, and those that it found may have ended otherwise, so that value would lie beside
 //! the newcomer.
@@ -32,15 +34,20 @@
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
-use crate::engine::shared_handle::WeakRef;
+use crate::callbacks::trampoline::{Trampoline, UserValues, in_turn};
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::Cause;
-use crate::purgatory::{Purgatory, Watch};
-use crate::sync::Exclusive;
+use crate::purgatory::{Inner, Purgatory, RecycledWeak, Watch};
+use crate::sync::{Arc, Exclusive};
 use crate::time::Deadline;
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{needs_drop, take};
 use std::ops::{Deref, DerefMut};
-use std::{fmt, iter};
+
+/// What a purgatory of waits consists of.
+type Waiting<K, S> = Inner<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `take` takes a value, for at most `timeout` from this call on, or until a [point in
@@ -98,8 +105,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// values are still given back, and no key is checked. (A `take` that panics after it has taken something loses that
     /// by itself.)
     ///
-    /// If `give_back` panics, the panic is caught and [counted](crate::purgatory::Stats::panicked), and the keys are
-    /// checked.
+    /// If `give_back` panics, the panic is caught and, until the shutdown, [counted](crate::purgatory::Stats::panicked); and the
+    /// keys are checked.
+    ///
+    /// A take that finds a value at once, where nobody else waits, parks nothing, and reads no clock.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`](super::WaitError), also if the purgatory rejects the operation. No
@@ -111,55 +120,78 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         take: impl FnMut(Cause<'_, K>) -> A + Send + 'static,
         give_back: impl FnMut(A::Value) + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, A::Found, S> {
-        // If a key panics here, the park meets a panic in place of the keys: it counts that, and rejects.
-        let collected = Panics::contain(|| {
-            let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
-            let names = watches.iter().map(|watch| watch.name().clone());
-            (names.collect(), watches)
-        });
-        let (names, watches) = collected.unzip();
-        let watches = || watches.unwrap_or_else(|| std::panic::resume_unwind(Box::new("a key")));
+        let mut keys = keys.into_iter().map(Into::into).fuse();
+        let (first, rest) = (keys.next(), keys.collect::<Vec<Watch<'a, K>>>());
         let route = Route {
-            waits: self.downgrade(),
-            keys: UserValues(names.unwrap_or_default()),
+            waits: self.shared.inner.weak,
+            keys: Names {
+                first: first.as_ref().map(|watch| watch.name().clone()),
+                rest: rest.iter().map(|watch| watch.name().clone()).collect(),
+            },
             give_back: Some(give_back),
+            hasher: PhantomData::<fn() -> S>,
         };
-        let take = taker(take, Exclusive::new(Box::new(route)));
-        self.wait_for(iter::once_with(watches).flatten(), timeout.into(), take)
+        let take = taker(take, route);
+        self.wait_for(first.into_iter().chain(rest), timeout.into(), take)
     }
 }
 
 /// The predicate that takes, and sees to it that no newcomer overtakes.
 fn taker<K: Key, A: Attempt>(
     mut take: impl FnMut(Cause<'_, K>) -> A,
-    way: Way<A::Value>,
+    route: impl WayBack<A::Value> + 'static,
 ) -> impl FnMut(Cause<'_, K>) -> Option<A::Found> {
-    let mut way = Some(way);
+    let mut ready = Ready::Unused(route);
     let mut watches = false;
     move |cause| {
         // The second examination on arrival is the first in which this operation watches its keys.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
         // Nothing is taken that has no way back. (A predicate that has found something is not run again.)
-        way.as_ref()?;
+        if ready.is_gone() {
+            return None;
+        }
         match take(cause).taken() {
             Ok(None) => None,
             Ok(Some(value)) => {
                 // A guard from here on: a key that panics when its watchers are counted loses no value.
-                let mut taken = Taken::new(value, way.take()?);
-                if cause.is_parking() && taken.is_watched_by_others(own) {
-                    way = Some(taken.put_back());
+                let mut taken = Taken::new(value, ready.way()?);
+                if cause.is_parking() && taken.is_watched_by_others(cause.purgatory(), own) {
+                    ready = Ready::Back(taken.put_back());
                     return None;
                 }
                 Some(A::found(taken))
             }
             Err(failed) => {
-                let mut way = way.take()?;
+                let mut way = ready.way()?;
                 // The yes that this is may use up a check for one.
                 if cause.is_check() {
                     way.get_mut().check(false);
                 }
                 Some(failed)
             }
+        }
+    }
+}
+
+/// The way back of a value that is still to be taken.
+enum Ready<T, R> {
+    /// It lies in a box as soon as it goes with a value.
+    Unused(R),
+    /// It has come back with its value.
+    Back(Way<T>),
+    Gone,
+}
+
+impl<T, R: WayBack<T> + 'static> Ready<T, R> {
+    fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone)
+    }
+
+    fn way(&mut self) -> Option<Way<T>> {
+        match std::mem::replace(self, Self::Gone) {
+            Self::Unused(route) => Some(Exclusive::new(Box::new(route))),
+            Self::Back(way) => Some(way),
+            Self::Gone => None,
         }
     }
 }
@@ -258,10 +290,11 @@ impl<T> Taken<T> {
         self.0.take().unwrap_or_else(absent)
     }
 
-    /// Whether other operations watch one of the keys, where the one that took watches each `own` times.
-    fn is_watched_by_others(&mut self, own: usize) -> bool {
+    /// Whether other operations of the `purgatory` watch one of the keys, where the one that took watches each `own` times.
+    fn is_watched_by_others(&mut self, purgatory: Option<&dyn Any>, own: usize) -> bool {
         let way = self.0.as_mut().map(|(_, way)| way.get_mut());
-        way.is_some_and(|way| way.is_watched_by_others(own))
+        way.zip(purgatory)
+            .is_some_and(|(way, purgatory)| way.is_watched_by_others(purgatory, own))
     }
 }
 
@@ -308,8 +341,8 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
 type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
-    /// Whether other operations watch one of the keys, where this one watches each `own` times.
-    fn is_watched_by_others(&self, own: usize) -> bool;
+    /// Whether other operations of the `purgatory` watch one of the keys, where this one watches each `own` times.
+    fn is_watched_by_others(&self, purgatory: &dyn Any, own: usize) -> bool;
 
     fn give_back(&mut self, value: T);
 
@@ -321,54 +354,72 @@ trait WayBack<T>: Send {
 }
 
 struct Route<K: Key, S: KeyHasher, G> {
-    waits: WeakRef<Purgatory<WaitOperation<K>, S>>,
-    keys: UserValues<Vec<K>>,
+    waits: RecycledWeak,
+    hasher: PhantomData<fn() -> S>,
+    keys: Names<K>,
     /// Until the way is dropped.
     give_back: Option<G>,
+}
+
+/// Most takes are from one key.
+struct Names<K> {
+    first: Option<K>,
+    rest: Vec<K>,
+}
+
+impl<K> Names<K> {
+    fn iter(&self) -> impl Iterator<Item = &K> {
+        self.first.iter().chain(&self.rest)
+    }
+}
+
+impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
+    /// Runs `user_code`, and ends and counts its panic here.
+    #[inline(always)]
+    fn contain(waits: RecycledWeak, user_code: impl FnOnce()) {
+        if Panics::contain(user_code).is_none() {
+            waits.with(|waits: &Arc<Waiting<K, S>>| waits.engine.count_panic());
+        }
+    }
 }
 
 impl<K: Key, S: KeyHasher, G> Drop for Route<K, S, G> {
     /// Each by itself: of two destructors that panic together the process would die.
     fn drop(&mut self) {
-        let keys = std::mem::take(&mut self.keys.0);
-        contain(&self.waits, || drop(UserValues(keys)));
-        contain(&self.waits, || drop(self.give_back.take()));
-    }
-}
-
-/// Runs `user_code`, ends its panic here, and counts that in `waits`.
-fn contain<K: Key, S: KeyHasher>(
-    waits: &WeakRef<Purgatory<WaitOperation<K>, S>>,
-    user_code: impl FnOnce(),
-) {
-    if Panics::contain(user_code).is_none() {
-        waits.upgrade().inspect(Purgatory::count_panic);
+        if needs_drop::<K>() {
+            let keys = self.keys.first.take().into_iter();
+            let keys = UserValues(keys.chain(take(&mut self.keys.rest)).collect::<Vec<_>>());
+            Self::contain(self.waits, || drop(keys));
+        }
+        if needs_drop::<G>() {
+            let give_back = self.give_back.take();
+            Self::contain(self.waits, || drop(give_back));
+        }
     }
 }
 
 impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> {
-    fn is_watched_by_others(&self, own: usize) -> bool {
-        let waits = self.waits.upgrade();
-        waits.is_some_and(|waits| self.keys.0.iter().any(|key| waits.watchers(key) > own))
+    fn is_watched_by_others(&self, purgatory: &dyn Any, own: usize) -> bool {
+        let waits = purgatory.downcast_ref::<Waiting<K, S>>();
+        waits.is_some_and(|waits| self.keys.iter().any(|key| waits.watch.count(key) > own))
     }
 
     fn give_back(&mut self, value: T) {
         if let Some(give_back) = &mut self.give_back {
-            contain(&self.waits, || give_back(value));
+            Self::contain(self.waits, || give_back(value));
         }
     }
 
     fn check(&self, is_newcomer: bool) {
-        let Some(waits) = self.waits.upgrade() else {
-            return;
-        };
-        for key in &self.keys.0 {
-            // `Hash` and `Eq` of a key may panic.
-            contain(&self.waits, || match (is_newcomer, is_in_nested_check()) {
-                (true, false) => _ = waits.check_and_complete(key),
-                (true, true) => waits.check_later(key.clone()),
-                (false, _) => waits.offer(key),
-            });
-        }
+        self.waits.with(|waits: &Arc<Waiting<K, S>>| {
+            for key in self.keys.iter() {
+                // `Hash` and `Eq` of a key may panic.
+                let checked = waits.engine.guarded(|| match is_newcomer {
+                    true => waits.offer_to_earlier(key),
+                    false => waits.offer(key),
+                });
+                drop(checked);
+            }
+        });
     }
 }

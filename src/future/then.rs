@@ -73,7 +73,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
                 if !trampoline.is_outermost() {
                     run_later(Box::new(end));
                 } else if Panics::contain(end).is_none() {
-                    self.count_panic();
+                    self.shared.inner.engine.count_panic();
                 }
                 None
             }

@@ -4,11 +4,13 @@ use super::answer::Answer;
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
+use crate::callbacks::panics::Panics;
 use crate::callbacks::promise::Promise;
+use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::{Cause, DelayedOperation};
-use crate::purgatory::{Handle, Purgatory, Watch};
-use crate::sync::Arc;
+use crate::purgatory::{Admission, Arrival, Arrived, Handle, Inner, Purgatory, Watch};
+use crate::sync::{Arc, Exclusive};
 use crate::time::Deadline;
 use std::future::Future;
 use std::pin::Pin;
@@ -93,10 +95,63 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         deadline: Deadline,
         predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, T, S> {
-        let promise = Arc::new(Promise::new());
-        let waiter = WaitOperation::predicate(deadline, predicate, promise.clone());
-        let parked = self.try_complete_else_watch(waiter, keys);
-        WaitFuture(Awaiting::new(promise, parked))
+        let mut promise = None;
+        let waiter = Waiter {
+            deadline,
+            predicate,
+            found: None,
+            promise: &mut promise,
+        };
+        let arrived = self.shared.inner.arrive(waiter, keys);
+        let admission = match arrived {
+            Ok(Arrived::AtOnce(found)) => return WaitFuture::known(Ok(found)),
+            Ok(Arrived::Later(admission)) => admission,
+            Err(rejected) => return WaitFuture::known(Err(WaitError::of(&rejected))),
+        };
+        let promise = promise.unwrap_or_else(|| unreachable!("an operation has its promise"));
+        WaitFuture::awaiting(promise, admission)
+    }
+}
+
+/// A wait before its first examination: if that finds the value, there is neither an operation nor a promise.
+struct Waiter<'p, T: 'static, P> {
+    deadline: Deadline,
+    predicate: P,
+    found: Option<T>,
+    /// Of the operation, if it becomes one.
+    promise: &'p mut Option<Arc<Promise<Result<T, WaitError>>>>,
+}
+
+impl<K, T, P> Arrival<WaitOperation<K>> for Waiter<'_, T, P>
+where
+    K: Key,
+    T: Send + 'static,
+    P: FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
+{
+    type Answer = T;
+
+    #[inline(always)]
+    fn look(&mut self, cause: Cause<'_, K>) -> bool {
+        self.found = (self.predicate)(cause);
+        self.found.is_some()
+    }
+
+    #[inline(always)]
+    fn answer<S: KeyHasher>(
+        self,
+        purgatory: &Arc<Inner<WaitOperation<K>, S>>,
+        _: &Trampoline,
+    ) -> T {
+        let Self {
+            predicate, found, ..
+        } = self;
+        let _ = purgatory.engine.guarded(|| drop_user_value(predicate));
+        found.unwrap_or_else(|| unreachable!("the first examination has found it"))
+    }
+
+    fn into_operation(self) -> WaitOperation<K> {
+        let promise = self.promise.insert(Arc::new(Promise::new()));
+        WaitOperation::predicate(self.deadline, self.predicate, promise.clone())
     }
 }
 
@@ -118,14 +173,49 @@ pub type Wait<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, T, S>;
 /// [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
-    pub(super) Awaiting<Promise<Result<T, WaitError>>, Op, S>,
+    Resolution<Op, T, S>,
 );
 
+enum Resolution<Op: DelayedOperation, T: 'static, S: KeyHasher> {
+    /// It was known when the call returned.
+    Known(Known<Result<T, WaitError>>),
+    Awaiting(Awaiting<Promise<Result<T, WaitError>>, Op, S>),
+}
+
+/// A value, until it is handed out. (In a box, because it may be an operation that owns such a future.)
+struct Known<R: 'static>(Exclusive<Option<Box<R>>>);
+
+impl<R: 'static> Drop for Known<R> {
+    fn drop(&mut self) {
+        if let Some(unreceived) = self.0.get_mut().take() {
+            let mut panics = Panics::default();
+            let _trampoline = Trampoline::enter();
+            panics.catch(|| drop_user_value(unreceived));
+            panics.resume();
+        }
+    }
+}
+
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
+    fn known(result: Result<T, WaitError>) -> Self {
+        let result = Some(Box::new(result));
+        Self(Resolution::Known(Known(Exclusive::new(result))))
+    }
+
+    pub(super) fn awaiting(
+        promise: Arc<Promise<Result<T, WaitError>>>,
+        admission: Admission<Op, S>,
+    ) -> Self {
+        Self(Resolution::Awaiting(Awaiting::new(promise, Ok(admission))))
+    }
+
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if it ended before it was
     /// parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<Op, S>> {
-        self.0.handle()
+        match &self.0 {
+            Resolution::Known(_) => None,
+            Resolution::Awaiting(awaiting) => awaiting.handle(),
+        }
     }
 }
 
@@ -133,7 +223,13 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Future for WaitFuture<Op, T
     type Output = Result<T, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().0.poll(cx)
+        match &mut self.get_mut().0 {
+            Resolution::Known(known) => match known.0.get_mut().take() {
+                Some(result) => Poll::Ready(*result),
+                None => Poll::Pending,
+            },
+            Resolution::Awaiting(awaiting) => awaiting.poll(cx),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::inner::{Inner, Parked, Wheel};
 use super::settle::Settled;
 use crate::callbacks::examining::{Examining, Trigger};
 use crate::callbacks::panics::Panics;
-use crate::callbacks::trampoline::Trampoline;
+use crate::callbacks::trampoline::{Trampoline, is_in_nested_check};
 use crate::cell::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::{Mark, Unreleased};
@@ -274,6 +274,25 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             None => 0,
             Some(_) if Examining::current().is_some() => self.queue_key_nested(key, bound),
             Some(found) => self.check_found(key, found, bound, RunOn::Caller, || ()),
+        }
+    }
+
+    /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check
+    /// would be ignored if the operation that is examined had caused it before.)
+    pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
+        let bound = Bound::at_most(1);
+        match Examining::current() {
+            Some(_) => self.defer(CheckTarget::key(key.clone()), bound),
+            None => _ = self.check_key(key, &bound),
+        }
+    }
+
+    /// Checks `key` inside the examination of a newcomer: at the end of the outermost call or, if that is a nested check,
+    /// when the timer is driven next.
+    pub(crate) fn offer_to_earlier(self: &Arc<Self>, key: &Op::Key) {
+        match is_in_nested_check() {
+            true => self.defer(CheckTarget::key(key.clone()), Bound::all()),
+            false => _ = self.check_key(key, &Bound::all()),
         }
     }
 

@@ -77,8 +77,57 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 }
 
+/// What comes to be parked: an operation, or what becomes one if its first examination finds nothing.
+pub(crate) trait Arrival<Op: DelayedOperation>: Sized {
+    /// What the caller gets if the first examination says yes.
+    type Answer;
+
+    /// The first examination.
+    fn look(&mut self, cause: Cause<'_, Op::Key>) -> bool;
+
+    /// It said yes. Where user code panics in here, that is caught and counted.
+    fn answer<S: KeyHasher>(
+        self,
+        purgatory: &Arc<Inner<Op, S>>,
+        trampoline: &Trampoline,
+    ) -> Self::Answer;
+
+    /// It said no, or was not made.
+    fn into_operation(self) -> Op;
+}
+
+impl<Op: DelayedOperation> Arrival<Op> for Op {
+    type Answer = ();
+
+    #[inline(always)]
+    fn look(&mut self, cause: Cause<'_, Op::Key>) -> bool {
+        self.try_complete_for(cause)
+    }
+
+    #[inline(always)]
+    fn answer<S: KeyHasher>(self, purgatory: &Arc<Inner<Op, S>>, trampoline: &Trampoline) {
+        let ended = EndedPayload::new(self, Ending::Satisfied, Address::NONE);
+        deliver(purgatory, trampoline, ended, RunOn::Caller);
+    }
+
+    #[inline(always)]
+    fn into_operation(self) -> Op {
+        self
+    }
+}
+
+/// What has become of an [arrival](Arrival).
+pub(crate) enum Arrived<A, Op: DelayedOperation, S> {
+    /// The first examination said yes.
+    AtOnce(A),
+    /// It was an operation by then.
+    Later(Admission<Op, S>),
+}
+
 /// What has become of an operation that is being parked.
-enum Parking<Op> {
+enum Parking<A, Op> {
+    /// It did not become one: it has completed at once.
+    AtOnce(A),
     /// It is parked at this address.
     Parked(Address),
     /// It has ended.
@@ -96,25 +145,49 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         op: Op,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        self.arrive(op, keys).map(
+            #[inline(always)]
+            |arrived| match arrived {
+                Arrived::AtOnce(()) => Admission::Ended,
+                Arrived::Later(admission) => admission,
+            },
+        )
+    }
+
+    /// [Parks](Self::park) the operation of `arrival`, unless that finds at once what it comes for.
+    #[inline(always)]
+    pub(crate) fn arrive<'a, A: Arrival<Op>>(
+        self: &Arc<Self>,
+        arrival: A,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
+    ) -> Result<Arrived<A::Answer, Op, S>, Rejected<Op>> {
         let keys = self.collect(keys);
         let trampoline = Trampoline::enter();
         let span = self.engine.observe(Observer::arrived);
         let parked = match trampoline.is_outermost() {
-            true => self.park_or_complete(op, keys, &span),
+            true => self.park_or_complete(arrival, keys, &trampoline, &span),
             false => match NestedPark::enter() {
-                Some(_nested) => self.park_or_complete(op, keys, &span),
-                None => Err(Rejected::new(RejectReason::Nested, op)),
+                Some(_nested) => self.park_or_complete(arrival, keys, &trampoline, &span),
+                None => Err(Rejected::new(
+                    RejectReason::Nested,
+                    arrival.into_operation(),
+                )),
             },
         };
         match parked {
+            Ok(Parking::AtOnce(answer)) => {
+                self.engine.leave(trampoline);
+                Ok(Arrived::AtOnce(answer))
+            }
             Ok(Parking::Parked(address)) => {
                 self.engine.leave(trampoline);
-                Ok(Admission::Parked(Handle::new(self, address)))
+                let handle = Handle::new(self, address);
+                Ok(Arrived::Later(Admission::Parked(handle)))
             }
             Ok(Parking::Ended(ended)) => {
                 deliver(self, &trampoline, ended, RunOn::Caller);
                 self.engine.leave(trampoline);
-                Ok(Admission::Ended)
+                Ok(Arrived::Later(Admission::Ended))
             }
             Err(rejected) => {
                 self.engine.count(Statistic::Rejected, 1);
@@ -127,26 +200,32 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     #[inline(always)]
-    fn park_or_complete(
+    fn park_or_complete<A: Arrival<Op>>(
         self: &Arc<Self>,
-        mut op: Op,
+        mut arrival: A,
         keys: Option<Keys<Op::Key>>,
+        trampoline: &Trampoline,
         span: &OperationSpan,
-    ) -> Result<Parking<Op>, Rejected<Op>> {
+    ) -> Result<Parking<A::Answer, Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.phase.reject_reason() {
-            return Err(Rejected::new(reason, op));
+            return Err(Rejected::new(reason, arrival.into_operation()));
         }
         let Some(keys) = keys else {
-            return Err(Rejected::new(RejectReason::NoKeys, op));
+            return Err(Rejected::new(
+                RejectReason::NoKeys,
+                arrival.into_operation(),
+            ));
         };
         // The first examination, and the clock. A check that any of this user code makes is a nested one.
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
         let reach = Unparked::new(self);
-        if op.try_complete_for(Cause::parking(&reach)) {
+        if arrival.look(Cause::parking(&reach)) {
             reach.end();
-            drop(inside);
-            return Ok(self.complete_at_once(op, span));
+            drop((inside, keys));
+            self.count_completed_at_once(span);
+            return Ok(Parking::AtOnce(arrival.answer(self, trampoline)));
         }
+        let op = arrival.into_operation();
         let mut timing = self.engine.timing(op.arrival(), op.deadline());
         let weight = op.weight() as u64;
         drop(inside);
@@ -185,17 +264,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    #[cold]
-    fn complete_at_once(&self, op: Op, span: &OperationSpan) -> Parking<Op> {
+    #[inline(never)]
+    fn count_completed_at_once(&self, span: &OperationSpan) {
         self.engine.count(Statistic::CompletedAtOnce, 1);
         self.engine
             .observe(|observer| observer.completed_at_once(span));
-        Parking::Ended(EndedPayload::new(op, Ending::Satisfied, Address::NONE))
     }
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
-    fn register(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Result<Parking<Op>, Rejected<Op>> {
+    fn register<A>(
+        self: &Arc<Self>,
+        held: Held<'_, Parked<Op>>,
+    ) -> Result<Parking<A, Op>, Rejected<Op>> {
         let address = held.address();
         // Until it is released: where user code panics, the park is taken back.
         let mut held = guard(held, |held| self.unpark(held));
@@ -245,11 +326,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Another thread has left a mark meanwhile.
     #[cold]
     #[inline(never)]
-    fn settle_park(
+    fn settle_park<A>(
         self: &Arc<Self>,
         held: Held<'_, Parked<Op>>,
         unreleased: Unreleased,
-    ) -> Parking<Op> {
+    ) -> Parking<A, Op> {
         let address = held.address();
         match self.settle(held, unreleased) {
             Settled::Parked => Parking::Parked(address),

@@ -15,6 +15,7 @@ use crate::operation::{DelayedOperation, Reach};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::time::Deadline;
 use crate::watch::bound::Bound;
+use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -103,6 +104,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
     fn reschedule(&self, deadline: Deadline) {
         self.deadline.set(Some(deadline));
     }
+
+    fn purgatory(&self) -> &dyn Any {
+        self.inner
+    }
 }
 
 /// What an operation can reach while it is examined for its deadline.
@@ -123,6 +128,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
 
     fn linger(&self, time: Duration) {
         self.lingers.set(Some(time));
+    }
+
+    fn purgatory(&self) -> &dyn Any {
+        self.located.purgatory()
     }
 }
 
@@ -177,5 +186,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Unparked<'_, Op, S> {
 
     fn reschedule(&self, deadline: Deadline) {
         self.deadline.set(Some(deadline));
+    }
+
+    fn purgatory(&self) -> &dyn Any {
+        self.inner
     }
 }

@@ -3,13 +3,14 @@
 use crate::builder::{Builder, Built, sound};
 use crate::error::{BuildError, Rejected};
 use crate::handle::{Handle, WeakRef, handle};
-use crate::promise::{Answer, Promise, Responder};
+use crate::promise::{Answer, Responder};
 use crate::remembered::Remembered;
 use crate::shared::Shared;
 use crate::values::{Expiring, Values};
 use equivalent::Equivalent;
+use request_purgatory::future::Promise;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
-use request_purgatory::threads::run_unnested;
+use request_purgatory::threads::{run_unnested, run_unnested_on};
 use request_purgatory::time::Timestamp;
 use request_purgatory::{Deadline, WaitError};
 use std::fmt;
@@ -110,7 +111,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Expects a response to request `id` within `timeout`, or until a [point in time](Deadline). Call it before you send the request: a response that
     /// arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets the request.
     ///
-    /// Reads the clock once. Takes the lock of the id's map shard and, within it, that of a timer shard.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); twice if an expired request has this id.
+    /// Takes the lock of the id's map shard and, within it, that of a timer shard.
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending
@@ -121,9 +123,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         id: K,
         timeout: impl Into<Deadline>,
     ) -> Result<ResponseFuture<K, R, S>, Rejected<K>> {
-        let (responder, promise) = Promise::pair();
-        let copy = id.clone();
-        match self.shared.track(copy, responder, timeout.into(), false) {
+        let promise = Arc::new(Promise::new());
+        let responder = Responder::of(&promise);
+        match self
+            .shared
+            .track(id.clone(), responder, timeout.into(), false)
+        {
             Ok(tracked) => Ok(ResponseFuture {
                 promise: Some(promise),
                 requests: Arc::downgrade(&self.shared),
@@ -137,7 +142,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Answers request `id` with `response`, and says what has become of that. The id may be given in a borrowed form:
     /// `str` for `String`, or a type with [`Equivalent`].
     ///
-    /// Reads the clock once. Takes the lock of the id's map shard, and within it that of a timer shard only if it is
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); once more, exactly, if the request may have
+    /// expired. Takes the lock of the id's map shard, and within it that of a timer shard only if it is
     /// free; if no such request is pending, that of the ended ones. Then wakes the future on this thread, with no lock
     /// held.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
@@ -153,8 +159,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
 
     /// Tells a future its answer. A waker that responds to the next request does not nest.
     fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
-        let shared = self.shared.clone();
-        run_unnested(move || shared.contained(|| responder.answer(answer)));
+        run_unnested_on(&self.shared, move |shared| {
+            shared.contained(|| responder.answer(answer));
+        });
     }
 
     /// Ends every pending request with the response that `response` makes of its id, and takes new requests as before:
@@ -256,7 +263,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     /// `None` once the answer was handed out.
-    promise: Option<Arc<Promise<R>>>,
+    promise: Option<Arc<Promise<Answer<R>>>>,
     requests: Weak<Inner<K, R, S>>,
     id: K,
     place: Expiring,

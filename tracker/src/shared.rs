@@ -3,7 +3,7 @@
 use crate::builder::Settings;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::token::FencingToken;
-use crate::values::{Count, Entry, Expiring, Locked, Values};
+use crate::values::{Count, Entry, Expiring, Locked, Reading, Values};
 use equivalent::Equivalent;
 use hashbrown::hash_table;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// (Apart from the counts of its references, which each request writes.)
+#[repr(align(128))]
 pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
     pub(crate) values: Arc<Values<K, V, S>>,
     pub(crate) timer: Timer<Expiring>,
@@ -91,26 +93,43 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         deadline: Deadline,
         replace: bool,
     ) -> Result<Tracked<K, V>, Rejected<V>> {
-        let (values, timer) = (&*self.values, &self.timer);
         // The clock and `Hash` are the user's, and so is `Eq` below: all of it comes before anything is changed.
         let deadline = self.of_the_clock(deadline);
-        let since = timer.now();
+        self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
+    }
+
+    #[inline]
+    fn track_at(
+        &self,
+        reading: Reading,
+        key: K,
+        value: V,
+        deadline: Deadline,
+        replace: bool,
+    ) -> Result<Tracked<K, V>, Rejected<V>> {
+        let (values, timer) = (&*self.values, &self.timer);
+        let since = reading.at;
         let hash = values.hash_of(&key);
         let expiry = self.expiry(since, deadline);
         let counted = values.shard(hash);
         let mut locked = counted.lock();
         let shard = &mut *locked;
-        let now = shard.present(since);
+        let now = shard.present(reading);
         let number = shard.next_number();
         let is_it = |entry: &Entry<K, V>| entry.is_of(hash, &key);
         let found = shard.table.entry(hash, is_it, Entry::hash);
-        if let hash_table::Entry::Occupied(found) = &found
-            && !replace
-            && found.get().is_live(now)
-        {
-            counted.refused.add_one();
-            drop(locked);
-            return Err(Rejected::new(RejectReason::Duplicate, value));
+        if let hash_table::Entry::Occupied(found) = &found {
+            let is_live = found.get().is_live(now);
+            if !is_live && !reading.is_exact {
+                drop(locked);
+                let reading = Reading::exact(&self.timer);
+                return self.track_at(reading, key, value, deadline, replace);
+            }
+            if is_live && !replace {
+                counted.refused.add_one();
+                drop(locked);
+                return Err(Rejected::new(RejectReason::Duplicate, value));
+            }
         }
         let place = Expiring { hash, number };
         let (id, wake) = match timer.start_under_lock(since, deadline, place) {
@@ -120,7 +139,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 return Err(Rejected::new(rejected.reason().into(), value));
             }
         };
-        let token = values.next_token();
+        let token = values.token_of(number);
         let entry = Entry {
             key,
             value,
@@ -166,14 +185,26 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
+        self.complete_at(Reading::soon(&self.timer), key, only)
+    }
+
+    #[inline]
+    fn complete_at<Q>(
+        &self,
+        reading: Reading,
+        key: &Q,
+        only: Option<FencingToken>,
+    ) -> Result<Entry<K, V>, bool>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
         let values = &*self.values;
-        let since = self.timer.now();
         let hash = values.hash_of(key);
         let Some(counted) = values.find_shard(hash) else {
             return Err(values.is_late(hash, None));
         };
         let mut shard = counted.lock();
-        let now = shard.present(since);
+        let now = shard.present(reading);
         let is_it = |entry: &Entry<K, V>| entry.is_of(hash, key);
         let Ok(mut found) = shard.table.find_entry(hash, is_it) else {
             return Err(values.is_late(hash, None));
@@ -181,6 +212,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let entry = found.get_mut();
         if only.is_some_and(|only| only != entry.token) {
             return Err(false);
+        }
+        if !entry.is_live(now) && !reading.is_exact {
+            drop(shard);
+            return self.complete_at(Reading::exact(&self.timer), key, only);
         }
         // Where its timer has fired, or all are being ended, the entry stays for what that calls.
         if !entry.is_live(now) || self.timer.stop(entry.timer).is_none() {
@@ -204,11 +239,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     ) -> Result<(FencingToken, V), Rejected<V>> {
         let values = &*self.values;
         let deadline = self.of_the_clock(deadline);
-        let since = self.timer.now();
+        let reading = Reading::exact(&self.timer);
+        let since = reading.at;
         let hash = values.hash_of(key);
         let counted = values.shard(hash);
         let mut shard = counted.lock();
-        let found = shard.live(hash, key, since);
+        let found = shard.live(hash, key, reading);
         let replaced = match found.filter(|entry| entry.token == token) {
             None => Err(RescheduleError::Unchanged),
             Some(entry) => {
@@ -249,13 +285,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         deadline: Deadline,
     ) -> bool {
         let deadline = self.of_the_clock(deadline);
-        let since = self.timer.now();
+        let reading = Reading::exact(&self.timer);
+        let since = reading.at;
         let hash = self.values.hash_of(key);
         let Some(counted) = self.values.find_shard(hash) else {
             return false;
         };
         let mut shard = counted.lock();
-        let found = shard.live(hash, key, since);
+        let found = shard.live(hash, key, reading);
         let found = found.filter(|entry| only.is_none_or(|only| only == entry.token));
         let rescheduled = found.and_then(|entry| {
             let timer = &self.timer;
@@ -277,16 +314,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         key: &Q,
         read: impl FnOnce(&Entry<K, V>, Timestamp) -> R,
     ) -> Option<R> {
-        let now = self.timer.now();
+        let reading = Reading::exact(&self.timer);
         let hash = self.values.hash_of(key);
         let mut shard = self.values.find_shard(hash)?.lock();
-        let entry = shard.live(hash, key, now)?;
-        Some(read(entry, now))
+        let entry = shard.live(hash, key, reading)?;
+        Some(read(entry, reading.at))
     }
 
     /// What `copy` makes of every value that is kept: under the lock of one map shard after the other.
     pub(crate) fn copies<R>(&self, mut copy: impl FnMut(&Entry<K, V>) -> R) -> Vec<R> {
-        let reading = self.timer.now();
+        let reading = Reading::exact(&self.timer);
         let mut copies = Vec::new();
         for counted in self.values.shards() {
             let mut shard = counted.lock();
@@ -299,7 +336,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
 
     /// Ends the value with this hash and this token, unless it has expired.
     pub(crate) fn withdraw_live(&self, hash: u64, token: FencingToken) -> Option<Entry<K, V>> {
-        let reading = self.timer.now();
+        let reading = Reading::exact(&self.timer);
         let mut shard = self.values.find_shard(hash)?.lock();
         let now = shard.present(reading);
         let is_it = |entry: &Entry<K, V>| entry.token == token && entry.is_live(now);

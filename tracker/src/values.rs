@@ -12,7 +12,9 @@
 //!   by key costs the same however many callbacks wait.
 //! * Whether a value has expired is decided by its deadline and a reading of the clock, by every call. A shard remembers
 //!   the latest reading that it was shown: a thread that has read the clock before another one, and gets the lock after
-//!   it, does not find alive what the other has found expired.
+//!   it, does not find alive what the other has found expired. To keep a value or to take it out, a cheaper reading is
+//!   enough, which may be of the near future: what is alive by that is alive. What has expired by it is looked at again,
+//!   by an exact one.
 //! * A request that ends without a response moves from the table to the remembered ends under the lock of its map shard.
 //!   A response looks in both under that lock, so it never misses a request that is on its way from one to the other.
 //!
@@ -27,6 +29,7 @@ use crate::token::FencingToken;
 use crossbeam_utils::CachePadded;
 use equivalent::Equivalent;
 use hashbrown::HashTable;
+use request_purgatory::Timer;
 use request_purgatory::purgatory::KeyHasher;
 use request_purgatory::time::Timestamp;
 use request_purgatory::timer::TimerId;
@@ -42,6 +45,32 @@ pub(crate) struct Expiring {
     pub(crate) hash: u64,
     /// Of all entries of the map shard, just one has it.
     pub(crate) number: u64,
+}
+
+/// A reading of the clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    pub(crate) at: Timestamp,
+    /// If not, it may be of the near future: whoever is found expired by it is asked about again.
+    pub(crate) is_exact: bool,
+}
+
+impl Reading {
+    #[inline]
+    pub(crate) fn soon(timer: &Timer<Expiring>) -> Self {
+        Self {
+            at: timer.soon(),
+            is_exact: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn exact(timer: &Timer<Expiring>) -> Self {
+        Self {
+            at: timer.now(),
+            is_exact: true,
+        }
+    }
 }
 
 /// A value that is kept.
@@ -89,9 +118,12 @@ const KEPT: usize = 28;
 impl<K, V> Shard<K, V> {
     /// The time as this shard knows it, given a reading of the clock.
     #[inline]
-    pub(crate) fn present(&mut self, reading: Timestamp) -> Timestamp {
-        self.latest = self.latest.max(reading);
-        self.latest
+    pub(crate) fn present(&mut self, reading: Reading) -> Timestamp {
+        let latest = self.latest.max(reading.at);
+        if reading.is_exact {
+            self.latest = latest;
+        }
+        latest
     }
 
     pub(crate) fn next_number(&mut self) -> u64 {
@@ -105,7 +137,7 @@ impl<K, V> Shard<K, V> {
         &mut self,
         hash: u64,
         key: &Q,
-        reading: Timestamp,
+        reading: Reading,
     ) -> Option<&mut Entry<K, V>> {
         let now = self.present(reading);
         let found = self.table.find_mut(hash, |entry| entry.is_of(hash, key));
@@ -276,8 +308,18 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         self.shards.get().map_or(&[], |shards| shards)
     }
 
-    /// A token that is greater than all before. To be called under the lock of a key's map shard: then the tokens of the
-    /// key grow in the order in which its values follow one another.
+    /// The token of a new entry with this number. For a tracker it is greater than all before. To be called under the lock of
+    /// a key's map shard: then the tokens of the key grow in the order in which its values follow one another. Requests show
+    /// their tokens to nobody: those of one map shard differ.
+    #[inline]
+    pub(crate) fn token_of(&self, number: u64) -> FencingToken {
+        match self.ended {
+            Some(_) => number.into(),
+            None => self.next_token(),
+        }
+    }
+
+    /// A token that is greater than all before.
     #[inline]
     pub(crate) fn next_token(&self) -> FencingToken {
         // ORDERING: Relaxed: all that counts is that no two are equal, and that those of one lock grow.

@@ -12,8 +12,8 @@ use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::future::Future;
 use std::hint::black_box;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -284,6 +284,22 @@ fn waited(count: u64) {
     }
 }
 
+/// A value is taken that is there, and given back. Somebody has waited before, and nobody does now.
+fn taken(count: u64) {
+    let (waits, values) = (waits(), Arc::new(Mutex::new(vec![1_u64])));
+    drop(waits.wait([1], TIMEOUT, || None::<()>));
+    for _ in 0..count {
+        let (takes, returns) = (values.clone(), values.clone());
+        let take = waits.take(
+            [1],
+            TIMEOUT,
+            move |_| takes.lock().ok()?.pop(),
+            move |value| returns.lock().expect("nobody panics").push(value),
+        );
+        assert!(matches!(poll(take), Poll::Ready(Ok(value)) if *value == 1));
+    }
+}
+
 /// A listener is polled, told of a check, polled again, and ended.
 fn listened(count: u64) {
     let waits = waits();
@@ -299,7 +315,7 @@ fn listened(count: u64) {
 type Work = fn(u64);
 
 /// Names of the hot calls, as the table of `.ci/instructions` has them.
-const WORK: [(&str, Work); 16] = [
+const WORK: [(&str, Work); 17] = [
     ("life-of-one-key", lives::<1>),
     ("life-of-three-keys", lives::<3>),
     ("life-on-three-shared-keys", lives_on_shared_keys),
@@ -315,6 +331,7 @@ const WORK: [(&str, Work); 16] = [
     ("tracked-and-completed", tracked),
     ("request-and-response", requests),
     ("wait-satisfied", waited),
+    ("taken-at-once-and-given-back", taken),
     ("listener-told-and-satisfied", listened),
 ];
 
