@@ -1,21 +1,27 @@
-//! The memory of the slots: it grows by chunks, and nothing in it ever moves.
+//! The memory of the slots: [`Chunks`] only grow, a [`Block`] comes and goes. Nothing in either ever moves.
 //!
 //! # Ground rules
 //!
-//! An item is written once, before its index is below [`len`](Chunks::len), and dropped with the storage. In between it
-//! is only borrowed shared. So any thread may follow any index at any time, however stale it is.
+//! An item of [`Chunks`] is written once, before its index is below [`len`](Chunks::len), and dropped with the storage. In
+//! between it is only borrowed shared. So any thread may follow any index at any time, however stale it is. Items are
+//! added by one thread at a time: the caller of [`push`](Chunks::push) sees to that.
 //!
-//! Items are added by one thread at a time: the caller of [`push`](Chunks::push) sees to that.
+//! The items of a [`Block`] are all written when its memory is made, and gone when the memory is freed. One thread at a
+//! time does either, after every use of the items that were there and before every use of those to come: the caller of
+//! [`make`](Block::make) and [`free`](Block::free) sees to that. So no thread follows a stale pointer to an item; whether
+//! there are items, any thread may ask.
 #![allow(unsafe_code)]
 
-use crate::sync::{AtomicPtr, AtomicU32, CHUNKS, FIRST_CHUNK, Ordering, last_pointer};
+use crate::sync::{AtomicPtr, AtomicU32, BLOCK, CHUNKS, FIRST_CHUNK, Ordering, last_pointer};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::mem::needs_drop;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 /// Size of a cache line; where that is another one, no harm is done.
 const LINE: usize = 64;
+/// The items of a block take at most this many bytes, unless one of them takes more.
+const PAGE: usize = 4_096;
 
 pub(super) struct Chunks<T> {
     /// Chunk `c` has room for `FIRST_CHUNK << c` items, or is null.
@@ -69,12 +75,7 @@ impl<T> Chunks<T> {
         // ORDERING: Relaxed on both: only the thread that adds reads it before `len` publishes it.
         let mut chunk = self.chunks[number].load(Ordering::Relaxed);
         if chunk.is_null() {
-            let layout = Self::layout(number);
-            // SAFETY: `layout` is not of size zero: a chunk has at least one item, and items have a size.
-            chunk = unsafe { alloc(layout) }.cast::<T>();
-            if chunk.is_null() {
-                handle_alloc_error(layout);
-            }
+            chunk = allocate((FIRST_CHUNK as usize) << number);
             self.chunks[number].store(chunk, Ordering::Relaxed);
         }
         // SAFETY: `locate` keeps the offset inside the chunk.
@@ -87,12 +88,9 @@ impl<T> Chunks<T> {
         index
     }
 
-    /// The memory of a chunk. It begins with a cache line, so that few items lie in two lines.
+    /// The memory of a chunk.
     pub(super) fn layout(chunk: usize) -> Layout {
-        const { assert!(size_of::<T>() > 0) };
-        Layout::array::<T>((FIRST_CHUNK as usize) << chunk)
-            .and_then(|layout| layout.align_to(LINE))
-            .expect("a chunk that the indices can name is smaller than the address space")
+        layout::<T>((FIRST_CHUNK as usize) << chunk)
     }
 
     /// Chunk and offset of an item.
@@ -123,4 +121,106 @@ impl<T> Drop for Chunks<T> {
             unsafe { dealloc(chunk.cast(), Self::layout(number)) };
         }
     }
+}
+
+/// The memory of a few items, which need no drop.
+pub(super) struct Block<T> {
+    /// Null if there is no memory.
+    items: AtomicPtr<T>,
+    owned: PhantomData<T>,
+}
+
+impl<T> Block<T> {
+    /// How many items a block has, a power of two: as many as fit a page. (Where they are large, each has a block of its
+    /// own.)
+    pub(super) const LEN: u32 = {
+        let fit = PAGE / size_of::<T>();
+        let len = if fit == 0 { 1 } else { 1 << fit.ilog2() };
+        if len < BLOCK {
+            len as u32
+        } else {
+            BLOCK as u32
+        }
+    };
+
+    pub(super) fn new() -> Self {
+        const { assert!(!needs_drop::<T>(), "`free` drops no item") };
+        Self {
+            items: AtomicPtr::new(ptr::null_mut()),
+            owned: PhantomData,
+        }
+    }
+
+    /// Whether there are items.
+    pub(super) fn is_made(&self) -> bool {
+        // ORDERING: as in `get`; nothing is read behind the pointer.
+        !self.items.load(Ordering::Relaxed).is_null()
+    }
+
+    /// The item at `offset`, if there are items. The caller may use it until they are freed.
+    pub(super) fn get(&self, offset: u32) -> Option<NonNull<T>> {
+        assert!(offset < Self::LEN);
+        // ORDERING: Relaxed: by the contracts of `make` and `free`, whoever uses the item comes after the store that made
+        // it, and before the one that frees it, so it reads the pointer between the two.
+        let first = NonNull::new(self.items.load(Ordering::Relaxed))?;
+        NonNull::new(first.as_ptr().wrapping_add(offset as usize))
+    }
+
+    /// Allocates memory for the items, and writes them.
+    ///
+    /// # Safety
+    /// There is no memory. No other thread calls this or [`free`](Self::free) at the same time; the items are used after
+    /// this call only.
+    pub(super) unsafe fn make(&self, item: impl Fn() -> T) {
+        let first = allocate::<T>(Self::LEN as usize);
+        for offset in 0..Self::LEN as usize {
+            // SAFETY: the offset is inside the memory just allocated, which no other thread knows.
+            unsafe { first.add(offset).write(item()) };
+        }
+        // ORDERING: Relaxed, as in `get`.
+        self.items.store(first, Ordering::Relaxed);
+    }
+
+    /// Frees the memory.
+    ///
+    /// # Safety
+    /// There is memory. No other thread calls this or [`make`](Self::make) at the same time; every use of an item comes
+    /// before this call.
+    pub(super) unsafe fn free(&self) {
+        // ORDERING: Relaxed on both, as in `get`.
+        let items = self.items.load(Ordering::Relaxed);
+        self.items.store(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: `make` allocated it with this layout, and no item is used any more.
+        unsafe { dealloc(items.cast(), layout::<T>(Self::LEN as usize)) };
+    }
+}
+
+impl<T> Drop for Block<T> {
+    fn drop(&mut self) {
+        let items = last_pointer(&mut self.items);
+        if !items.is_null() {
+            // SAFETY: `make` allocated it with this layout, and no thread uses an item: the block is not borrowed.
+            unsafe { dealloc(items.cast(), layout::<T>(Self::LEN as usize)) };
+        }
+    }
+}
+
+/// The memory of items one after the other. It begins with a cache line, so that few items lie in two lines.
+fn layout<T>(items: usize) -> Layout {
+    const { assert!(size_of::<T>() > 0) };
+    Layout::array::<T>(items)
+        .and_then(|layout| layout.align_to(LINE))
+        .expect("what the indices can name is smaller than the address space")
+}
+
+/// Memory for items.
+fn allocate<T>(items: usize) -> *mut T {
+    assert_ne!(items, 0);
+    let layout = layout::<T>(items);
+    // SAFETY: the layout is not of size zero: neither the number of items is, nor their size.
+    let memory = unsafe { alloc(layout) }.cast::<T>();
+    if memory.is_null() {
+        handle_alloc_error(layout);
+    }
+    memory
 }
