@@ -366,7 +366,7 @@ fn g18_a_look_at_all_slots_races_their_growth() {
 /// So large that each has a block of its own.
 type Large = [u64; 400];
 /// Two of them are in one block.
-type Medium = [u64; 40];
+type Medium = [u64; 150];
 
 /// A thread has the address of an operation that is ended meanwhile. The memory of its slot goes and is made again, for
 /// another operation.

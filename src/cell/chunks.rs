@@ -159,23 +159,23 @@ impl<T> Block<T> {
 
     /// The item at `offset`, if there are items. The caller may use it until they are freed.
     pub(super) fn get(&self, offset: u32) -> Option<NonNull<T>> {
-        assert!(offset < Self::LEN);
+        debug_assert!(offset < Self::LEN);
         // ORDERING: Relaxed: by the contracts of `make` and `free`, whoever uses the item comes after the store that made
         // it, and before the one that frees it, so it reads the pointer between the two.
         let first = NonNull::new(self.items.load(Ordering::Relaxed))?;
         NonNull::new(first.as_ptr().wrapping_add(offset as usize))
     }
 
-    /// Allocates memory for the items, and writes them.
+    /// Allocates memory for the items, and writes them: `item` is told the offset of each.
     ///
     /// # Safety
     /// There is no memory. No other thread calls this or [`free`](Self::free) at the same time; the items are used after
     /// this call only.
-    pub(super) unsafe fn make(&self, item: impl Fn() -> T) {
+    pub(super) unsafe fn make(&self, item: impl Fn(u32) -> T) {
         let first = allocate::<T>(Self::LEN as usize);
-        for offset in 0..Self::LEN as usize {
+        for offset in 0..Self::LEN {
             // SAFETY: the offset is inside the memory just allocated, which no other thread knows.
-            unsafe { first.add(offset).write(item()) };
+            unsafe { first.add(offset as usize).write(item(offset)) };
         }
         // ORDERING: Relaxed, as in `get`.
         self.items.store(first, Ordering::Relaxed);

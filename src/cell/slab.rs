@@ -65,28 +65,63 @@ pub(crate) struct Fields {
 }
 
 struct Slot<P> {
-    /// The state word of a resident slot. (That of a slot in a block lies apart, since it outlives the block.)
-    state: State,
+    word: Word,
     fields: UnsafeCell<Fields>,
     /// Not modelled by loom: all its uses are Relaxed, and what orders them is.
     link: Link,
     payload: UnsafeCell<MaybeUninit<P>>,
 }
 
+/// The state word, or where it is.
+union Word {
+    /// Of a resident slot.
+    here: ManuallyDrop<State>,
+    /// Of a slot in a block, which the word outlives.
+    apart: NonNull<State>,
+}
+
 impl<P> Slot<P> {
-    fn vacant() -> Self {
+    fn vacant(word: Word) -> Self {
         Self {
-            state: State::vacant(),
+            word,
             fields: UnsafeCell::new(Fields::default()),
             link: Link::new(NIL),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
+
+    /// The number of slots that are resident: the first chunks of them, as many as fit a mebibyte. None where a payload is
+    /// large.
+    const RESIDENT: u32 = {
+        let mut chunks = RESIDENT_CHUNKS;
+        while chunks > 0 && resident(chunks) as usize * size_of::<Self>() > MEBIBYTE {
+            chunks -= 1;
+        }
+        match size_of::<P>() < LARGE {
+            true => resident(chunks),
+            false => 0,
+        }
+    };
+
+    /// The state word of a resident slot.
+    #[inline(always)]
+    fn state_here(&self) -> &State {
+        // SAFETY: made as `here` by `take_beyond`: the caller has this from `Slab::resident`.
+        unsafe { &self.word.here }
+    }
 }
 
-/// Where the parts of a slot are, for a thread that may use them.
+/// The number of slots in the first chunks.
+const fn resident(chunks: u32) -> u32 {
+    FIRST_CHUNK * ((1 << chunks) - 1)
+}
+
+const MEBIBYTE: usize = 1 << 20;
+/// The size of a payload that is large.
+const LARGE: usize = 1_024;
+
+/// Where a slot is, for a thread that may use it.
 struct Place<'a, P> {
-    state: &'a State,
     slot: NonNull<Slot<P>>,
     /// No longer-lived payload may be taken for a shorter-lived one.
     payload: PhantomData<&'a Slot<P>>,
@@ -104,7 +139,6 @@ impl<'a, P> Place<'a, P> {
     #[inline(always)]
     fn resident(slot: &'a Slot<P>) -> Self {
         Self {
-            state: &slot.state,
             slot: NonNull::from(slot),
             payload: PhantomData,
         }
@@ -116,10 +150,20 @@ impl<'a, P> Place<'a, P> {
         // long as this is used. All slots are written when their memory is made, and only borrowed shared from then on.
         unsafe { self.slot.as_ref() }
     }
-}
 
-/// A resident slot has a payload of at most this many bytes.
-const RESIDENT_PAYLOAD: usize = 256;
+    /// The state word of this slot, whose index is this.
+    #[inline(always)]
+    fn state(&self, index: u32) -> &'a State {
+        if index < Slot::<P>::RESIDENT {
+            let state: *const State = self.slot().state_here();
+            // SAFETY: a resident slot lives as long as the slab, which the place does not outlive.
+            return unsafe { &*state };
+        }
+        // SAFETY: made as `apart` by `take_beyond`, by the index. The word lies in `Slab::words`, and lives as long as the
+        // slab.
+        unsafe { self.slot().word.apart.as_ref() }
+    }
+}
 
 /// Memory for this many slots is worth a look at what lies beside them.
 const MANY: u32 = 1_024;
@@ -158,11 +202,7 @@ unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
 
 impl<P, G> Slab<P, G> {
-    /// How many slots are resident: the first chunks of them, if payloads are small.
-    const RESIDENT: u32 = match size_of::<P>() <= RESIDENT_PAYLOAD {
-        true => FIRST_CHUNK * ((1 << RESIDENT_CHUNKS) - 1),
-        false => 0,
-    };
+    const RESIDENT: u32 = Slot::<P>::RESIDENT;
     /// How many slots a block has.
     const BLOCK: u32 = Block::<Slot<P>>::LEN;
 
@@ -208,9 +248,11 @@ impl<P, G> Slab<P, G> {
             place: Place::resident(slot),
             at,
         };
-        (slot.state.claim_or_mark(at.generation(), mark) == Claim::Held).then(hold)
+        let state = slot.state_here();
+        (state.claim_or_mark(at.generation(), mark) == Claim::Held).then(hold)
     }
 
+    #[cold]
     #[inline(never)]
     fn claim_or_mark_in_block(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         // A stale address leads no further than to the word: the slot may have no memory.
@@ -227,14 +269,14 @@ impl<P, G> Slab<P, G> {
     #[inline(always)]
     fn state(&self, index: u32) -> Option<&State> {
         match self.resident.get(index) {
-            Some(slot) => Some(&slot.state),
+            Some(slot) => Some(slot.state_here()),
             None => self.word(index),
         }
     }
 
-    /// The state word of a slot that is not resident.
+    /// The state word of a slot that is not resident. (What is resident and does not exist wraps to what does not.)
     fn word(&self, index: u32) -> Option<&State> {
-        self.words.get(index.checked_sub(Self::RESIDENT)?)
+        self.words.get(index.wrapping_sub(Self::RESIDENT))
     }
 
     /// Where the slot at `index` is. `None` if it was never used, or has no memory.
@@ -249,21 +291,20 @@ impl<P, G> Slab<P, G> {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
-        let state = self.word(index)?;
         let (block, offset) = Self::in_block(index);
-        let slot = self.blocks.get(block)?.slots.get(offset)?;
         Some(Place {
-            state,
-            slot,
+            slot: self.blocks.get(block)?.slots.get(offset)?,
             payload: PhantomData,
         })
     }
 
     /// The block of a slot that is not resident, and the offset in it.
     fn in_block(index: u32) -> (u32, u32) {
-        let number = index - Self::RESIDENT;
+        // (What is resident and does not exist wraps to a block that does not.)
+        let number = index.wrapping_sub(Self::RESIDENT);
         (number / Self::BLOCK, number % Self::BLOCK)
     }
 
@@ -364,7 +405,7 @@ impl<'a, P> Held<'a, P> {
     /// Names the operation among those of all slabs.
     pub(crate) fn examinee(&self) -> Examinee {
         Examinee {
-            slot: ptr::from_ref(self.place.state).addr(),
+            slot: ptr::from_ref(self.place.state(self.at.index())).addr(),
             generation: self.at.generation(),
         }
     }
@@ -383,8 +424,8 @@ impl<'a, P> Held<'a, P> {
     /// the caller still holds it, and acts on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
-        let generation = self.at.generation();
-        match self.place.state.release(generation, examine_again) {
+        let (state, generation) = (self.place.state(self.at.index()), self.at.generation());
+        match state.release(generation, examine_again) {
             Ok(unexamined) => {
                 let _used_up = ManuallyDrop::new(self);
                 Ok(unexamined)
@@ -396,7 +437,7 @@ impl<'a, P> Held<'a, P> {
     /// Takes back that its deadline has passed: it gets another one.
     #[cold]
     pub(crate) fn forget_expiry(&mut self) {
-        self.place.state.forget_expiry();
+        self.place.state(self.at.index()).forget_expiry();
     }
 
     /// Ends the operation: every address of it is stale from now on. It stays in its slot until it is
@@ -404,7 +445,8 @@ impl<'a, P> Held<'a, P> {
     #[inline(always)]
     pub(crate) fn end_in_place(self) -> Ended<'a, P> {
         let held = ManuallyDrop::new(self);
-        held.place.state.end(held.at.generation());
+        let state = held.place.state(held.at.index());
+        state.end(held.at.generation());
         Ended {
             place: held.place,
             at: held.at,
@@ -543,6 +585,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 
     /// The same, where no resident slot is vacant.
+    #[cold]
     #[inline(never)]
     fn is_full_beyond(&self, limit: u32) -> bool {
         let resident = self.slab.resident.len();
@@ -568,6 +611,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 
     /// The same, where no resident slot is vacant: takes one out of a block, or adds slots.
+    #[cold]
     #[inline(never)]
     fn take_beyond(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
         if self.is_full_beyond(limit) {
@@ -575,11 +619,13 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         let slab = self.slab;
         if slab.resident.len() < Slab::<P, G>::RESIDENT {
+            let here = ManuallyDrop::new(State::vacant());
+            let word = Word { here };
             // There is no free list over a fresh chunk: building one would take as long as the chunk is large, under the
             // lock.
             // SAFETY: we have the lock, and resident slots are added here only. A thread that has the lock has `&Slab`,
             // which it gets from another thread only if `P`, and with it the slot, is `Send`.
-            let index = unsafe { slab.resident.push(Slot::vacant()) };
+            let index = unsafe { slab.resident.push(Slot::vacant(word)) };
             let place = Place::resident(slab.resident.get(index)?);
             return Some(Vacant { place, index });
         }
@@ -588,15 +634,21 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         let number = self.locked.vacancies.first();
         let block = &slab.blocks.get(number)?.slots;
+        let first = number * Slab::<P, G>::BLOCK;
         if !block.is_made() {
+            let slot = |offset| {
+                let apart = slab.words.get(first + offset);
+                let apart = apart.expect("words are added with their block").into();
+                Slot::vacant(Word { apart })
+            };
             // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. No slot of the block is
             // taken, so nothing uses one before this hands it out.
-            unsafe { block.make(Slot::vacant) };
+            unsafe { block.make(slot) };
             let made = &mut self.locked.made;
             *made = made.saturating_add(Slab::<P, G>::BLOCK);
         }
         let offset = self.locked.vacancies.take(&slab.blocks)?;
-        let index = Slab::<P, G>::RESIDENT + number * Slab::<P, G>::BLOCK + offset;
+        let index = Slab::<P, G>::RESIDENT + first + offset;
         // SAFETY: from here on the slot is taken, by the token that this makes.
         let place = unsafe { slab.place(index)? };
         Some(Vacant { place, index })
@@ -638,33 +690,46 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             // the only token of it, so no other thread fills the same slot.
             unsafe { (*place).write(payload) };
         });
-        let generation = place.state.occupy();
+        let generation = place.state(index).occupy();
         let at = Address::new(self.slab.shard, index, generation);
         Held { place, at }
     }
 
-    /// Puts a vacant slot back.
+    /// Puts a vacant slot back, which has had its last generation if it `is_retired`: then it is not used again.
     #[inline(always)]
-    pub(crate) fn put_back(&mut self, vacant: Vacant<'a, P>) {
-        let Vacant { place, index } = vacant;
+    fn put_back_unless(&mut self, place: Place<'a, P>, index: u32, is_retired: fn(&State) -> bool) {
         if index >= Slab::<P, G>::RESIDENT {
-            return self.put_back_in_block(index);
+            return self.put_back_in_block(index, is_retired);
+        }
+        let slot = place.slot();
+        if is_retired(slot.state_here()) {
+            return;
         }
         // ORDERING: Relaxed: read under this lock only.
-        place.slot().link.store(self.locked.free, Ordering::Relaxed);
+        slot.link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = index;
     }
 
     /// Puts a slot back that is not resident, and has no token any more.
+    #[cold]
     #[inline(never)]
-    fn put_back_in_block(&mut self, index: u32) {
+    fn put_back_in_block(&mut self, index: u32, is_retired: fn(&State) -> bool) {
         let (number, offset) = Slab::<P, G>::in_block(index);
+        if self.slab.word(index).is_none_or(is_retired) {
+            return;
+        }
         let blocks = &self.slab.blocks;
         if self.locked.vacancies.put_back(blocks, number, offset) {
             if let Some(block) = blocks.get(number) {
                 self.free(&block.slots);
             }
         }
+    }
+
+    /// Puts a vacant slot back that was not filled.
+    #[inline(always)]
+    pub(crate) fn put_back(&mut self, vacant: Vacant<'a, P>) {
+        self.put_back_unless(vacant.place, vacant.index, |_| false);
     }
 
     /// Frees the memory of the block that the vacancies count as gone.
@@ -708,24 +773,22 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         })
     }
 
-    /// Puts a spent slot of this slab on the free list, unless it has had its last generation.
+    /// Puts a spent slot of this slab back, unless it has had its last generation.
     #[inline(always)]
     pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
         let Spent { place, at } = spent;
-        if !place.state.is_retired() {
-            let index = at.index();
-            self.put_back(Vacant { place, index });
-        }
+        self.put_back_unless(place, at.index(), State::is_retired);
     }
 
-    /// The ended slot as a vacant one; `None` after its last generation.
+    /// The same, of a slot without its place in memory.
     #[inline(always)]
-    pub(crate) fn reuse(&self, ended: EndedSlot) -> Option<Vacant<'a, P>> {
+    pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
         let index = ended.at.index();
-        // SAFETY: `ended` is a token of this slab, so the slot is taken, and stays so by the token that this makes.
-        let place = unsafe { self.slab.place(index)? };
-        (!place.state.is_retired()).then_some(Vacant { place, index })
+        // SAFETY: `ended` is a token of this slab, so the slot is taken, until it is put back here.
+        if let Some(place) = unsafe { self.slab.place(index) } {
+            self.put_back_unless(place, index, State::is_retired);
+        }
     }
 
     /// One of the slots on the remote free list, to be freed.
@@ -765,7 +828,10 @@ impl<P, G> FieldsView<'_, P, G> {
     /// lie far apart; in a loop of their own, these loads do not wait for one another.
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
-            std::hint::black_box((self.slab.occupant(index), self.read(index).position));
+            let occupant = self.slab.occupant(index);
+            // The word of a resident slot lies in it.
+            let position = (index >= Slot::<P>::RESIDENT).then(|| self.read(index).position);
+            std::hint::black_box((occupant, position));
         }
     }
 

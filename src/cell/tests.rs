@@ -169,7 +169,7 @@ fn comes_and_goes<const BYTES: usize>(rounds: u32) {
 #[test]
 fn g28_slots_of_any_size_come_and_go_with_their_memory() {
     let rounds = if cfg!(miri) { 200 } else { 20_000 };
-    comes_and_goes::<300>(rounds);
+    comes_and_goes::<1_024>(rounds);
     comes_and_goes::<2_000>(rounds);
     comes_and_goes::<5_000>(rounds);
 }
@@ -215,9 +215,7 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
             }
             let mut guard = cells.lock();
             while let Some(slot) = guard.next_remote() {
-                if let Some(vacant) = guard.reuse(slot) {
-                    guard.put_back(vacant);
-                }
+                guard.put_back_ended(slot);
             }
             guard.free_spare();
         }
@@ -228,8 +226,8 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
 /// After its last generation a slot is not used again, and neither is its memory, whatever becomes of its neighbours.
 #[test]
 fn a_slot_in_a_block_whose_generations_are_used_up_has_no_other_occupant() {
-    let cells = Slab::<Large<300>, ()>::new(0, ());
-    let payload = || (Arc::new(0), [0; 300]);
+    let cells = Slab::<Large<1_024>, ()>::new(0, ());
+    let payload = || (Arc::new(0), [0; 1_024]);
     let first = insert(&cells, payload(), u32::MAX).expect("no limit");
     end(&cells, first);
     cells.age(first.index(), LAST_GENERATION);

@@ -241,9 +241,7 @@ impl<P, W: Scheme> Shard<P, W> {
         let (schedule, mut fields) = guard.split();
         let position = Position::new(fields.read(ended.address().index()).position);
         schedule.timer.stop(&mut fields, position);
-        if let Some(vacant) = guard.reuse(ended) {
-            guard.put_back(vacant);
-        }
+        guard.put_back_ended(ended);
     }
 
     /// Begins a pass at `now`, in which [`fire`](Self::fire) takes out the timers that are here now and due. One that is

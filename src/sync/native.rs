@@ -18,8 +18,8 @@ pub(crate) use std::{thread, thread_local};
 pub(crate) const FIRST_CHUNK: u32 = 64;
 /// Chunks of a slab: enough for every index.
 pub(crate) const CHUNKS: usize = 32;
-/// The slots in this many chunks stay: 4,032.
-pub(crate) const RESIDENT_CHUNKS: u32 = 6;
+/// The slots in this many chunks stay, if they are small: 16,320.
+pub(crate) const RESIDENT_CHUNKS: u32 = 8;
 /// At most this many slots behind them come and go together. (As many as a word has bits.)
 pub(crate) const BLOCK: usize = 64;
 /// Watchers in the one allocation of a list of few.
