@@ -38,132 +38,15 @@
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::blocks::{Record, Vacancies};
-use super::chunks::{Block, Chunks};
+use super::chunks::{Block, Chunks, EqualChunks, Place, Slot, Vacant, Word};
 use super::remote::{NIL, RemoteList};
-use super::state::{Claim, Mark, State, Unreleased};
-use crate::callbacks::examining::Examinee;
+use super::state::{Claim, Mark, State};
 use crate::cell::address::Address;
-use crate::sync::{
-    CachePadded, FIRST_CHUNK, Mutex, MutexGuard, Ordering, RESIDENT_CHUNKS, UnsafeCell,
-};
-use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, MaybeUninit};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32 as Link;
+use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering};
+use std::mem::ManuallyDrop;
 
-/// The timer's fields of each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
-/// beside it: with a payload of half a cache line, a slot is one line.)
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C, packed(4))]
-pub(crate) struct Fields {
-    /// The tick at which the operation is due.
-    pub(crate) deadline: u64,
-    /// The tick at which it arrived.
-    pub(crate) arrived_at: u64,
-    /// Where the wheel filed it.
-    pub(crate) position: u32,
-}
-
-struct Slot<P> {
-    word: Word,
-    fields: UnsafeCell<Fields>,
-    /// Not modelled by loom: all its uses are Relaxed, and what orders them is.
-    link: Link,
-    payload: UnsafeCell<MaybeUninit<P>>,
-}
-
-/// The state word, or where it is.
-union Word {
-    /// Of a resident slot.
-    here: ManuallyDrop<State>,
-    /// Of a slot in a block, which the word outlives.
-    apart: NonNull<State>,
-}
-
-impl<P> Slot<P> {
-    fn vacant(word: Word) -> Self {
-        Self {
-            word,
-            fields: UnsafeCell::new(Fields::default()),
-            link: Link::new(NIL),
-            payload: UnsafeCell::new(MaybeUninit::uninit()),
-        }
-    }
-
-    /// The number of slots that are resident: the first chunks of them, as many as fit a mebibyte. None where a payload is
-    /// large.
-    const RESIDENT: u32 = {
-        let mut chunks = RESIDENT_CHUNKS;
-        while chunks > 0 && resident(chunks) as usize * size_of::<Self>() > MEBIBYTE {
-            chunks -= 1;
-        }
-        match size_of::<P>() < LARGE {
-            true => resident(chunks),
-            false => 0,
-        }
-    };
-
-    /// The state word of a resident slot.
-    #[inline(always)]
-    fn state_here(&self) -> &State {
-        // SAFETY: made as `here` by `take_beyond`: the caller has this from `Slab::resident`.
-        unsafe { &self.word.here }
-    }
-}
-
-/// The number of slots in the first chunks.
-const fn resident(chunks: u32) -> u32 {
-    FIRST_CHUNK * ((1 << chunks) - 1)
-}
-
-const MEBIBYTE: usize = 1 << 20;
-/// The size of a payload that is large.
-const LARGE: usize = 1_024;
-
-/// Where a slot is, for a thread that may use it.
-struct Place<'a, P> {
-    slot: NonNull<Slot<P>>,
-    /// No longer-lived payload may be taken for a shorter-lived one.
-    payload: PhantomData<&'a Slot<P>>,
-}
-
-impl<P> Clone for Place<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P> Copy for Place<'_, P> {}
-
-impl<'a, P> Place<'a, P> {
-    #[inline(always)]
-    fn resident(slot: &'a Slot<P>) -> Self {
-        Self {
-            slot: NonNull::from(slot),
-            payload: PhantomData,
-        }
-    }
-
-    #[inline(always)]
-    fn slot(&self) -> &Slot<P> {
-        // SAFETY: a resident slot lives as long as the slab. Of another one, `Slab::place` demands that it has memory as
-        // long as this is used. All slots are written when their memory is made, and only borrowed shared from then on.
-        unsafe { self.slot.as_ref() }
-    }
-
-    /// The state word of this slot, whose index is this.
-    #[inline(always)]
-    fn state(&self, index: u32) -> &'a State {
-        if index < Slot::<P>::RESIDENT {
-            let state: *const State = self.slot().state_here();
-            // SAFETY: a resident slot lives as long as the slab, which the place does not outlive.
-            return unsafe { &*state };
-        }
-        // SAFETY: made as `apart` by `take_beyond`, by the index. The word lies in `Slab::words`, and lives as long as the
-        // slab.
-        unsafe { self.slot().word.apart.as_ref() }
-    }
-}
+pub use super::chunks::Held;
+pub(crate) use super::chunks::{Ended, EndedSlot, Fields, Spent};
 
 /// Memory for this many slots is worth a look at what lies beside them.
 const MANY: u32 = 1_024;
@@ -172,7 +55,7 @@ const MANY: u32 = 1_024;
 pub(crate) struct Slab<P, G> {
     /// The slots with the lowest indices. The table of their chunks is what every check of an operation reads, and only the
     /// growth of the slab writes.
-    resident: Chunks<Slot<P>>,
+    resident: EqualChunks<Slot<P>>,
     /// The state words of the slots behind them, and the blocks with all else.
     words: Chunks<State>,
     blocks: Chunks<Record<Slot<P>>>,
@@ -209,7 +92,7 @@ impl<P, G> Slab<P, G> {
     /// The slots of the timer shard with this number.
     pub(crate) fn new(shard: usize, beside: G) -> Self {
         Self {
-            resident: Chunks::new(),
+            resident: EqualChunks::new(),
             words: Chunks::new(),
             blocks: Chunks::new(),
             shard,
@@ -295,10 +178,7 @@ impl<P, G> Slab<P, G> {
     #[inline(never)]
     fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
         let (block, offset) = Self::in_block(index);
-        Some(Place {
-            slot: self.blocks.get(block)?.slots.get(offset)?,
-            payload: PhantomData,
-        })
+        Some(Place::in_block(self.blocks.get(block)?.slots.get(offset)?))
     }
 
     /// The block of a slot that is not resident, and the offset in it.
@@ -371,7 +251,7 @@ impl<P, G> Slab<P, G> {
     /// For tests: the memory of the first chunk.
     #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn layout() -> std::alloc::Layout {
-        Chunks::<Slot<P>>::layout(0)
+        EqualChunks::<Slot<P>>::layout(0)
     }
 }
 
@@ -382,186 +262,6 @@ impl<P, G> Drop for Slab<P, G> {
                 drop(held.end());
             }
         }
-    }
-}
-
-/// Exclusive access to the operation in one slot.
-///
-/// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a
-/// build with debug assertions, the destructor panics.
-#[must_use = "an operation that is neither released nor ended stays held"]
-pub struct Held<'a, P> {
-    place: Place<'a, P>,
-    at: Address,
-}
-
-impl<'a, P> Held<'a, P> {
-    /// The operation held.
-    #[inline]
-    pub(crate) fn address(&self) -> Address {
-        self.at
-    }
-
-    /// Names the operation among those of all slabs.
-    pub(crate) fn examinee(&self) -> Examinee {
-        Examinee {
-            slot: ptr::from_ref(self.place.state(self.at.index())).addr(),
-            generation: self.at.generation(),
-        }
-    }
-
-    #[inline(always)]
-    pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
-        self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
-            // initialised from `fill` until `end`, which consumes the proof.
-            access(unsafe { &mut *payload.cast::<P>() })
-        })
-    }
-
-    /// Releases the operation, unless another thread has left a mark. `Ok(false)`: there was none. `Ok(true)`: the mark
-    /// asks for another examination only, for which the caller must arrange, because it will not `examine_again`. `Err`:
-    /// the caller still holds it, and acts on the mark.
-    #[inline(always)]
-    pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
-        let (state, generation) = (self.place.state(self.at.index()), self.at.generation());
-        match state.release(generation, examine_again) {
-            Ok(unexamined) => {
-                let _used_up = ManuallyDrop::new(self);
-                Ok(unexamined)
-            }
-            Err(unreleased) => Err((self, unreleased)),
-        }
-    }
-
-    /// Takes back that its deadline has passed: it gets another one.
-    #[cold]
-    pub(crate) fn forget_expiry(&mut self) {
-        self.place.state(self.at.index()).forget_expiry();
-    }
-
-    /// Ends the operation: every address of it is stale from now on. It stays in its slot until it is
-    /// [taken](Ended::take).
-    #[inline(always)]
-    pub(crate) fn end_in_place(self) -> Ended<'a, P> {
-        let held = ManuallyDrop::new(self);
-        let state = held.place.state(held.at.index());
-        state.end(held.at.generation());
-        Ended {
-            place: held.place,
-            at: held.at,
-        }
-    }
-
-    /// Ends the operation, and moves it out at once.
-    #[inline(always)]
-    pub(crate) fn end(self) -> (P, Spent<'a, P>) {
-        self.end_in_place().take()
-    }
-}
-
-/// An operation that this thread has ended, still in its slot.
-///
-/// Must be [taken](Self::take): without, its slot is lost. In a build with debug assertions, the destructor panics.
-#[must_use = "an ended operation that is not taken is lost, with its slot"]
-pub(crate) struct Ended<'a, P> {
-    place: Place<'a, P>,
-    at: Address,
-}
-
-impl<'a, P> Ended<'a, P> {
-    /// The address under which it was parked.
-    #[inline(always)]
-    pub(crate) fn address(&self) -> Address {
-        self.at
-    }
-
-    #[inline(always)]
-    pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
-        self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other thread
-            // gets the slot before it is on a free list, where `take` alone leads. So the payload is initialised, and ours.
-            access(unsafe { &*payload.cast::<P>() })
-        })
-    }
-
-    /// Moves the operation out of its slot.
-    #[inline(always)]
-    pub(crate) fn take(self) -> (P, Spent<'a, P>) {
-        let ended = ManuallyDrop::new(self);
-        let payload = ended.place.slot().payload.with_mut(|payload| {
-            // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, so it is read once.
-            unsafe { payload.cast::<P>().read() }
-        });
-        let spent = Spent {
-            place: ended.place,
-            at: ended.at,
-        };
-        (payload, spent)
-    }
-}
-
-#[cfg(debug_assertions)]
-impl<P> Drop for Held<'_, P> {
-    fn drop(&mut self) {
-        assert!(
-            std::thread::panicking(),
-            "an operation in slot {} was neither released nor ended",
-            self.at.index()
-        );
-    }
-}
-
-#[cfg(debug_assertions)]
-impl<P> Drop for Ended<'_, P> {
-    fn drop(&mut self) {
-        assert!(
-            std::thread::panicking(),
-            "an ended operation was not taken out of slot {}",
-            self.at.index()
-        );
-    }
-}
-
-/// The slot of an operation that has ended and was taken out, on its way back to the free list of its slab.
-#[must_use = "a slot that is not given back is lost"]
-pub(crate) struct Spent<'a, P> {
-    place: Place<'a, P>,
-    at: Address,
-}
-
-impl<P> Spent<'_, P> {
-    /// For a slot that is given back later: the token without the place in memory.
-    #[inline(always)]
-    pub(crate) fn detach(self) -> EndedSlot {
-        EndedSlot { at: self.at }
-    }
-}
-
-/// A slot without an occupant, off the free list.
-#[must_use = "a vacant slot that is neither filled nor put back is lost"]
-pub(crate) struct Vacant<'a, P> {
-    place: Place<'a, P>,
-    index: u32,
-}
-
-impl<P> Vacant<'_, P> {
-    pub(crate) fn index(&self) -> u32 {
-        self.index
-    }
-}
-
-/// An ended slot on its way back to the free list.
-#[must_use = "a slot that is not given back is lost"]
-pub(crate) struct EndedSlot {
-    at: Address,
-}
-
-impl EndedSlot {
-    /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
-    #[inline]
-    pub(crate) fn address(&self) -> Address {
-        self.at
     }
 }
 

@@ -3,7 +3,7 @@
 use super::slab::{Fields, Held, Slab};
 use super::state::Mark;
 use crate::cell::address::Address;
-use crate::sync::{FIRST_CHUNK, LAST_GENERATION};
+use crate::sync::{LAST_GENERATION, RESIDENT_CHUNK};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -40,7 +40,7 @@ fn a_thread_that_looks_at_all_slots_races_their_growth() {
         let cells = cells.clone();
         std::thread::spawn(move || {
             let mut seen = 0;
-            while seen < FIRST_CHUNK + 1 {
+            while seen < RESIDENT_CHUNK + 1 {
                 seen = cells.used();
                 for index in 0..seen {
                     assert!(cells.occupant(index).is_none_or(|at| at.index() == index));
@@ -49,7 +49,7 @@ fn a_thread_that_looks_at_all_slots_races_their_growth() {
             }
         })
     };
-    for number in 0..=FIRST_CHUNK {
+    for number in 0..=RESIDENT_CHUNK {
         assert!(insert(&cells, Arc::new(number), u32::MAX).is_some());
     }
     looker.join().expect("it looks without harm");
@@ -128,7 +128,7 @@ fn g12_a_slot_is_aligned_as_its_payload_has_to_be() {
 fn a_slot_with_half_a_line_of_payload_is_one_line() {
     let layout = Slab::<[u64; 4], ()>::layout();
     assert_eq!(layout.align(), 64);
-    assert_eq!(layout.size(), 64 * crate::sync::FIRST_CHUNK as usize);
+    assert_eq!(layout.size(), 64 * crate::sync::RESIDENT_CHUNK as usize);
 }
 
 /// A number, and so many bytes that no slot of it is resident.

@@ -14,12 +14,14 @@ pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::{thread, thread_local};
 
-/// Slots in the first chunk of a slab; each further chunk doubles it.
+/// State words, or blocks of slots, in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;
 /// Chunks of a slab: enough for every index.
 pub(crate) const CHUNKS: usize = 32;
-/// The slots in this many chunks stay, if they are small: 16,320.
-pub(crate) const RESIDENT_CHUNKS: u32 = 8;
+/// Slots in a chunk of those that stay.
+pub(crate) const RESIDENT_CHUNK: u32 = 256;
+/// At most this many chunks stay.
+pub(crate) const RESIDENT_CHUNKS: usize = 64;
 /// At most this many slots behind them come and go together. (As many as a word has bits.)
 pub(crate) const BLOCK: usize = 64;
 /// Watchers in the one allocation of a list of few.
