@@ -71,8 +71,10 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
             return None;
         }
         let (chunk, offset) = Self::locate(index);
+        // SAFETY: `push` has found the chunk of every item below `len` in the table.
+        let chunk = unsafe { self.chunks.get_unchecked(chunk) };
         // ORDERING: Relaxed: published by `len`.
-        let chunk = self.chunks[chunk].load(Ordering::Relaxed);
+        let chunk = chunk.load(Ordering::Relaxed);
         if cfg!(any(debug_assertions, request_purgatory_loom)) {
             assert!(!chunk.is_null(), "an item below `len` is in a chunk");
         }
@@ -334,7 +336,7 @@ const LARGE: usize = 1_024;
 
 /// Where a slot is, for a thread that may use it.
 pub(super) struct Place<'a, P> {
-    slot: NonNull<Slot<P>>,
+    pub(super) slot: NonNull<Slot<P>>,
     /// No longer-lived payload may be taken for a shorter-lived one.
     payload: PhantomData<&'a Slot<P>>,
 }

@@ -518,10 +518,20 @@ pub(crate) struct FieldsView<'g, P, G> {
 impl<P, G> FieldsView<'_, P, G> {
     /// The slot at `index`, if it was ever used, and has memory.
     #[inline(always)]
-    fn place(&self, index: u32) -> Option<Place<'_, P>> {
+    fn slot(&self, index: u32) -> Option<&Slot<P>> {
+        match self.slab.resident.get(index) {
+            Some(slot) => Some(slot),
+            None => self.slot_in_block(index),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn slot_in_block(&self, index: u32) -> Option<&Slot<P>> {
         // SAFETY: the lock is held as long as there is a view, and no slot is put back meanwhile: that takes the guard, which
-        // the view borrows.
-        unsafe { self.slab.place(index) }
+        // the view borrows. The memory of a block stays until then.
+        let slot = unsafe { self.slab.place(index)?.slot.as_ref() };
+        Some(slot)
     }
 
     /// Loads the timer fields and the state words of slots that the caller is about to work on one after the other. They
@@ -538,8 +548,8 @@ impl<P, G> FieldsView<'_, P, G> {
     /// The timer fields of the slot at `index`; zeros if it was never used, or has no memory.
     #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> Fields {
-        match self.place(index) {
-            Some(place) => place.slot().fields.with_mut(|fields| {
+        match self.slot(index) {
+            Some(slot) => slot.fields.with_mut(|fields| {
                 // SAFETY: a view exists only by exclusive borrow of a guard, so the lock is held and there is one view
                 // at a time; a shared borrow of it keeps writers out.
                 unsafe { *fields }
@@ -551,8 +561,8 @@ impl<P, G> FieldsView<'_, P, G> {
     /// Changes the timer fields of the slot at `index`.
     #[inline(always)]
     pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut Fields)) {
-        if let Some(place) = self.place(index) {
-            place.slot().fields.with_mut(|fields| {
+        if let Some(slot) = self.slot(index) {
+            slot.fields.with_mut(|fields| {
                 // SAFETY: the lock is held, as in `read`, and the only view is borrowed exclusively.
                 change(unsafe { &mut *fields });
             });
