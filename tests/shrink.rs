@@ -71,8 +71,8 @@ enum By {
 
 const ALL: [By; 3] = [By::Cancel, By::OtherThread, By::Expiry];
 
-/// Parks so many operations, each on a key of its own, and ends them. Returns the bytes at the peak, and those that stay;
-/// handles to what has ended are harmless then, and the purgatory works on.
+/// Parks so many operations, each on a key of its own, and ends them. Returns the bytes at the peak, and those that
+/// stay; handles to what has ended are harmless then, and the purgatory works on.
 fn parked_and_ended<const BYTES: usize>(count: usize, by: By) -> (usize, usize) {
     let (purgatory, clock) = by_hand::<BYTES>();
     let mut handles = Vec::with_capacity(count);

@@ -11,21 +11,45 @@
 //! | spare | none | yes | none: it is `spare`, one at most |
 //! | absent | none | no | `absent` |
 //!
-//! All of it is used under the slab's lock, so the numbers of a record are atomic only to be shared.
+//! All of it is used under the slab's lock.
 
 use super::chunks::{Block, Chunks};
 use super::remote::NIL;
 use crate::sync::Ordering;
-use std::sync::atomic::{AtomicU32 as Link, AtomicU64};
+use std::sync::atomic::AtomicU64;
+
+/// A number that is used under the slab's lock only. (Not modelled by loom.)
+struct Number(AtomicU64);
+
+impl Number {
+    fn get(&self) -> u64 {
+        // ORDERING: Relaxed: under the lock.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, number: u64) {
+        // ORDERING: Relaxed: under the lock.
+        self.0.store(number, Ordering::Relaxed);
+    }
+
+    /// Of a block.
+    fn block(&self) -> u32 {
+        self.get() as u32
+    }
+
+    fn set_block(&self, number: u32) {
+        self.set(number.into());
+    }
+}
 
 /// A block, and its place among the others.
 pub(super) struct Record<T> {
     pub(super) slots: Block<T>,
     /// A bit for each vacant slot.
-    vacant: AtomicU64,
+    vacant: Number,
     /// Its neighbours on a list.
-    before: Link,
-    after: Link,
+    before: Number,
+    after: Number,
 }
 
 impl<T> Record<T> {
@@ -35,9 +59,9 @@ impl<T> Record<T> {
     fn absent() -> Self {
         Self {
             slots: Block::new(),
-            vacant: AtomicU64::new(Self::ALL),
-            before: Link::new(NIL),
-            after: Link::new(NIL),
+            vacant: Number(AtomicU64::new(Self::ALL)),
+            before: Number(AtomicU64::new(NIL.into())),
+            after: Number(AtomicU64::new(NIL.into())),
         }
     }
 }
@@ -77,7 +101,7 @@ impl Vacancies {
     /// A block without memory that comes to the others.
     pub(super) fn record<T>(&mut self, number: u32) -> Record<T> {
         let record = Record::absent();
-        record.after.store(self.absent, Ordering::Relaxed);
+        record.after.set_block(self.absent);
         self.absent = number;
         record
     }
@@ -86,15 +110,14 @@ impl Vacancies {
     pub(super) fn take<T>(&mut self, blocks: &Chunks<Record<T>>) -> Option<u32> {
         let number = self.first();
         let block = blocks.get(number)?;
-        // ORDERING: Relaxed here and below: under the slab's lock.
-        let vacant = block.vacant.load(Ordering::Relaxed);
+        let vacant = block.vacant.get();
         let left = vacant & (vacant - 1);
-        block.vacant.store(left, Ordering::Relaxed);
+        block.vacant.set(left);
         if vacant == Record::<T>::ALL {
             // It was on no list if it was the spare one; else it was the first of `absent`.
             match number == self.spare {
                 true => self.spare = NIL,
-                false => self.absent = block.after.load(Ordering::Relaxed),
+                false => self.absent = block.after.block(),
             }
             if left != 0 {
                 self.link(blocks, number);
@@ -115,10 +138,10 @@ impl Vacancies {
         let Some(block) = blocks.get(number) else {
             return false;
         };
-        let before = block.vacant.load(Ordering::Relaxed);
+        let before = block.vacant.get();
         let vacant = before | 1 << offset;
         debug_assert_ne!(before, vacant, "a slot is put back once");
-        block.vacant.store(vacant, Ordering::Relaxed);
+        block.vacant.set(vacant);
         if vacant != Record::<T>::ALL {
             if before == 0 {
                 self.link(blocks, number);
@@ -148,32 +171,32 @@ impl Vacancies {
     }
 
     fn list_absent<T>(&mut self, block: &Record<T>, number: u32) {
-        block.after.store(self.absent, Ordering::Relaxed);
+        block.after.set_block(self.absent);
         self.absent = number;
     }
 
     /// Puts a block on the list of those in part taken, as the first.
     fn link<T>(&mut self, blocks: &Chunks<Record<T>>, number: u32) {
         if let Some(block) = blocks.get(number) {
-            block.before.store(NIL, Ordering::Relaxed);
-            block.after.store(self.part, Ordering::Relaxed);
+            block.before.set_block(NIL);
+            block.after.set_block(self.part);
         }
         if let Some(next) = blocks.get(self.part) {
-            next.before.store(number, Ordering::Relaxed);
+            next.before.set_block(number);
         }
         self.part = number;
     }
 
     /// Takes a block off that list.
     fn unlink<T>(&mut self, blocks: &Chunks<Record<T>>, block: &Record<T>) {
-        let before = block.before.load(Ordering::Relaxed);
-        let after = block.after.load(Ordering::Relaxed);
+        let before = block.before.block();
+        let after = block.after.block();
         match blocks.get(before) {
-            Some(previous) => previous.after.store(after, Ordering::Relaxed),
+            Some(previous) => previous.after.set_block(after),
             None => self.part = after,
         }
         if let Some(next) = blocks.get(after) {
-            next.before.store(before, Ordering::Relaxed);
+            next.before.set_block(before);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The memory of the slots: [`Chunks`] only grow, a [`Block`] comes and goes. Nothing in either ever moves. With it a
-//! [`Slot`], and the tokens by which a thread has one ([`Held`], [`Ended`], [`Spent`], [`Vacant`], [`EndedSlot`]), whose rules
-//! stand at the head of [`slab`](super::slab).
+//! [`Slot`], and the tokens by which a thread has one ([`Held`], [`Ended`], [`Spent`], [`Vacant`], [`EndedSlot`]),
+//! whose rules stand at the head of [`slab`](super::slab).
 //!
 //! # Ground rules
 //!
-//! An item of [`Chunks`], equal or not, is written once, before its index is below [`len`](Chunks::len), and dropped with the storage. In
-//! between it is only borrowed shared. So any thread may follow any index at any time, however stale it is. Items are
-//! added by one thread at a time: the caller of [`push`](Chunks::push) sees to that.
+//! An item of [`Chunks`], equal or not, is written once, before its index is below [`len`](Growing::len), and dropped
+//! with the storage. In between it is only borrowed shared. So any thread may follow any index at any time, however
+//! stale it is. Items are added by one thread at a time: the caller of [`push`](Growing::push) sees to that.
 //!
 //! The items of a [`Block`] are all written when its memory is made, and gone when the memory is freed. One thread at a
 //! time does either, after every use of the items that were there and before every use of those to come: the caller of
-//! [`make`](Block::make) and [`free`](Block::free) sees to that. So no thread follows a stale pointer to an item; whether
-//! there are items, any thread may ask.
+//! [`make`](Block::make) and [`free`](Block::free) sees to that. So no thread follows a stale pointer to an item;
+//! whether there are items, any thread may ask.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 

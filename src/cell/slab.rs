@@ -11,29 +11,33 @@
 //! | `fields` | the thread that has the slab's lock. [`SlabGuard`] is the proof |
 //! | `link` | every thread (it is atomic); it means something only while the slot is on a free list |
 //!
-//! Any thread may follow any index, however stale, to the state word: the words lie in [`Chunks`], never move and live as
-//! long as the slab. The generation in the word tells the occupants of a slot apart. The other parts are found beside it
-//! only by a thread that has the slot, or the lock:
+//! Any thread may follow any index, however stale, to the state word: the words lie in [`Chunks`], never move and live
+//! as long as the slab. The generation in the word tells the occupants of a slot apart. The other parts are found
+//! beside it only by a thread that has the slot, or the lock:
 //!
-//! * The first slots, the *resident* ones, lie in [`Chunks`] as a whole, word and all. So an operation is one cache line.
-//! * The slots behind them lie in a [`Block`](super::chunks::Block), their words apart. Its memory comes with the first slot
-//!   taken, and goes when all its slots are vacant and another block is empty already (see [`blocks`](super::blocks)).
+//! * The first slots, the *resident* ones, lie in [`Chunks`] as a whole, word and all. So an operation is one cache
+//!   line.
+//! * The slots behind them lie in a [`Block`](super::chunks::Block), their words apart. Its memory comes with the
+//!   first slot taken, and goes when all its slots are vacant and another block is empty already (see
+//!   [`blocks`](super::blocks)).
 //!
-//! A slot is *taken* as long as it is on no free list: from [`SlabGuard::take_vacant`] until [`SlabGuard::put_back`]. All that
-//! time there is a token of it, one of [`Vacant`], [`Held`], [`Ended`], [`Spent`] and [`EndedSlot`], or an operation parked,
-//! or it is on the remote free list. The memory of a block is freed under the lock, when none of its slots is taken. So a
-//! token may use its slot, and so may whoever has the lock use every slot that has memory. What a thread did with a slot
-//! comes before the slot is put back, by the lock or by the remote free list, and so before the memory goes. A stale address
-//! leads to the word and no further: [`State::claim_or_mark`] says no, whatever has become of the memory.
+//! A slot is *taken* as long as it is on no free list: from [`SlabGuard::take_vacant`] until [`SlabGuard::put_back`].
+//! All that time there is a token of it, one of [`Vacant`], [`Held`], [`Ended`], [`Spent`] and [`EndedSlot`], or an
+//! operation parked, or it is on the remote free list. The memory of a block is freed under the lock, when none of its
+//! slots is taken. So a token may use its slot, and so may whoever has the lock use every slot that has memory. What a
+//! thread did with a slot comes before the slot is put back, by the lock or by the remote free list, and so before the
+//! memory goes. A stale address leads to the word and no further: [`State::claim_or_mark`] says no, whatever has become
+//! of the memory.
 //!
 //! The stages of an occupant are tokens that consume one another: [`Held`], then [`Ended`] (its addresses are stale, and
 //! it is still in its slot), then [`Spent`] (it was moved out). While an operation is ended in place, the generation in
 //! the state word is already that of the next occupant. That is sound because the slot is on no free list, so no thread
 //! can fill it, and no address names it, so no thread can claim it.
 //!
-//! A spent slot goes back under the lock ([`SlabGuard::put_back_spent`]) or, by a thread without it, as an [`EndedSlot`]
-//! by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of the lock. Tokens go back to the slab
-//! that gave them out. (A slot that has had its last generation stays taken, and so does the memory of its block.)
+//! A spent slot goes back under the lock ([`SlabGuard::put_back_spent`]) or, by a thread without it, as an
+//! [`EndedSlot`] by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of the lock. Tokens
+//! go back to the slab that gave them out. (A slot that has had its last generation stays taken, and so does the memory
+//! of its block.)
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 

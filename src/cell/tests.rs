@@ -187,15 +187,18 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
         let _enders = [(); 2].map(|()| {
             scope.spawn(|| {
                 let all = ROUNDS * SLOTS as u32;
+                // ORDERING: Relaxed: a count.
                 while ended.load(Ordering::Relaxed) < all {
                     for latest in &latest {
-                        // Also one that ended long ago, and one of the future.
+                        // ORDERING: Acquire pairs with the Release below: an address is published as the library does.
                         let at = latest.load(Ordering::Acquire);
+                        // Also the one before, which ended long ago.
                         for at in [at.wrapping_sub(1 << 32), at].map(Address) {
                             if let Some(held) = hold(&cells, at) {
                                 let ((number, bytes), spent) = held.end();
                                 assert_eq!(bytes[4_999], *number as u8);
                                 assert_eq!(cells.push_remote(spent.detach()).min(1), 1);
+                                // ORDERING: Relaxed: a count.
                                 ended.fetch_add(1, Ordering::Relaxed);
                             }
                         }
@@ -208,8 +211,10 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
             for latest in &latest {
                 let payload = (Arc::new(number), [number as u8; 5_000]);
                 let at = insert(&cells, payload, u32::MAX).expect("no limit");
+                // ORDERING: Release, see above.
                 latest.store(at.0, Ordering::Release);
             }
+            // ORDERING: Relaxed: a count. The remote free list orders what the enders did.
             while ended.load(Ordering::Relaxed) < (number + 1) * SLOTS as u32 {
                 std::thread::yield_now();
             }

@@ -138,10 +138,11 @@ macro_rules! shared_methods {
         ///
         #[doc = concat!("Slots go by themselves, in blocks of about 4 KiB, as soon as no slot of a block is taken by ", $what, ";")]
         /// so this call is for the rest: the last such block, the wheels of timer shards without a timer, and tables of
-        /// which less than an eighth is used. A thread that drives the timer does the same when no deadline is left. What
-        /// stays for each place that was ever taken at the same time: 9 bytes, by which a stale handle knows that it is
-        /// stale (40 bytes where a block has one slot); and the first 4,032 slots of each timer shard, unless a slot's
-        /// payload is larger than 256 bytes.
+        /// which less than an eighth is used. A thread that drives the timer does the same when no deadline is left.
+        ///
+        /// What stays until the drop: the first slots of each timer shard, a mebibyte at most, and none of payloads of a
+        /// kibibyte or more; and for each slot that was ever needed at the same time about 9 bytes, by which a stale handle
+        /// knows that it is stale (40 bytes where a block has one slot).
         ///
         /// May be called at any time, from any thread. Takes the lock of every timer shard in turn, for an instant, and
         /// that of each map shard with a large table, where it is free. Hashes the keys that are left in such a table; a
