@@ -1,8 +1,8 @@
 //! Which blocks of slots have vacant slots.
 //!
-//! Behind the resident slots of a slab, slots lie in [`Block`]s. A block of vacant slots is *empty*; its memory goes when
-//! another one is empty already, and is made again when no other slot is vacant. So the slots of a storm go as they are
-//! vacated, in steps that do not grow with it: no pass over the slots, and no longer hold of the lock.
+//! Behind the resident slots of a slab, slots lie in [`Block`]s. A block of vacant slots is *empty*; its memory goes
+//! when another one is empty already, and is made again when no other slot is vacant. So the slots of a storm go as
+//! they are vacated, in steps that do not grow with it: no pass over the slots, and no longer hold of the lock.
 //!
 //! | block | slots taken | memory | on the list |
 //! |---|---|---|---|
