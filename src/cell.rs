@@ -2,13 +2,15 @@
 //!
 //! * [`address`]: the name of one parked operation, as watch lists and handles keep it.
 //! * [`state`]: the state word of one slot: every transition of an operation's life, and nothing else.
-//! * [`chunks`]: the memory of the slots, which grows and never moves.
+//! * [`chunks`]: the memory of the slots, which never moves.
+//! * [`blocks`]: which blocks of slots have vacant ones, and when the memory of one goes.
 //! * [`slab`]: the slots, behind safe calls.
 //! * [`remote`]: the free list for threads that do not have the slab's lock.
 //!
 //! All `unsafe` code of the library is in `chunks` and `slab`. Each begins with its rules.
 
 pub(crate) mod address;
+mod blocks;
 mod chunks;
 mod remote;
 pub(crate) mod slab;

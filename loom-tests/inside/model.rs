@@ -85,6 +85,11 @@ impl<P: Send> Shard<P> {
         self.0.slab.occupant(slot).is_some()
     }
 
+    /// Frees the memory of slots that no payload needs.
+    pub fn shrink(&self) {
+        self.0.shrink();
+    }
+
     /// How many slots were ever needed.
     pub fn slots(&self) -> u32 {
         self.0.slab.used()

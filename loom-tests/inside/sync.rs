@@ -31,6 +31,9 @@ pub(crate) use const_thread_local as thread_local;
 pub(crate) const FIRST_CHUNK: u32 = 1;
 /// Each chunk pointer is an atomic that loom tracks; a model of shuttle has more slots.
 pub(crate) const CHUNKS: usize = if cfg!(request_purgatory_loom) { 4 } else { 16 };
+pub(crate) const RESIDENT_CHUNK: u32 = 1;
+pub(crate) const RESIDENT_CHUNKS: usize = 3;
+pub(crate) const BLOCK: usize = 2;
 pub(crate) const FEW: usize = 1;
 pub(crate) const SEVERAL: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;
@@ -225,7 +228,7 @@ impl<K, V> MapShards<K, V> {
 }
 
 /// A handful of entries is not worth giving back.
-pub(crate) fn shrink<K, V>(_map: &MapShards<K, V>) -> bool {
+pub(crate) fn shrink<K, V>(_map: &MapShards<K, V>, _hash_of: impl Fn(&Pair<K, V>) -> u64) -> bool {
     false
 }
 

@@ -362,3 +362,85 @@ fn g18_a_look_at_all_slots_races_their_growth() {
         assert!(parked.iter().all(|at| shard.is_parked(*at)));
     });
 }
+
+/// So large that each has a block of its own.
+type Large = [u64; 400];
+/// Two of them are in one block.
+type Medium = [u64; 150];
+
+/// A thread has the address of an operation that is ended meanwhile. The memory of its slot goes and is made again, for
+/// another operation.
+///
+/// Catches: an address that is followed to the slot before the word says that the operation is still there; a generation
+/// that goes with the memory; memory that goes while the slot is used, or comes back without its ordering.
+fn meets_memory_that_goes<const N: usize>(freed_by: FreedBy) {
+    bounded(move || {
+        let shard = Arc::new(Shard::<[u64; N]>::new());
+        let [at, other] = [0, 1].map(|number| {
+            let (at, held) = shard.insert([number; N]);
+            assert!(held.release(true).is_ok());
+            at
+        });
+        let stale = {
+            let shard = shard.clone();
+            thread::spawn(move || {
+                if let Some(mut held) = shard.claim_or_mark(at, Mark::Cancel) {
+                    assert_eq!(held.with(|payload| payload[N - 1]), 0);
+                    assert_eq!(shard.end(held, freed_by)[N - 1], 0);
+                }
+            })
+        };
+        for at in [at, other] {
+            if let Some(held) = shard.claim_or_mark(at, Mark::Cancel) {
+                shard.end(held, FreedBy::SameShard);
+            }
+        }
+        shard.shrink();
+        let again = [2, 3].map(|number| {
+            let (at, mut held) = shard.insert([number; N]);
+            assert_eq!(held.with(|payload| payload[N - 1]), number);
+            assert!(held.release(true).is_ok());
+            at
+        });
+        stale.join().unwrap();
+        assert!(!shard.is_parked(at));
+        assert!(again.iter().all(|at| shard.is_parked(*at)));
+    });
+}
+
+#[test]
+fn g18_a_stale_address_meets_the_memory_of_its_slot_as_that_goes_and_comes_back() {
+    meets_memory_that_goes::<{ size_of::<Large>() / 8 }>(FreedBy::SameShard);
+}
+
+#[test]
+fn g18_a_slot_that_another_shards_thread_frees_meets_the_end_of_its_memory() {
+    meets_memory_that_goes::<{ size_of::<Large>() / 8 }>(FreedBy::OtherShard);
+}
+
+#[test]
+fn g18_the_memory_of_two_slots_stays_for_the_one_that_is_used() {
+    meets_memory_that_goes::<{ size_of::<Medium>() / 8 }>(FreedBy::OtherShard);
+}
+
+/// One thread parks and ends, another gives memory back. Catches: a block that is given back and still counts as there,
+/// or is counted twice.
+#[test]
+fn g18_parks_race_a_shrink() {
+    bounded(|| {
+        let shard = Arc::new(Shard::<Large>::new());
+        let (_, held) = shard.insert([7; 400]);
+        shard.end(held, FreedBy::SameShard);
+        let other = {
+            let shard = shard.clone();
+            thread::spawn(move || shard.shrink())
+        };
+        let held = [8, 9].map(|number| shard.insert([number; 400]).1);
+        for (mut held, number) in held.into_iter().zip(8..) {
+            assert_eq!(held.with(|payload| payload[399]), number);
+            shard.end(held, FreedBy::SameShard);
+        }
+        other.join().unwrap();
+        assert_eq!(shard.slots(), 2);
+    });
+}

@@ -11,55 +11,58 @@
 //! | `fields` | the thread that has the slab's lock. [`SlabGuard`] is the proof |
 //! | `link` | every thread (it is atomic); it means something only while the slot is on a free list |
 //!
-//! Slots lie in [`Chunks`]: they never move and live as long as the slab, so any thread may follow any index, however
-//! stale. The generation in the state word tells the occupants of a slot apart.
+//! Any thread may follow any index, however stale, to the state word: the words lie in [`Chunks`], never move and live
+//! as long as the slab. The generation in the word tells the occupants of a slot apart. The other parts are found
+//! beside it only by a thread that has the slot, or the lock:
+//!
+//! * The first slots, the *resident* ones, lie in [`Chunks`] as a whole, word and all. So an operation is one cache
+//!   line.
+//! * The slots behind them lie in a [`Block`](super::chunks::Block), their words apart. Its memory comes with the
+//!   first slot taken, and goes when all its slots are vacant and another block is empty already (see
+//!   [`blocks`](super::blocks)).
+//!
+//! A slot is *taken* as long as it is on no free list: from [`SlabGuard::take_vacant`] until [`SlabGuard::put_back`].
+//! All that time there is a token of it, one of [`Vacant`], [`Held`], [`Ended`], [`Spent`] and [`EndedSlot`], or an
+//! operation parked, or it is on the remote free list. The memory of a block is freed under the lock, when none of its
+//! slots is taken. So a token may use its slot, and so may whoever has the lock use every slot that has memory. What a
+//! thread did with a slot comes before the slot is put back, by the lock or by the remote free list, and so before the
+//! memory goes. A stale address leads to the word and no further: [`State::claim_or_mark`] says no, whatever has become
+//! of the memory.
 //!
 //! The stages of an occupant are tokens that consume one another: [`Held`], then [`Ended`] (its addresses are stale, and
 //! it is still in its slot), then [`Spent`] (it was moved out). While an operation is ended in place, the generation in
 //! the state word is already that of the next occupant. That is sound because the slot is on no free list, so no thread
 //! can fill it, and no address names it, so no thread can claim it.
 //!
-//! A spent slot goes back under the lock ([`SlabGuard::put_back_spent`]) or, by a thread without it, as an [`EndedSlot`]
-//! by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of the lock. Tokens ([`Vacant`],
-//! [`Spent`], [`EndedSlot`]) go back to the slab that gave them out.
+//! A spent slot goes back under the lock ([`SlabGuard::put_back_spent`]) or, by a thread without it, as an
+//! [`EndedSlot`] by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of the lock. Tokens
+//! go back to the slab that gave them out. (A slot that has had its last generation stays taken, and so does the memory
+//! of its block.)
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
-use super::chunks::Chunks;
+use super::blocks::{Record, Vacancies};
+use super::chunks::{Block, Chunks, EqualChunks, Place, Slot, Vacant, Word};
 use super::remote::{NIL, RemoteList};
-use super::state::{Claim, Mark, State, Unreleased};
-use crate::callbacks::examining::Examinee;
+use super::state::{Claim, Mark, State};
 use crate::cell::address::Address;
-use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
-use std::mem::{ManuallyDrop, MaybeUninit};
-use std::ptr;
-use std::sync::atomic::AtomicU32 as Link;
+use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering};
+use std::mem::ManuallyDrop;
 
-/// The timer's fields of each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
-/// beside it: with a payload of half a cache line, a slot is one line.)
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C, packed(4))]
-pub(crate) struct Fields {
-    /// The tick at which the operation is due.
-    pub(crate) deadline: u64,
-    /// The tick at which it arrived.
-    pub(crate) arrived_at: u64,
-    /// Where the wheel filed it.
-    pub(crate) position: u32,
-}
+pub use super::chunks::Held;
+pub(crate) use super::chunks::{Ended, EndedSlot, Fields, Spent};
 
-struct Slot<P> {
-    state: State,
-    fields: UnsafeCell<Fields>,
-    /// Not modelled by loom: all its uses are Relaxed, and what orders them is.
-    link: Link,
-    payload: UnsafeCell<MaybeUninit<P>>,
-}
+/// Memory for this many slots is worth a look at what lies beside them.
+const MANY: u32 = 1_024;
 
 /// Slots for payloads `P`, with `G` beside them under the same lock.
 pub(crate) struct Slab<P, G> {
-    /// The table of their chunks is what every check of an operation reads, and only the growth of the slab writes.
-    slots: Chunks<Slot<P>>,
+    /// The slots with the lowest indices. The table of their chunks is what every check of an operation reads, and only the
+    /// growth of the slab writes.
+    resident: EqualChunks<Slot<P>>,
+    /// The state words of the slots behind them, and the blocks with all else.
+    words: Chunks<State>,
+    blocks: Chunks<Record<Slot<P>>>,
     /// The number of its timer shard.
     shard: usize,
     // What every park writes, on cache lines of its own.
@@ -68,7 +71,12 @@ pub(crate) struct Slab<P, G> {
 }
 
 struct Locked<G> {
+    /// Vacant resident slots.
     free: u32,
+    /// Other vacant slots.
+    vacancies: Vacancies,
+    /// For how many of those memory was made since [`SlabGuard::has_grown`].
+    made: u32,
     /// Slots taken off the remote free list that are not on the free list yet.
     chain: u32,
     beside: G,
@@ -81,14 +89,22 @@ unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
 
 impl<P, G> Slab<P, G> {
+    const RESIDENT: u32 = Slot::<P>::RESIDENT;
+    /// How many slots a block has.
+    const BLOCK: u32 = Block::<Slot<P>>::LEN;
+
     /// The slots of the timer shard with this number.
     pub(crate) fn new(shard: usize, beside: G) -> Self {
         Self {
-            slots: Chunks::new(),
+            resident: EqualChunks::new(),
+            words: Chunks::new(),
+            blocks: Chunks::new(),
             shard,
             remote: CachePadded::new(RemoteList::new()),
             locked: CachePadded::new(Mutex::new(Locked {
                 free: NIL,
+                vacancies: Vacancies::new(),
+                made: 0,
                 chain: NIL,
                 beside,
             })),
@@ -112,29 +128,90 @@ impl<P, G> Slab<P, G> {
     /// holder will act on it.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
-        let slot = self.slots.get(at.index())?;
-        let hold = || Held { slot, at };
-        (slot.state.claim_or_mark(at.generation(), mark) == Claim::Held).then(hold)
+        let Some(slot) = self.resident.get(at.index()) else {
+            return self.claim_or_mark_in_block(at, mark);
+        };
+        let hold = || Held {
+            place: Place::resident(slot),
+            at,
+        };
+        let state = slot.state_here();
+        (state.claim_or_mark(at.generation(), mark) == Claim::Held).then(hold)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn claim_or_mark_in_block(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
+        // A stale address leads no further than to the word: the slot may have no memory.
+        let claim = self.word(at.index())?.claim_or_mark(at.generation(), mark);
+        (claim == Claim::Held).then(|| {
+            // SAFETY: this thread holds the operation in the slot, so that is taken, until the result is used up.
+            let place = unsafe { self.place(at.index()) };
+            let place = place.expect("the slot of an operation has memory");
+            Held { place, at }
+        })
+    }
+
+    /// The state word of the slot at `index`.
+    #[inline(always)]
+    fn state(&self, index: u32) -> Option<&State> {
+        match self.resident.get(index) {
+            Some(slot) => Some(slot.state_here()),
+            None => self.word(index),
+        }
+    }
+
+    /// The state word of a slot that is not resident. (What is resident and does not exist wraps to what does not.)
+    fn word(&self, index: u32) -> Option<&State> {
+        self.words.get(index.wrapping_sub(Self::RESIDENT))
+    }
+
+    /// Where the slot at `index` is. `None` if it was never used, or has no memory.
+    ///
+    /// # Safety
+    /// As long as the result is used, the slot is taken, or the caller has the lock and puts no slot back.
+    #[inline(always)]
+    unsafe fn place(&self, index: u32) -> Option<Place<'_, P>> {
+        match self.resident.get(index) {
+            Some(slot) => Some(Place::resident(slot)),
+            None => self.place_in_block(index),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
+        let (block, offset) = Self::in_block(index);
+        Some(Place::in_block(self.blocks.get(block)?.slots.get(offset)?))
+    }
+
+    /// The block of a slot that is not resident, and the offset in it.
+    fn in_block(index: u32) -> (u32, u32) {
+        // (What is resident and does not exist wraps to a block that does not.)
+        let number = index.wrapping_sub(Self::RESIDENT);
+        (number / Self::BLOCK, number % Self::BLOCK)
     }
 
     /// Whether the operation that `at` names has not ended.
     pub(crate) fn is_parked(&self, at: Address) -> bool {
-        self.slots
-            .get(at.index())
-            .is_some_and(|slot| slot.state.is_parked(at.generation()))
+        let state = self.state(at.index());
+        state.is_some_and(|state| state.is_parked(at.generation()))
     }
 
     /// The operation in the slot at `index`, if it has not ended.
     pub(crate) fn occupant(&self, index: u32) -> Option<Address> {
-        let generation = self.slots.get(index)?.state.occupant()?;
+        let generation = self.state(index)?.occupant()?;
         Some(Address::new(self.shard, index, generation))
     }
 
-    /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
-    /// loop of their own, these loads do not wait for one another.
-    pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
-        for index in indices {
-            std::hint::black_box(self.occupant(index));
+    /// Loads slots that the caller is about to free one after the other. They lie far apart; in a loop of their own, these
+    /// loads do not wait for one another.
+    pub(crate) fn prefetch(&self, ended: &[EndedSlot]) {
+        for ended in ended {
+            // SAFETY: there is a token of it, so the slot is taken.
+            let place = unsafe { self.place(ended.at.index()) };
+            // ORDERING: Relaxed: the value is not used.
+            std::hint::black_box(place.map(|place| place.slot().link.load(Ordering::Relaxed)));
         }
     }
 
@@ -145,7 +222,10 @@ impl<P, G> Slab<P, G> {
 
     /// One more than the highest index ever used.
     pub(crate) fn used(&self) -> u32 {
-        self.slots.len()
+        match self.words.len() {
+            0 => self.resident.len(),
+            others => Self::RESIDENT + others,
+        }
     }
 
     /// For models: how many slots wait on the remote free list.
@@ -157,22 +237,25 @@ impl<P, G> Slab<P, G> {
     /// For tests: as if the vacant slot at `index` had had this many occupants.
     #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn age(&self, index: u32, occupants: u32) {
-        if let Some(slot) = self.slots.get(index) {
-            slot.state.skip_to_generation(occupants);
+        if let Some(state) = self.state(index) {
+            state.skip_to_generation(occupants);
         }
     }
 
     /// Leaves an ended slot for a later holder of the lock. Returns how many slots wait for that now.
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
-        let slot = self.slots.get(index);
-        slot.map_or(0, |slot| self.remote.push(index, &slot.link))
+        debug_assert_eq!(ended.at.shard(), self.shard);
+        // SAFETY: `ended` is a token of this slab, so the slot is taken, and stays so: once it is on the list, a holder of the
+        // lock may put it back, but the list is the last use of the slot here.
+        let place = unsafe { self.place(index) };
+        place.map_or(0, |place| self.remote.push(index, &place.slot().link))
     }
 
     /// For tests: the memory of the first chunk.
     #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn layout() -> std::alloc::Layout {
-        Chunks::<Slot<P>>::layout(0)
+        EqualChunks::<Slot<P>>::layout(0)
     }
 }
 
@@ -183,184 +266,6 @@ impl<P, G> Drop for Slab<P, G> {
                 drop(held.end());
             }
         }
-    }
-}
-
-/// Exclusive access to the operation in one slot.
-///
-/// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a
-/// build with debug assertions, the destructor panics.
-#[must_use = "an operation that is neither released nor ended stays held"]
-pub struct Held<'a, P> {
-    slot: &'a Slot<P>,
-    at: Address,
-}
-
-impl<'a, P> Held<'a, P> {
-    /// The operation held.
-    #[inline]
-    pub(crate) fn address(&self) -> Address {
-        self.at
-    }
-
-    /// Names the operation among those of all slabs.
-    pub(crate) fn examinee(&self) -> Examinee {
-        Examinee {
-            slot: ptr::from_ref(self.slot).addr(),
-            generation: self.at.generation(),
-        }
-    }
-
-    #[inline(always)]
-    pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
-        self.slot.payload.with_mut(|payload| {
-            // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
-            // initialised from `fill` until `end`, which consumes the proof.
-            access(unsafe { &mut *payload.cast::<P>() })
-        })
-    }
-
-    /// Releases the operation, unless another thread has left a mark. `Ok(false)`: there was none. `Ok(true)`: the mark
-    /// asks for another examination only, for which the caller must arrange, because it will not `examine_again`. `Err`:
-    /// the caller still holds it, and acts on the mark.
-    #[inline(always)]
-    pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
-        match self.slot.state.release(self.at.generation(), examine_again) {
-            Ok(unexamined) => {
-                let _used_up = ManuallyDrop::new(self);
-                Ok(unexamined)
-            }
-            Err(unreleased) => Err((self, unreleased)),
-        }
-    }
-
-    /// Takes back that its deadline has passed: it gets another one.
-    #[cold]
-    pub(crate) fn forget_expiry(&mut self) {
-        self.slot.state.forget_expiry();
-    }
-
-    /// Ends the operation: every address of it is stale from now on. It stays in its slot until it is
-    /// [taken](Ended::take).
-    #[inline(always)]
-    pub(crate) fn end_in_place(self) -> Ended<'a, P> {
-        let held = ManuallyDrop::new(self);
-        held.slot.state.end(held.at.generation());
-        Ended {
-            slot: held.slot,
-            at: held.at,
-        }
-    }
-
-    /// Ends the operation, and moves it out at once.
-    #[inline(always)]
-    pub(crate) fn end(self) -> (P, Spent<'a, P>) {
-        self.end_in_place().take()
-    }
-}
-
-/// An operation that this thread has ended, still in its slot.
-///
-/// Must be [taken](Self::take): without, its slot is lost. In a build with debug assertions, the destructor panics.
-#[must_use = "an ended operation that is not taken is lost, with its slot"]
-pub(crate) struct Ended<'a, P> {
-    slot: &'a Slot<P>,
-    at: Address,
-}
-
-impl<'a, P> Ended<'a, P> {
-    /// The address under which it was parked.
-    #[inline(always)]
-    pub(crate) fn address(&self) -> Address {
-        self.at
-    }
-
-    #[inline(always)]
-    pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
-        self.slot.payload.with_mut(|payload| {
-            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other thread
-            // gets the slot before it is on a free list, where `take` alone leads. So the payload is initialised, and ours.
-            access(unsafe { &*payload.cast::<P>() })
-        })
-    }
-
-    /// Moves the operation out of its slot.
-    #[inline(always)]
-    pub(crate) fn take(self) -> (P, Spent<'a, P>) {
-        let ended = ManuallyDrop::new(self);
-        let payload = ended.slot.payload.with_mut(|payload| {
-            // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, so it is read once.
-            unsafe { payload.cast::<P>().read() }
-        });
-        let spent = Spent {
-            slot: ended.slot,
-            at: ended.at,
-        };
-        (payload, spent)
-    }
-}
-
-#[cfg(debug_assertions)]
-impl<P> Drop for Held<'_, P> {
-    fn drop(&mut self) {
-        assert!(
-            std::thread::panicking(),
-            "an operation in slot {} was neither released nor ended",
-            self.at.index()
-        );
-    }
-}
-
-#[cfg(debug_assertions)]
-impl<P> Drop for Ended<'_, P> {
-    fn drop(&mut self) {
-        assert!(
-            std::thread::panicking(),
-            "an ended operation was not taken out of slot {}",
-            self.at.index()
-        );
-    }
-}
-
-/// The slot of an operation that has ended and was taken out, on its way back to the free list of its slab.
-#[must_use = "a slot that is not given back is lost"]
-pub(crate) struct Spent<'a, P> {
-    slot: &'a Slot<P>,
-    at: Address,
-}
-
-impl<P> Spent<'_, P> {
-    /// For a slot that is given back later: the token without the place in memory.
-    #[inline(always)]
-    pub(crate) fn detach(self) -> EndedSlot {
-        EndedSlot { at: self.at }
-    }
-}
-
-/// A slot without an occupant, off the free list.
-#[must_use = "a vacant slot that is neither filled nor put back is lost"]
-pub(crate) struct Vacant<'a, P> {
-    slot: &'a Slot<P>,
-    index: u32,
-}
-
-impl<P> Vacant<'_, P> {
-    pub(crate) fn index(&self) -> u32 {
-        self.index
-    }
-}
-
-/// An ended slot on its way back to the free list.
-#[must_use = "a slot that is not given back is lost"]
-pub(crate) struct EndedSlot {
-    at: Address,
-}
-
-impl EndedSlot {
-    /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
-    #[inline]
-    pub(crate) fn address(&self) -> Address {
-        self.at
     }
 }
 
@@ -377,26 +282,92 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (&mut self.locked.beside, fields)
     }
 
-    /// Whether `limit` slots exist, and none is on the free list.
+    /// Whether `limit` slots exist (but for less than a block), and none is vacant.
     #[inline(always)]
     pub(crate) fn is_full(&self, limit: u32) -> bool {
-        self.locked.free == NIL && self.slab.used() >= limit
+        self.locked.free == NIL && self.is_full_beyond(limit)
     }
 
-    /// Takes a vacant slot off the free list. `None` if `limit` slots exist and none is free.
+    /// The same, where no resident slot is vacant.
+    #[cold]
+    #[inline(never)]
+    fn is_full_beyond(&self, limit: u32) -> bool {
+        let resident = self.slab.resident.len();
+        let may_add = match resident < Slab::<P, G>::RESIDENT {
+            true => resident < limit,
+            false => limit.saturating_sub(self.slab.used()) >= Slab::<P, G>::BLOCK,
+        };
+        !may_add && !self.locked.vacancies.any()
+    }
+
+    /// Takes a vacant slot, a resident one if there is one. `None` if the slab [is full](Self::is_full).
     #[inline(always)]
     pub(crate) fn take_vacant(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
-        if self.is_full(limit) {
-            return None;
-        }
         if self.locked.free == NIL {
-            self.add_slot();
+            return self.take_beyond(limit);
         }
         let index = self.locked.free;
-        let slot = self.slab.slots.get(index)?;
+        let slot = self.slab.resident.get(index)?;
         // ORDERING: Relaxed: the link was written under this lock.
         self.locked.free = slot.link.load(Ordering::Relaxed);
-        Some(Vacant { slot, index })
+        let place = Place::resident(slot);
+        Some(Vacant { place, index })
+    }
+
+    /// The same, where no resident slot is vacant: takes one out of a block, or adds slots.
+    #[cold]
+    #[inline(never)]
+    fn take_beyond(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
+        if self.is_full_beyond(limit) {
+            return None;
+        }
+        let slab = self.slab;
+        if slab.resident.len() < Slab::<P, G>::RESIDENT {
+            let here = ManuallyDrop::new(State::vacant());
+            let word = Word { here };
+            // There is no free list over a fresh chunk: building one would take as long as the chunk is large, under the
+            // lock.
+            // SAFETY: we have the lock, and resident slots are added here only. A thread that has the lock has `&Slab`,
+            // which it gets from another thread only if `P`, and with it the slot, is `Send`.
+            let index = unsafe { slab.resident.push(Slot::vacant(word)) };
+            let place = Place::resident(slab.resident.get(index)?);
+            return Some(Vacant { place, index });
+        }
+        if !self.locked.vacancies.any() {
+            self.add_block();
+        }
+        let number = self.locked.vacancies.first();
+        let block = &slab.blocks.get(number)?.slots;
+        let first = number * Slab::<P, G>::BLOCK;
+        if !block.is_made() {
+            let slot = |offset| {
+                let apart = slab.words.get(first + offset);
+                let apart = apart.expect("words are added with their block").into();
+                Slot::vacant(Word { apart })
+            };
+            // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. No slot of the block is
+            // taken, so nothing uses one before this hands it out.
+            unsafe { block.make(slot) };
+            let made = &mut self.locked.made;
+            *made = made.saturating_add(Slab::<P, G>::BLOCK);
+        }
+        let offset = self.locked.vacancies.take(&slab.blocks)?;
+        let index = Slab::<P, G>::RESIDENT + first + offset;
+        // SAFETY: from here on the slot is taken, by the token that this makes.
+        let place = unsafe { slab.place(index)? };
+        Some(Vacant { place, index })
+    }
+
+    /// Adds a block, without memory yet, and the state words of its slots.
+    fn add_block(&mut self) {
+        let slab = self.slab;
+        let record = self.locked.vacancies.record(slab.blocks.len());
+        // SAFETY: we have the lock, and blocks and words are added here only. As to `Send`, see `take_beyond`.
+        unsafe { slab.blocks.push(record) };
+        for _ in 0..Slab::<P, G>::BLOCK {
+            // SAFETY: the same.
+            unsafe { slab.words.push(State::vacant()) };
+        }
     }
 
     /// Moves `payload` into a vacant slot of this slab. The caller holds the new occupant.
@@ -407,7 +378,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         payload: P,
         fields: Fields,
     ) -> Held<'a, P> {
-        let Vacant { slot, index } = vacant;
+        let Vacant { place, index } = vacant;
+        let slot = place.slot();
         slot.fields.with_mut(|place| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
             let place = unsafe { &mut *place };
@@ -422,44 +394,105 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             // the only token of it, so no other thread fills the same slot.
             unsafe { (*place).write(payload) };
         });
-        let generation = slot.state.occupy();
+        let generation = place.state(index).occupy();
         let at = Address::new(self.slab.shard, index, generation);
-        Held { slot, at }
+        Held { place, at }
     }
 
-    /// Puts a vacant slot back on the free list.
+    /// Puts a vacant slot back, which has had its last generation if it `is_retired`: then it is not used again.
+    #[inline(always)]
+    fn put_back_unless(&mut self, place: Place<'a, P>, index: u32, is_retired: fn(&State) -> bool) {
+        if index >= Slab::<P, G>::RESIDENT {
+            return self.put_back_in_block(index, is_retired);
+        }
+        let slot = place.slot();
+        if is_retired(slot.state_here()) {
+            return;
+        }
+        // ORDERING: Relaxed: read under this lock only.
+        slot.link.store(self.locked.free, Ordering::Relaxed);
+        self.locked.free = index;
+    }
+
+    /// Puts a slot back that is not resident, and has no token any more.
+    #[cold]
+    #[inline(never)]
+    fn put_back_in_block(&mut self, index: u32, is_retired: fn(&State) -> bool) {
+        let (number, offset) = Slab::<P, G>::in_block(index);
+        if self.slab.word(index).is_none_or(is_retired) {
+            return;
+        }
+        let blocks = &self.slab.blocks;
+        if self.locked.vacancies.put_back(blocks, number, offset) {
+            if let Some(block) = blocks.get(number) {
+                self.free(&block.slots);
+            }
+        }
+    }
+
+    /// Puts a vacant slot back that was not filled.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, vacant: Vacant<'a, P>) {
-        // ORDERING: Relaxed: read under this lock only.
-        vacant.slot.link.store(self.locked.free, Ordering::Relaxed);
-        self.locked.free = vacant.index;
+        self.put_back_unless(vacant.place, vacant.index, |_| false);
+    }
+
+    /// Frees the memory of the block that the vacancies count as gone.
+    fn free(&mut self, block: &Block<Slot<P>>) {
+        #[cfg(request_purgatory_loom)]
+        for slot in (0..Block::<Slot<P>>::LEN).filter_map(|offset| block.get(offset)) {
+            // SAFETY: as below. loom sees here whether all other uses of the slot come before.
+            let slot = unsafe { slot.as_ref() };
+            slot.fields.with_mut(|_| ());
+            slot.payload.with_mut(|_| ());
+        }
+        // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. All slots of the block have
+        // been put back, so no token of one is left, and what was done with the slots comes before: it was done under this
+        // lock, or before a push on the remote free list that this lock's holder has acquired. A `FieldsView` would borrow
+        // this guard.
+        unsafe { block.free() };
+    }
+
+    /// Whether memory for many slots was made since the last call that said so.
+    pub(crate) fn has_grown(&mut self) -> bool {
+        let has_grown = self.locked.made >= MANY;
+        if has_grown {
+            self.locked.made = 0;
+        }
+        has_grown
+    }
+
+    /// Gives the memory of the empty block back that stays for the next operation.
+    pub(crate) fn free_spare(&mut self) {
+        if let Some(block) = self.locked.vacancies.give_up_spare(&self.slab.blocks) {
+            self.free(block);
+        }
     }
 
     /// The timer's position in a spent slot of this slab.
     #[inline(always)]
     pub(crate) fn position_of(&mut self, spent: &Spent<'a, P>) -> u32 {
-        spent.slot.fields.with_mut(|fields| {
+        spent.place.slot().fields.with_mut(|fields| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
             unsafe { (*fields).position }
         })
     }
 
-    /// Puts a spent slot of this slab on the free list, unless it has had its last generation.
+    /// Puts a spent slot of this slab back, unless it has had its last generation.
     #[inline(always)]
     pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
-        let Spent { slot, at } = spent;
-        if !slot.state.is_retired() {
-            let index = at.index();
-            self.put_back(Vacant { slot, index });
-        }
+        let Spent { place, at } = spent;
+        self.put_back_unless(place, at.index(), State::is_retired);
     }
 
-    /// The ended slot as a vacant one; `None` after its last generation.
+    /// The same, of a slot without its place in memory.
     #[inline(always)]
-    pub(crate) fn reuse(&self, ended: EndedSlot) -> Option<Vacant<'a, P>> {
+    pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
+        debug_assert_eq!(ended.at.shard(), self.slab.shard);
         let index = ended.at.index();
-        let slot = self.slab.slots.get(index)?;
-        (!slot.state.is_retired()).then_some(Vacant { slot, index })
+        // SAFETY: `ended` is a token of this slab, so the slot is taken, until it is put back here.
+        if let Some(place) = unsafe { self.slab.place(index) } {
+            self.put_back_unless(place, index, State::is_retired);
+        }
     }
 
     /// One of the slots on the remote free list, to be freed.
@@ -472,24 +505,12 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             }
         }
         let index = self.locked.chain;
+        // SAFETY: a slot on the chain is taken, until the result of this is put back.
+        let place = unsafe { self.slab.place(index)? };
         // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
-        self.locked.chain = self.slab.slots.get(index)?.link.load(Ordering::Relaxed);
+        self.locked.chain = place.slot().link.load(Ordering::Relaxed);
         let at = Address::new(self.slab.shard, index, 0);
         Some(EndedSlot { at })
-    }
-
-    /// Adds one more slot and makes it the free list. There is no free list over a fresh chunk: building one would take
-    /// as long as the chunk is large, under the lock.
-    fn add_slot(&mut self) {
-        let vacant = Slot {
-            state: State::vacant(),
-            fields: UnsafeCell::new(Fields::default()),
-            link: Link::new(NIL),
-            payload: UnsafeCell::new(MaybeUninit::uninit()),
-        };
-        // SAFETY: we have the lock, and slots are added here only. A thread that has the lock has `&Slab`, which it
-        // gets from another thread only if `P`, and with it the slot, is `Send`.
-        self.locked.free = unsafe { self.slab.slots.push(vacant) };
     }
 }
 
@@ -499,10 +520,39 @@ pub(crate) struct FieldsView<'g, P, G> {
 }
 
 impl<P, G> FieldsView<'_, P, G> {
-    /// The timer fields of the slot at `index`; zeros if it was never used.
+    /// The slot at `index`, if it was ever used, and has memory.
+    #[inline(always)]
+    fn slot(&self, index: u32) -> Option<&Slot<P>> {
+        match self.slab.resident.get(index) {
+            Some(slot) => Some(slot),
+            None => self.slot_in_block(index),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn slot_in_block(&self, index: u32) -> Option<&Slot<P>> {
+        // SAFETY: the lock is held as long as there is a view, and no slot is put back meanwhile: that takes the guard, which
+        // the view borrows. The memory of a block stays until then.
+        let slot = unsafe { self.slab.place(index)?.slot.as_ref() };
+        Some(slot)
+    }
+
+    /// Loads the timer fields and the state words of slots that the caller is about to work on one after the other. They
+    /// lie far apart; in a loop of their own, these loads do not wait for one another.
+    pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
+        for index in indices {
+            let occupant = self.slab.occupant(index);
+            // The word of a resident slot lies in it.
+            let position = (index >= Slot::<P>::RESIDENT).then(|| self.read(index).position);
+            std::hint::black_box((occupant, position));
+        }
+    }
+
+    /// The timer fields of the slot at `index`; zeros if it was never used, or has no memory.
     #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> Fields {
-        match self.slab.slots.get(index) {
+        match self.slot(index) {
             Some(slot) => slot.fields.with_mut(|fields| {
                 // SAFETY: a view exists only by exclusive borrow of a guard, so the lock is held and there is one view
                 // at a time; a shared borrow of it keeps writers out.
@@ -515,7 +565,7 @@ impl<P, G> FieldsView<'_, P, G> {
     /// Changes the timer fields of the slot at `index`.
     #[inline(always)]
     pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut Fields)) {
-        if let Some(slot) = self.slab.slots.get(index) {
+        if let Some(slot) = self.slot(index) {
             slot.fields.with_mut(|fields| {
                 // SAFETY: the lock is held, as in `read`, and the only view is borrowed exclusively.
                 change(unsafe { &mut *fields });

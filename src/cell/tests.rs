@@ -3,12 +3,14 @@
 use super::slab::{Fields, Held, Slab};
 use super::state::Mark;
 use crate::cell::address::Address;
-use crate::sync::{FIRST_CHUNK, LAST_GENERATION};
+use crate::sync::{LAST_GENERATION, RESIDENT_CHUNK};
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 type Cells = Slab<Arc<u32>, ()>;
 
-fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<Address> {
+fn insert<P>(cells: &Slab<P, ()>, payload: P, limit: u32) -> Option<Address> {
     let mut guard = cells.lock();
     let vacant = guard.take_vacant(limit)?;
     let held = guard.fill(vacant, payload, Fields::default());
@@ -18,11 +20,11 @@ fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<Address> {
     Some(at)
 }
 
-fn hold(cells: &Cells, at: Address) -> Option<Held<'_, Arc<u32>>> {
+fn hold<P>(cells: &Slab<P, ()>, at: Address) -> Option<Held<'_, P>> {
     cells.claim_or_mark(at, Mark::Cancel)
 }
 
-fn end(cells: &Cells, at: Address) -> Option<Arc<u32>> {
+fn end<P>(cells: &Slab<P, ()>, at: Address) -> Option<P> {
     let (payload, ended) = hold(cells, at)?.end();
     let mut guard = cells.lock();
     guard.put_back_spent(ended);
@@ -38,7 +40,7 @@ fn a_thread_that_looks_at_all_slots_races_their_growth() {
         let cells = cells.clone();
         std::thread::spawn(move || {
             let mut seen = 0;
-            while seen < FIRST_CHUNK + 1 {
+            while seen < RESIDENT_CHUNK + 1 {
                 seen = cells.used();
                 for index in 0..seen {
                     assert!(cells.occupant(index).is_none_or(|at| at.index() == index));
@@ -47,7 +49,7 @@ fn a_thread_that_looks_at_all_slots_races_their_growth() {
             }
         })
     };
-    for number in 0..=FIRST_CHUNK {
+    for number in 0..=RESIDENT_CHUNK {
         assert!(insert(&cells, Arc::new(number), u32::MAX).is_some());
     }
     looker.join().expect("it looks without harm");
@@ -126,5 +128,127 @@ fn g12_a_slot_is_aligned_as_its_payload_has_to_be() {
 fn a_slot_with_half_a_line_of_payload_is_one_line() {
     let layout = Slab::<[u64; 4], ()>::layout();
     assert_eq!(layout.align(), 64);
-    assert_eq!(layout.size(), 64 * crate::sync::FIRST_CHUNK as usize);
+    assert_eq!(layout.size(), 64 * crate::sync::RESIDENT_CHUNK as usize);
+}
+
+/// A number, and so many bytes that no slot of it is resident.
+type Large<const BYTES: usize> = (Arc<u32>, [u8; BYTES]);
+
+/// Slots are taken and vacated by lot, and memory given back; no payload is lost, and no stale address meets one.
+fn comes_and_goes<const BYTES: usize>(rounds: u32) {
+    let cells = Slab::<Large<BYTES>, ()>::new(0, ());
+    let mut parked = Vec::new();
+    let mut ended = Vec::new();
+    let mut lot = 1_u32;
+    for number in 0..rounds {
+        lot = lot.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // It grows, and then shrinks to nothing.
+        let grows = if number < rounds / 2 { 3 } else { 1 };
+        if lot >> 30 < grows {
+            let at = insert(&cells, (Arc::new(number), [7; BYTES]), u32::MAX);
+            parked.push((at.expect("no limit"), number));
+        } else if !parked.is_empty() {
+            let (at, number) = parked.swap_remove(lot as usize % parked.len());
+            assert_eq!(end(&cells, at).map(|(payload, _)| *payload), Some(number));
+            ended.push(at);
+        }
+        if number % 16 == 0 {
+            cells.lock().free_spare();
+        }
+    }
+    for at in ended {
+        assert!(!cells.is_parked(at) && hold(&cells, at).is_none());
+    }
+    let left = parked.iter().map(|(at, _)| *at).collect::<HashSet<_>>();
+    assert_eq!(cells.occupants().collect::<HashSet<_>>(), left);
+    for (at, number) in parked {
+        assert_eq!(end(&cells, at).map(|(payload, _)| *payload), Some(number));
+    }
+}
+
+#[test]
+fn g28_slots_of_any_size_come_and_go_with_their_memory() {
+    let rounds = if cfg!(miri) { 200 } else { 20_000 };
+    comes_and_goes::<1_024>(rounds);
+    comes_and_goes::<2_000>(rounds);
+    comes_and_goes::<5_000>(rounds);
+}
+
+/// The memory of a slot that is not resident goes and comes back under a thread that tries old addresses. For Miri and
+/// the sanitizers.
+#[test]
+fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
+    const ROUNDS: u32 = if cfg!(miri) { 20 } else { 2_000 };
+    const SLOTS: usize = 3;
+    let cells = Slab::<Large<5_000>, ()>::new(0, ());
+    let latest = [const { AtomicU64::new(u64::MAX) }; SLOTS];
+    let ended = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let _enders = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let all = ROUNDS * SLOTS as u32;
+                // ORDERING: Relaxed: a count.
+                while ended.load(Ordering::Relaxed) < all {
+                    for latest in &latest {
+                        // ORDERING: Acquire pairs with the Release below: an address is published as the library does.
+                        let at = latest.load(Ordering::Acquire);
+                        // Also the one before, which ended long ago.
+                        for at in [at.wrapping_sub(1 << 32), at].map(Address) {
+                            if let Some(held) = hold(&cells, at) {
+                                let ((number, bytes), spent) = held.end();
+                                assert_eq!(bytes[4_999], *number as u8);
+                                assert_eq!(cells.push_remote(spent.detach()).min(1), 1);
+                                // ORDERING: Relaxed: a count.
+                                ended.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    }
+                    std::thread::yield_now();
+                }
+            })
+        });
+        for number in 0..ROUNDS {
+            for latest in &latest {
+                let payload = (Arc::new(number), [number as u8; 5_000]);
+                let at = insert(&cells, payload, u32::MAX).expect("no limit");
+                // ORDERING: Release, see above.
+                latest.store(at.0, Ordering::Release);
+            }
+            // ORDERING: Relaxed: a count. The remote free list orders what the enders did.
+            while ended.load(Ordering::Relaxed) < (number + 1) * SLOTS as u32 {
+                std::thread::yield_now();
+            }
+            let mut guard = cells.lock();
+            while let Some(slot) = guard.next_remote() {
+                guard.put_back_ended(slot);
+            }
+            guard.free_spare();
+        }
+    });
+    assert_eq!(cells.used(), SLOTS as u32);
+}
+
+/// After its last generation a slot is not used again, and neither is its memory, whatever becomes of its neighbours.
+#[test]
+fn a_slot_in_a_block_whose_generations_are_used_up_has_no_other_occupant() {
+    let cells = Slab::<Large<1_024>, ()>::new(0, ());
+    let payload = || (Arc::new(0), [0; 1_024]);
+    let first = insert(&cells, payload(), u32::MAX).expect("no limit");
+    end(&cells, first);
+    cells.age(first.index(), LAST_GENERATION);
+    let last = insert(&cells, payload(), u32::MAX).expect("no limit");
+    assert_eq!(
+        (last.index(), last.generation()),
+        (first.index(), LAST_GENERATION)
+    );
+    end(&cells, last);
+    for _ in 0..3 {
+        let next = [(); 100].map(|()| insert(&cells, payload(), u32::MAX).expect("no limit"));
+        assert!(next.iter().all(|at| at.index() != first.index()));
+        for at in next {
+            assert!(end(&cells, at).is_some());
+        }
+        cells.lock().free_spare();
+    }
+    assert!(hold(&cells, first).is_none() && hold(&cells, last).is_none());
 }

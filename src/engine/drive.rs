@@ -19,9 +19,21 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}
     if rearm_for_caller(&**handler) == NEVER {
-        handler.on_idle();
+        idle(&**handler);
     }
     expired
+}
+
+/// No deadline is left: gives memory back.
+fn idle<H: Handler>(handler: &H) {
+    handler.on_idle();
+    shrink(handler);
+}
+
+/// Gives back the memory that no payload needs.
+pub(crate) fn shrink<H: Handler>(handler: &H) {
+    handler.shrink();
+    handler.engine().shards.iter().for_each(Shard::shrink);
 }
 
 /// Sets the alarm to the next thing to do, if that is earlier. Returns its tick, and whether the alarm was later, so
@@ -90,7 +102,7 @@ impl<H: Handler> Driven for H {
         }
         // A deadline that no reading of the clock can reach never passes.
         if next == NEVER || !engine.scale.can_come(next) {
-            self.on_idle();
+            idle(&*self);
             return Some(Duration::MAX);
         }
         let time = engine.clock.time_until(engine.scale.timestamp(next));

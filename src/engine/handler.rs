@@ -86,7 +86,10 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// Makes one deferred check; `pause` is called between slices of a long one.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
-    /// The thread that drives the timer finds no deadline: gives memory back.
+    /// Gives memory back beside that of the timer shards. Any thread may call it, at any time.
+    fn shrink(&self) {}
+
+    /// The thread that drives the timer finds no deadline: forgets what was noted for the next one.
     fn on_idle(&self) {}
 
     /// The last clone was dropped: drops the payloads that the shutdown left for its caller.

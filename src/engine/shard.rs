@@ -28,6 +28,9 @@ pub(crate) struct Timing {
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
+    wheel_size: u32,
+    /// The latest tick at which a pass has begun.
+    begun: Tick,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     rejects: Option<RejectReason>,
     /// How many parks until one looks for slots that other threads have freed.
@@ -84,6 +87,8 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn new(number: usize, wheel_size: u32, rejects: Option<RejectReason>) -> Self {
         let schedule = Schedule {
             timer: W::new(wheel_size, 0),
+            wheel_size,
+            begun: 0,
             rejects,
             parks_to_empty: 1,
         };
@@ -195,8 +200,7 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free.
     pub(crate) fn free_counted(&self, slice: &mut Vec<EndedSlot>) {
-        self.slab
-            .prefetch(slice.iter().map(|ended| ended.address().index()));
+        self.slab.prefetch(slice);
         let slots = slice.drain(..);
         match self.slab.try_lock() {
             Some(mut guard) => {
@@ -237,18 +241,37 @@ impl<P, W: Scheme> Shard<P, W> {
         let (schedule, mut fields) = guard.split();
         let position = Position::new(fields.read(ended.address().index()).position);
         schedule.timer.stop(&mut fields, position);
-        if let Some(vacant) = guard.reuse(ended) {
-            guard.put_back(vacant);
-        }
+        guard.put_back_ended(ended);
     }
 
     /// Begins a pass at `now`, in which [`fire`](Self::fire) takes out the timers that are here now and due. One that is
     /// started later waits for the next pass, however close its deadline is. Returns how many timers the shard has.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
-        let timer = &mut guard.split().0.timer;
-        timer.begin_pass(now);
-        timer.len()
+        let (schedule, _) = guard.split();
+        schedule.begun = schedule.begun.max(now);
+        schedule.timer.begin_pass(now);
+        schedule.timer.len()
+    }
+
+    /// Gives back what no payload needs: slots that wait on the remote free list, a slice with each hold of the lock; the
+    /// spare block of slots; and the memory of a wheel without timers, if it may have had many.
+    pub(crate) fn shrink(&self) {
+        while self.empty_remote(&mut self.slab.lock()) {}
+        let mut guard = self.slab.lock();
+        guard.free_spare();
+        let (schedule, _) = guard.split();
+        if !schedule.timer.is_empty() || !guard.has_grown() {
+            return;
+        }
+        let (schedule, _) = guard.split();
+        // From the last pass on: what is started now and is due waits for the next one. No slot has a position in the wheel:
+        // that of a timer that has fired is none.
+        let fresh = W::new(schedule.wheel_size, schedule.begun);
+        let before = std::mem::replace(&mut schedule.timer, fresh);
+        // Freeing its memory takes long if it is much.
+        drop(guard);
+        drop(before);
     }
 
     /// Takes timers that are due at `now` out of the wheel: one slice of them, so that no thread waits long for the
@@ -257,7 +280,7 @@ impl<P, W: Scheme> Shard<P, W> {
         let mut guard = self.slab.lock();
         self.empty_remote(&mut guard);
         let (schedule, mut fields) = guard.split();
-        self.slab.prefetch(schedule.timer.upcoming().take(SLICE));
+        fields.prefetch(schedule.timer.upcoming().take(SLICE));
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {

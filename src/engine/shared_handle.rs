@@ -146,6 +146,23 @@ macro_rules! shared_methods {
             self.shared.inner.engine.point(timeout.into())
         }
 
+        /// Gives back memory that was needed for more than there is now.
+        ///
+        #[doc = concat!("Slots go by themselves, in blocks of about 4 KiB, as soon as no slot of a block is taken by ", $what, ";")]
+        /// so this call is for the rest: the last such block, the wheels of timer shards without a timer, and tables of
+        /// which less than an eighth is used. A thread that drives the timer does the same when no deadline is left.
+        ///
+        /// What stays until the drop: the first slots of each timer shard, a mebibyte at most, and none of payloads of a
+        /// kibibyte or more; and for each slot that was ever needed at the same time about 9 bytes, by which a stale handle
+        /// knows that it is stale (40 bytes where a block has one slot).
+        ///
+        /// May be called at any time, from any thread. Takes the lock of every timer shard in turn, for an instant, and
+        /// that of each map shard with a large table, where it is free. Hashes the keys that are left in such a table; a
+        /// panic is caught and counted, and the table stays.
+        pub fn shrink(&self) {
+            crate::engine::drive::shrink(&*self.shared.inner)
+        }
+
         /// Whether it has been shut down. Takes no lock.
         pub fn is_shut_down(&self) -> bool {
             self.shared.inner.engine.phase.is_closed()

@@ -117,9 +117,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         });
     }
 
+    fn shrink(&self) {
+        // `Hash` of a key may panic: then its table stays as it is.
+        let _ = self.engine.guarded(|| self.watch.shrink());
+        let _ = self.engine.guarded(|| self.deferred.shrink());
+    }
+
     fn on_idle(&self) {
-        self.watch.shrink();
-        self.deferred.shrink();
         self.forget_changes();
         self.early.forget(|at| self.engine.is_parked(at));
     }

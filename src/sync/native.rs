@@ -8,16 +8,22 @@ use std::time::Duration;
 use super::numbers::Numbers;
 pub(crate) use crossbeam::sync::{Parker, Unparker};
 pub(crate) use crossbeam::utils::CachePadded;
-use dashmap::DashMap;
+use dashmap::{DashMap, SharedValue};
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::{thread, thread_local};
 
-/// Slots in the first chunk of a slab; each further chunk doubles it.
+/// State words, or blocks of slots, in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;
 /// Chunks of a slab: enough for every index.
 pub(crate) const CHUNKS: usize = 32;
+/// Slots in a chunk of those that stay.
+pub(crate) const RESIDENT_CHUNK: u32 = 256;
+/// At most this many chunks stay.
+pub(crate) const RESIDENT_CHUNKS: usize = 64;
+/// At most this many slots behind them come and go together. (As many as a word has bits.)
+pub(crate) const BLOCK: usize = 64;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const FEW: usize = 3;
 /// Watchers in the one allocation of a list of several.
@@ -57,16 +63,26 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
 /// A table of at most this many buckets stays with its shard when it is empty: the next entries need one as well.
 const KEPT: usize = 16;
 
-/// Gives the memory of tables back that are large and empty. Returns whether a large one may be left.
-pub(crate) fn shrink<K: Eq + Hash, V>(map: &MapShards<K, V>) -> bool {
+/// A table with fewer entries than this part of its buckets is moved to a smaller one.
+const SPARSE: usize = 8;
+
+/// Gives the memory of tables back that are large and empty, or nearly. Returns whether a large one may be left.
+pub(crate) fn shrink<K: Eq + Hash, V>(
+    map: &MapShards<K, V>,
+    hash_of: impl Fn(&(K, SharedValue<V>)) -> u64,
+) -> bool {
     let mut left = false;
     for shard in map.shards() {
-        match shard.try_write() {
-            Some(mut shard) if shard.is_empty() && shard.buckets() > KEPT => {
-                shard.shrink_to(0, |_| unreachable!("there is no entry to hash"));
-            }
-            kept => left |= kept.is_none_or(|shard| shard.buckets() > KEPT),
+        let Some(mut shard) = shard.try_write() else {
+            left = true;
+            continue;
+        };
+        let (buckets, len) = (shard.buckets(), shard.len());
+        if buckets > KEPT && len <= buckets / SPARSE {
+            // A table that moves loses no entry where `hash_of` panics.
+            shard.shrink_to(len, &hash_of);
         }
+        left |= shard.buckets() > KEPT;
     }
     left
 }

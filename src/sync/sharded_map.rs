@@ -9,6 +9,7 @@ use super::{AtomicBool, MAX_MAP_SHARDS, MapShards, OnceLock, Ordering};
 use super::{for_each_entry, make_shards, shrink};
 use dashmap::SharedValue;
 use equivalent::Equivalent;
+use scopeguard::{ScopeGuard, guard};
 use std::hash::{BuildHasher, Hash};
 
 /// A change to the map's entry of a key, to be made together with others: the hash of the key, the key, and what the
@@ -202,13 +203,21 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         }
     }
 
-    /// Gives the memory of tables back that are large and empty. (Not in a removal: every removal would pay for the look.)
-    /// Takes no lock if no table has grown since the last call that left none large.
+    /// Gives the memory of large tables back that are empty, or nearly. (Not in a removal: every removal would pay for the
+    /// look.) Takes no lock if no table has grown since the last call that left none large; else that of one shard after the
+    /// other, where it is free, for as long as it takes to hash the few keys that are left in a large table.
     pub(crate) fn shrink(&self) {
+        let _code = KeyCode::enter("shrink");
+        let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
+        let shrink = |map| shrink(map, hash_of);
         // ORDERING: Relaxed. A table grows under its shard's lock, after the store. If this call has that lock before, the
         // store comes after the swap, and stays for the next call; if it finds the lock taken, a large one may be left.
-        if self.has_grown.swap(false, Ordering::Relaxed) && self.map.get().is_some_and(shrink) {
-            self.has_grown.store(true, Ordering::Relaxed);
+        if self.has_grown.swap(false, Ordering::Relaxed) {
+            // Also where `Hash` panics.
+            let left = guard((), |()| self.has_grown.store(true, Ordering::Relaxed));
+            if !self.map.get().is_some_and(shrink) {
+                ScopeGuard::into_inner(left);
+            }
         }
     }
 

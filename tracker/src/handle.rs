@@ -108,6 +108,14 @@ macro_rules! handle {
                 self.shared.timer.point(timeout)
             }
 
+            /// Gives back memory that was needed for more than there is now, as
+            /// [`Timer::shrink`](request_purgatory::Timer::shrink) does. (The tables of the map go by themselves, each when
+            /// it is empty.) May be called at any time, from any thread; runs no code of yours. Takes the lock of every timer
+            /// shard in turn, for an instant.
+            pub fn shrink(&self) {
+                self.shared.timer.shrink();
+            }
+
             /// Whether it has been shut down. Takes no lock.
             pub fn is_shut_down(&self) -> bool {
                 self.shared.timer.is_shut_down()
