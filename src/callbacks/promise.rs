@@ -14,7 +14,7 @@ pub(crate) struct WakeCell<V>(Mutex<Contents<V>>);
 
 struct Contents<V> {
     value: V,
-    /// Of a task that found nothing to do yet.
+    /// The waker of a task that has polled and found the value not ready.
     waker: Option<Waker>,
 }
 
@@ -32,8 +32,8 @@ impl<V> WakeCell<V> {
         Self(Mutex::new(Contents { value, waker: None }))
     }
 
-    /// Changes the value under the lock, so `change` must run no code of the user's. If it says so, wakes the task that
-    /// waits, with no lock held.
+    /// Calls `change` under the lock, so `change` must not run user code. If `change` returns `true`, wakes the waiting
+    /// task, with no lock held.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
         let (result, waker) = {
             let mut contents = self.0.lock();
@@ -46,15 +46,15 @@ impl<V> WakeCell<V> {
         result
     }
 
-    /// Reads the value under the lock, so `read` must run no code of the user's. If it is not ready, the task of `cx` takes
-    /// the place of the task that waited before.
+    /// Calls `read` under the lock, so `read` must not run user code. If the value is not ready, the task of `cx`
+    /// replaces the task that waited before.
     pub(crate) fn poll<R>(
         &self,
         cx: &Context<'_>,
         mut read: impl FnMut(&mut V) -> Readiness<R>,
     ) -> Poll<R> {
-        // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
-        // unchanged waker need not be cloned again.
+        // Hold no lock while a waker is cloned or dropped: a waker may be user code that calls this cell again. An
+        // unchanged waker is not cloned again.
         let mut clone = None;
         loop {
             let mut contents = self.0.lock();
@@ -78,8 +78,8 @@ impl<V> WakeCell<V> {
         }
     }
 
-    /// Sets the value, and forgets the task that waits. Returns the old value and the waker, because the destructors of
-    /// both may be the user's.
+    /// Sets the value and removes the waiting task. Returns the old value and the waker, because the destructors of
+    /// both may be user code.
     pub(crate) fn close(&self, value: V) -> (V, Option<Waker>) {
         let mut contents = self.0.lock();
         let value = std::mem::replace(&mut contents.value, value);
@@ -107,8 +107,8 @@ impl<T> Promise<T> {
         Self(WakeCell::new(Promised::Open))
     }
 
-    /// Sets the value and wakes the task that waits for it, with no lock held: a waker may be the user's code. Only the
-    /// first value counts; a later one is returned.
+    /// Sets the value and wakes the waiting task, with no lock held, because a waker may be user code. Only the first
+    /// value counts; a later value is returned.
     pub fn keep(&self, value: T) -> Result<(), T> {
         self.0.change(|promised| match promised {
             Promised::Open => {
@@ -119,8 +119,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
-    /// pending.
+    /// Returns the value if it is set; else `cx` is woken when the value comes. After the value was handed out, every
+    /// poll is pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open => Readiness::NotYet,
@@ -131,8 +131,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there: both
-    /// destructors may be the user's.
+    /// From now on [`keep`](Self::keep) returns every value to its caller and wakes no task. Returns the stored value
+    /// and the waker, because the destructors of both may be user code.
     pub fn close(&self) -> (Promised<T>, Option<Waker>) {
         self.0.close(Promised::Spent)
     }
@@ -147,12 +147,13 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs `future` to its end on this thread, which sleeps meanwhile: for programs without an async runtime.
+/// Runs `future` to its end on this thread, which sleeps while the future is pending. For programs without an async
+/// runtime.
 ///
 /// # Panics
 /// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that gives a
-/// taken value back): the call that ends the future may have to run on the thread that is blocked. A panic of `future`
-/// goes on.
+/// taken value back): the call that ends the future might have to run on the blocked thread. A panic of `future` is
+/// passed on.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !Trampoline::in_progress(),
@@ -164,7 +165,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(output) => return output,
-            // A wake-up before this is kept; one without cause only polls again.
+            // A wake-up before this line is kept by the thread's token; a spurious wake-up only polls once more.
             Poll::Pending => thread::park(),
         }
     }
