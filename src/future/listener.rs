@@ -1,5 +1,5 @@
-//! Listening to checks, for conditions that only the waiter can evaluate: listen, evaluate, await a check, evaluate
-//! again.
+//! Listening to checks, for conditions that only the waiter can evaluate. The loop: listen; evaluate; await a check;
+//! evaluate again.
 
 use super::operation::WaitOperation;
 use super::recheck::{Listening, Recheck};
@@ -42,20 +42,22 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// [`until`](Listener::until) is this loop, with one more evaluation at the deadline.
     /// [`until_best`](Listener::until_best) is for a condition that may have half of an answer.
     ///
-    /// No check after this call is missed, also while the condition is being evaluated. So call this first, and then
-    /// evaluate. If the purgatory rejects the listener (it is full, for instance), this call does not fail:
-    /// [`checked`](Listener::checked) returns the reason. A condition that is true at once needs no permit of the
+    /// Call `listen` first, and then evaluate: no check after this call is missed, even while the condition is being
+    /// evaluated. If the purgatory rejects the listener (because it is full, for instance), this call does not fail:
+    /// [`checked`](Self::checked) returns the reason. A condition that is true at once needs no permit of the
     /// purgatory.
     ///
-    /// The thread that checks a key runs none of the waiter's code but its waker. The library does not know the condition.
-    /// So the statistics count every check as an examination in vain, and a listener that expires as no
-    /// [missed check](crate::purgatory::Stats::missed_checks). A check [for at most n completions](crate::Bound::at_most)
-    /// wakes all listeners of the key, because a listener does not complete in a check: workers that compete for
-    /// something use [`take`](Self::take). A listener that watches a key [at a rank](Watch::at_rank) is not woken by a
-    /// check up to a lower rank.
+    /// The thread that checks a key runs no code of the waiter except its waker. The library does not know the
+    /// condition, which has these consequences:
     ///
-    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; locks as
-    /// [`try_complete_else_watch`](Self::try_complete_else_watch) does. Does not keep the purgatory alive.
+    /// * Every check counts as an examination in vain, and a listener that expires does not count as a [missed
+    ///   check](crate::purgatory::Stats::missed_checks).
+    /// * A listener does not complete in a check, so a check [for at most n completions](crate::Bound::at_most) wakes
+    ///   all listeners of the key. Workers that compete for something use [`take`](Self::take).
+    /// * A listener that watches a key [at a rank](Watch::at_rank) is not woken by a check up to a lower rank.
+    ///
+    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; takes the same locks as
+    /// [`try_complete_else_watch`](Self::try_complete_else_watch). Does not keep the purgatory alive.
     pub fn listen<'a>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -74,34 +76,39 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped or its timeout has passed.
+/// Listens to checks of some keys, from [`listen`](Purgatory::listen) until the listener is dropped or its timeout
+/// passes.
 ///
-/// Dropping it, on any thread, cancels its operation: when `drop` returns, watches and timer are removed. (If another
-/// thread is examining the operation at that moment, `drop` does not wait for that thread, which then removes them.)
+/// Dropping a listener, on any thread, cancels its operation: when `drop` returns, watches and timer are removed. If
+/// another thread is examining the operation at that moment, `drop` does not wait for that thread, which then removes
+/// them.
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
-    /// Behind the operation, which ends first.
+    /// Declared after the operation, so that the operation ends first.
     recheck: Option<Recheck<K, S>>,
     /// The operations of the keys that [`also`](Self::also) has added.
     also: Vec<Listening<K, S>>,
-    /// These keys, each with the lowest rank at which it is watched.
+    /// The added keys, each with the lowest rank at which it is watched.
     known: UserValues<HashMap<K, Option<Rank>>>,
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
-    /// Listens to checks of one more key, which the waiter has learnt while it read. Call this *before* the read that
-    /// needs the key: no check after this call is missed.
+    /// Listens to checks of one more key, which the waiter has learnt during its read. Call `also` *before* the read
+    /// that needs the key: no check after the call is missed.
     ///
     /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
-    /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
-    /// of its own. It counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, also
-    /// after the listener's timeout, and then as cancelled. If the purgatory rejects it, the listener ends, and
-    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, so does this call, or
-    /// the listener ends with [`WaitError::Panicked`].
+    /// added again. Keys given to [`listen`](Purgatory::listen) do not count as added.
     ///
-    /// The key is watched until the listener is dropped, but for [`max_timeout`](crate::purgatory::Builder::max_timeout) at
-    /// most: a listener whose [handle](Self::handle) has moved its deadline beyond that expires when the added key does.
+    /// Each added key is an operation of its own. That operation counts under
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, even after the listener's
+    /// timeout, and then counts as cancelled. If the purgatory rejects the operation, the listener ends, and
+    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, the panic is passed
+    /// on, or the listener ends with [`WaitError::Panicked`].
+    ///
+    /// The key is watched until the listener is dropped, but for at most
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout). A listener whose [handle](Self::handle) has moved its
+    /// deadline beyond that time expires when the added key does.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -134,7 +141,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
             Some(known) => *known = rank,
             None => _ = self.known.0.insert(watch.name().clone(), rank),
         }
-        // Without a handle, the purgatory has rejected the listener, which has ended.
+        // No handle: the purgatory has rejected the listener, which has ended.
         if let Some(handle) = self.listening.handle() {
             let signal = self.listening.shared().clone();
             let operation = WaitOperation::listener(Duration::MAX, signal.clone());
@@ -143,24 +150,25 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
-    /// no check announces, because some code forgets to check, or because another process has made them.
+    /// Wakes the listener after every `interval` as well, without a check: a *recheck*. Rechecks are a safety net for
+    /// changes that no check announces, because some code forgets the check, or because another process makes the
+    /// change.
     ///
-    /// The first interval begins now; each later one when [`checked`](Self::checked) has told of a recheck, or of a
-    /// check that came together with one. This call reads the clock, and so does that poll. An interval lasts 1 ms at
-    /// least, may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread, and is rounded
-    /// up to the purgatory's [tick](crate::purgatory::Builder::tick). A second call begins anew, with its interval in
-    /// place of the first.
+    /// The first interval begins now. Each later interval begins when [`checked`](Self::checked) reports a recheck,
+    /// alone or together with a check. This call and that poll read the clock. An interval:
     ///
-    /// If the condition is true after a recheck, that counts as a
-    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
-    /// unless one of the keys is checked within 100 ms: such a check was only late. The waiter does not wait for
-    /// that, but its operation stays parked so long. If the number grows, some code changes the data and does not
-    /// check the key.
+    /// * lasts 1 ms at least, rounded up to the purgatory's [tick](crate::purgatory::Builder::tick);
+    /// * may be up to a tenth shorter than asked, so that many listeners share the wake-ups of one thread;
+    /// * is replaced by a second call, which begins anew.
     ///
-    /// A listener that has no rechecks pays nothing for them; one that has some needs no second timer. They come from the
-    /// thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory rejected has
-    /// none, and none comes at the deadline or after it.
+    /// If the condition is true after a recheck, and no key is checked within 100 ms, the event counts as a [missed
+    /// check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`). A check within
+    /// these 100 ms was only late. The waiter does not wait for the 100 ms, but its operation stays parked so long. If
+    /// the number grows, some code changes the data and does not check the key.
+    ///
+    /// A listener without rechecks pays nothing for them; a listener with rechecks needs no second timer. Rechecks run
+    /// on the thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). None comes at the deadline or
+    /// after it, and none comes to a listener that the purgatory rejected.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
         if let Some(recheck) = &mut self.recheck {
@@ -169,19 +177,19 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         self
     }
 
-    /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). If there was a check since the last
-    /// call (before the first call: since [`listen`](Purgatory::listen)), it returns at once; several checks are reported
-    /// as one.
+    /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). If a check came since the last
+    /// call, or before the first call since [`listen`](Purgatory::listen), this returns at once. Several checks are
+    /// reported as one.
     ///
-    /// After `Ok`, evaluate the condition: it sees what happened before the check. Cancel-safe: a check that was not
-    /// reported because the future was dropped is reported by the next call. Any executor may poll the future. The
-    /// thread that checks wakes the task that polled last, and holds no lock meanwhile. If that waker panics, the listener
-    /// ends with [`WaitError::Panicked`].
+    /// After `Ok`, evaluate the condition: the evaluation sees what happened before the check.
     ///
-    /// # Errors
+    /// * Cancel-safe: if the future is dropped before it reports a check, the next call reports the check.
+    /// * Any executor may poll the future. The thread that checks wakes the task that polled last, with no lock held.
+    /// * If the waker of that task panics, the listener ends with [`WaitError::Panicked`].
+    ///
     /// Once the listener has ended, every call returns the reason at once: [`WaitError::Expired`] after the timeout, or
-    /// why the purgatory rejected it. A check that was made before the end is reported first. A
-    /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
+    /// why the purgatory rejected the listener. A check made before the end is reported first. A
+    /// [deferred](Purgatory::check_later) check may be made after the end, so evaluate the condition once more after
     /// `Expired`, as [`until`](Self::until) does.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
         poll_fn(|cx| self.poll_wake(cx, false)).await
@@ -202,11 +210,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         poll.map_ok(|_| ())
     }
 
-    /// Ends the listener because its condition is true. It counts as completed; a listener that is dropped counts as
+    /// Ends the listener because its condition is true. The listener counts as completed; a dropped listener counts as
     /// cancelled.
     ///
-    /// Its operation is forced to complete (so a trace says `forced`), or has expired before, which stands. If the last
-    /// wake-up was a [recheck](Self::recheck_every), and no key was checked since, it stays parked for 100 ms more.
+    /// The operation of the listener is forced to complete, so a trace says `forced`. If it has expired already, it
+    /// stays expired. If the last wake-up was a [recheck](Self::recheck_every), and no key was checked since, it stays
+    /// parked for 100 ms more.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
@@ -216,7 +225,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// Waits until `condition` finds something: evaluates it at once, again after checks, and once more when the timeout
+    /// Waits until `condition` returns `Some`: evaluates it at once, again after checks, and once more when the timeout
     /// has passed.
     ///
     /// ```
@@ -230,18 +239,18 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// The condition is evaluated in the task that awaits this future (also if the purgatory has rejected the
-    /// listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are.
-    /// Every evaluation begins anew. All checks that come during one evaluation cause one more. If the evaluation at the
-    /// deadline finds something, that counts as a [missed check](crate::purgatory::Stats::missed_checks): the event had
-    /// happened, and the key was not checked in time.
+    /// The condition is evaluated in the task that awaits this future, even if the purgatory has rejected the listener.
+    /// The condition needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are. All
+    /// checks during one evaluation cause one more evaluation, which starts the condition anew. If the evaluation at
+    /// the deadline returns `Some`, that counts as a [missed check](crate::purgatory::Stats::missed_checks): the event
+    /// had happened, and the key was not checked in time.
     ///
-    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and
-    /// the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime around the
-    /// future. [`until_best`](Self::until_best) does without the evaluation at the deadline.
+    /// **The timeout does not interrupt the condition.** An evaluation that is running at the deadline is awaited to
+    /// its end, and the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime
+    /// around the future. [`until_best`](Self::until_best) makes no evaluation at the deadline.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory has rejected the listener.
+    /// The future resolves to a [`WaitError`], among others if the purgatory has rejected the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -253,7 +262,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         let mut expired = false;
         loop {
             if let Some(found) = condition().await {
-                // An evaluation that was running already when the deadline came counts no missed check.
+                // An evaluation that was already running at the deadline counts no missed check.
                 if expired {
                     if let Some(handle) = self.handle() {
                         handle.count_missed_check();
@@ -275,9 +284,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far: if the listener
-    /// ends before there is enough, for instance by its timeout, the future resolves to the last of these and the reason.
-    /// The condition is *not* evaluated again then. So a fetch that has half of its bytes at the deadline answers with
-    /// these.
+    /// ends before there is enough, by its timeout for instance, the future resolves to the last `best` and the reason.
+    /// The condition is *not* evaluated again at the end. So a fetch that has half of its bytes at the deadline answers
+    /// with these bytes.
     ///
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
@@ -297,12 +306,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # assert_eq!(futures::executor::block_on(fetch(&Waits::new("doc"), b"half")), b"half");
     /// ```
     ///
-    /// The condition is evaluated in the task that awaits this future, and at least once, also if the purgatory has
-    /// rejected the listener. A deadline does not interrupt an evaluation, not even the first: its answer is the last one
-    /// then, though a key may have been checked meanwhile.
+    /// The condition is evaluated in the task that awaits this future, at least once, even if the purgatory has
+    /// rejected the listener. A deadline does not interrupt an evaluation, not even the first. The answer of that
+    /// evaluation is then the last one, even if a key was checked meanwhile.
     ///
     /// # Errors
-    /// The last answer that was not enough, and the [`WaitError`] that ended the listener.
+    /// The last `best` answer, and the [`WaitError`] that ended the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -325,8 +334,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory rejected
-    /// it.
+    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory
+    /// rejected the listener.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.listening.handle()
     }

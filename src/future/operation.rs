@@ -1,4 +1,4 @@
-//! The operation of [`Waits`](super::Waits): a predicate, or a listener's end.
+//! The operation of [`Waits`](super::Waits): a predicate with its future, or one of a listener's operations.
 
 use super::reply::Reply;
 use super::signal::Signal;
@@ -10,11 +10,12 @@ use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::sync::Arc;
 use std::time::Duration;
 
-/// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
+/// The operation parked in [`Waits`](super::Waits): a predicate and the reply to its future, or the reply to a
+/// listener.
 ///
-/// [`Purgatory::wait`](crate::Purgatory::wait) and the calls beside it make one. A cancel by key or handle returns it;
-/// its destructor tells its future or listener that it was cancelled. Do not park it again: its future would not cancel
-/// the second park, and checks of the second park would wake its listener.
+/// Made by [`Purgatory::wait`](crate::Purgatory::wait) and the calls beside it. A cancel by key or handle returns it;
+/// its destructor tells its future or listener of the cancel. Do not park it again: its future would not cancel the
+/// second park, and checks of the second park would wake its listener.
 pub struct WaitOperation<K> {
     timeout: Duration,
     role: Role<K>,
@@ -74,10 +75,10 @@ where
 
     fn end(self: Box<Self>, completion: Completion) {
         let condition = *self;
-        // A value that was found is kept, also if the examination at the deadline found it.
+        // Keep a value that was found, even if the examination at the deadline found it.
         let result = condition.found.ok_or(completion.into());
         let mut panics = Panics::default();
-        // Dropped before the future is told. If its destructor panics, the future is told all the same.
+        // Drop the predicate before the future is told. If its destructor panics, the future is told all the same.
         panics.catch(|| drop(condition.predicate));
         panics.catch(|| condition.reply.answer(result));
         panics.resume();
@@ -99,8 +100,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
-                // An event before the park has ended is seen by the evaluation that follows it; at the deadline, the
-                // listener is told of its end in a moment. (A waker is code of the user's.)
+                // Signal only checks. An event before the end of the park is seen by the evaluation that follows the
+                // park. At the deadline the listener is told of its end in a moment. A waker is user code.
                 if cause.is_check() {
                     reply.running(Signal::check);
                 }
