@@ -1,12 +1,12 @@
-//! What becomes of an operation whose timer has fired.
+//! Handles an operation whose timer has fired.
 //!
-//! The thread that takes a timer out of the wheel holds the operation, or leaves a mark for the thread that does. Either
-//! way the holder asks [`Inner::due`] what the timer was filed for:
+//! The thread that takes a timer out of the wheel holds the operation, or leaves a mark for its holder. Either way the
+//! holder asks [`Inner::due`] what the timer was filed for:
 //!
 //! 1. For a time before the deadline (a recheck of a listener): the operation is told, and the timer is filed at the
-//!    deadline, or at the next such time.
-//! 2. For the deadline: the operation is examined once more. If it asks for more time then, its timer is filed anew.
-//!    Otherwise it expires.
+//!    deadline or at the next such time.
+//! 2. For the deadline: the operation is examined once more. If it asks for more time, its timer is filed anew;
+//!    otherwise it expires.
 
 use super::early::Early;
 use super::inner::{Inner, Parked};
@@ -24,26 +24,26 @@ use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::time::Duration;
 
-/// What becomes of an operation whose timer has fired.
+/// The outcome for an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It expires. Says whether it could have completed.
+    /// The operation expires; the flag says whether it could have completed.
     Over { missed_check: bool },
-    /// It is satisfied.
+    /// The operation is satisfied.
     Satisfied,
-    /// It has another deadline, and is to be released.
+    /// The operation has another deadline, and is to be released.
     Later,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// The timer of an operation that this thread holds has fired, at `now` if that is known.
+    /// Handles a held operation whose timer has fired, at `now` if known.
     pub(super) fn due(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
         now: Option<Tick>,
     ) -> Result<Due, Panics> {
         if self.early.count() > 0 {
-            // The clock may be the user's.
+            // The clock may be user code.
             let now = now.or_else(|| self.engine.guarded(|| self.engine.now()).ok());
             if let Some((early, is_due)) = self.begin_early(held.address(), now) {
                 if is_due && self.examine_early(held, early.last)? {
@@ -55,9 +55,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.at_deadline(held)
     }
 
-    /// The deadline of an operation has come: asks it once more.
+    /// Examines an operation whose deadline has come.
     ///
-    /// A yes shows that the event had happened and no check was made: a missed check. An operation behind the one at which a
+    /// A yes shows a missed check: the event had happened, and no check was made. An operation behind the point where a
     /// bounded check stopped was not examined by that check, and may say yes here as well.
     fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
         let at = held.address();
@@ -74,12 +74,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Ok(Due::Over { missed_check })
     }
 
-    /// Puts the deadline of an operation off that has come: until `timeout` from now, for one tick at least, and at most
-    /// until `max_timeout` from its arrival. `false` if that has passed.
+    /// Moves a deadline that has come to `timeout` from now: at least one tick from now, and at most `max_timeout`
+    /// after the arrival. `false` if that limit has passed.
     #[cold]
     fn extend(&self, held: &mut Held<'_, Parked<Op>>, timeout: Duration) -> bool {
         let at = held.address();
-        // The clock may be the user's. If it panics, the operation expires.
+        // The clock may be user code. If it panics, the operation expires.
         let timing = self.engine.guarded(|| self.engine.timing(None, timeout));
         let timing = timing.ok().map(|timing| Timing {
             deadline: timing.deadline.max(timing.start + 1),
@@ -89,14 +89,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(timing) = timing.filter(|timing| timing.deadline > timing.start) else {
             return false;
         };
-        // Before the timer is filed: one that fires after that leaves its mark again.
+        // Before the timer is filed: a timer that fires later leaves the mark again.
         held.forget_expiry();
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }
 
-    /// What the timer of an operation was filed for, if its deadline has not come by `now`; and whether the operation is to
-    /// be woken.
+    /// The early wake-up that the timer of an operation was filed for, if the deadline has not come by `now`; and
+    /// whether the operation is to be woken now.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
         self.early.change(|entries| {
@@ -105,7 +105,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 entries.by_address.remove(&at);
                 return None;
             }
-            // Or the listener has asked for another recheck since.
+            // Not due: the listener has asked for another recheck since.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
@@ -123,14 +123,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Files the timer of an operation that was woken early for what comes next.
+    /// Files the timer of an operation that was woken early at its next time.
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
         // Before the timer is filed, as in `extend`.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
-            // The entry is gone if the listener is: then a mark says how the operation ends.
+            // The entry is gone if the listener is gone; then a mark decides how the operation ends.
             let next = entries.by_address.get(&at).unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,
