@@ -1,11 +1,11 @@
-//! The memory of the slots: it grows by chunks, and nothing in it ever moves.
+//! The memory of the slots. It grows by chunks, and no item in it ever moves.
 //!
 //! # Ground rules
 //!
-//! An item is written once, before its index is below [`len`](Chunks::len), and dropped with the storage. In between it
-//! is only borrowed shared. So any thread may follow any index at any time, however stale it is.
+//! An item is written once, before its index is below [`len`](Chunks::len), and is dropped with the storage. In between
+//! it is only borrowed shared. So any thread may follow any index at any time, however stale the index is.
 //!
-//! Items are added by one thread at a time: the caller of [`push`](Chunks::push) sees to that.
+//! Items are added by one thread at a time, which the caller of [`push`](Chunks::push) ensures.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicPtr, AtomicU32, CHUNKS, FIRST_CHUNK, Ordering, last_pointer};
@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::mem::needs_drop;
 use std::ptr;
 
-/// Size of a cache line; where that is another one, no harm is done.
+/// Size of a cache line. On a processor with another size, this is only slower.
 const LINE: usize = 64;
 
 pub(super) struct Chunks<T> {
@@ -62,7 +62,7 @@ impl<T> Chunks<T> {
     /// Adds an item, and returns its index.
     ///
     /// # Safety
-    /// No other thread calls this at the same time. If several threads do, one after the other, `T` is `Send`.
+    /// No other thread calls this at the same time. If several threads call it, one after another, `T` is `Send`.
     pub(super) unsafe fn push(&self, item: T) -> u32 {
         let index = self.len();
         let (number, offset) = Self::locate(index);
@@ -87,7 +87,7 @@ impl<T> Chunks<T> {
         index
     }
 
-    /// The memory of a chunk. It begins with a cache line, so that few items lie in two lines.
+    /// The memory of a chunk. It is aligned to a cache line, so that few items lie in two lines.
     pub(super) fn layout(chunk: usize) -> Layout {
         const { assert!(size_of::<T>() > 0) };
         Layout::array::<T>((FIRST_CHUNK as usize) << chunk)

@@ -35,34 +35,34 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::AtomicU32 as Link;
 
-/// The timer's fields of each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
-/// beside it: with a payload of half a cache line, a slot is one line.)
+/// The timer's fields of each slot, under the slab's lock. Packed, so that no room is lost between them and the link
+/// beside them: with a payload of half a cache line, a slot is one line.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, packed(4))]
 pub(crate) struct Fields {
     /// The tick at which the operation is due.
     pub(crate) deadline: u64,
-    /// The tick at which it arrived.
+    /// The tick at which the operation arrived.
     pub(crate) arrived_at: u64,
-    /// Where the wheel filed it.
+    /// The position of the operation's timer in the wheel.
     pub(crate) position: u32,
 }
 
 struct Slot<P> {
     state: State,
     fields: UnsafeCell<Fields>,
-    /// Not modelled by loom: all its uses are Relaxed, and what orders them is.
+    /// Not modelled by loom: all its uses are Relaxed, and the lock or the word that orders them is modelled.
     link: Link,
     payload: UnsafeCell<MaybeUninit<P>>,
 }
 
 /// Slots for payloads `P`, with `G` beside them under the same lock.
 pub(crate) struct Slab<P, G> {
-    /// The table of their chunks is what every check of an operation reads, and only the growth of the slab writes.
+    /// The table of the slots' chunks. Every check of an operation reads it, and only the growth of the slab writes it.
     slots: Chunks<Slot<P>>,
-    /// The number of its timer shard.
+    /// The number of the slab's timer shard.
     shard: usize,
-    // What every park writes, on cache lines of its own.
+    // Written by every park, so on cache lines of their own.
     remote: CachePadded<RemoteList>,
     locked: CachePadded<Mutex<Locked<G>>>,
 }
@@ -108,8 +108,8 @@ impl<P, G> Slab<P, G> {
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Claims the operation at `at`. `None` if it has ended, or if it is held already: then it has `mark` now, and the
-    /// holder will act on it.
+    /// Claims the operation at `at`. `None` if the operation has ended, or is held already: then it gets `mark`, on
+    /// which the holder will act.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
@@ -130,15 +130,15 @@ impl<P, G> Slab<P, G> {
         Some(Address::new(self.shard, index, generation))
     }
 
-    /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
-    /// loop of their own, these loads do not wait for one another.
+    /// Loads the slots at `indices`, which the caller is about to work on one after another. They lie far apart; loads
+    /// in a loop of their own overlap instead of waiting for one another.
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             std::hint::black_box(self.occupant(index));
         }
     }
 
-    /// The operations that are here now.
+    /// The operations in the slab now.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
         (0..self.used()).filter_map(|index| self.occupant(index))
     }
@@ -162,7 +162,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// Leaves an ended slot for a later holder of the lock. Returns how many slots wait for that now.
+    /// Leaves an ended slot for a later holder of the lock. Returns how many slots are on the remote free list.
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         let slot = self.slots.get(index);
@@ -188,7 +188,7 @@ impl<P, G> Drop for Slab<P, G> {
 
 /// Exclusive access to the operation in one slot.
 ///
-/// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a
+/// Must be [released](Held::release) or [ended](Held::end); otherwise no thread can end the operation any more. In a
 /// build with debug assertions, the destructor panics.
 #[must_use = "an operation that is neither released nor ended stays held"]
 pub struct Held<'a, P> {
@@ -197,13 +197,13 @@ pub struct Held<'a, P> {
 }
 
 impl<'a, P> Held<'a, P> {
-    /// The operation held.
+    /// The address of the held operation.
     #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }
 
-    /// Names the operation among those of all slabs.
+    /// Names the operation, unique across all slabs.
     pub(crate) fn examinee(&self) -> Examinee {
         Examinee {
             slot: ptr::from_ref(self.slot).addr(),
@@ -220,9 +220,9 @@ impl<'a, P> Held<'a, P> {
         })
     }
 
-    /// Releases the operation, unless another thread has left a mark. `Ok(false)`: there was none. `Ok(true)`: the mark
-    /// asks for another examination only, for which the caller must arrange, because it will not `examine_again`. `Err`:
-    /// the caller still holds it, and acts on the mark.
+    /// Releases the operation, unless another thread has left a mark. `Ok(false)`: there was no mark. `Ok(true)`: the
+    /// only mark asks for another examination, for which the caller must arrange, because it will not `examine_again`.
+    /// `Err`: the caller still holds the operation, and acts on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
         match self.slot.state.release(self.at.generation(), examine_again) {
@@ -234,7 +234,7 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    /// Takes back that its deadline has passed: it gets another one.
+    /// Removes the mark that the deadline has passed, for an operation that gets another deadline.
     #[cold]
     pub(crate) fn forget_expiry(&mut self) {
         self.slot.state.forget_expiry();
@@ -261,7 +261,7 @@ impl<'a, P> Held<'a, P> {
 
 /// An operation that this thread has ended, still in its slot.
 ///
-/// Must be [taken](Self::take): without, its slot is lost. In a build with debug assertions, the destructor panics.
+/// Must be [taken](Self::take); otherwise its slot is lost. In a build with debug assertions, the destructor panics.
 #[must_use = "an ended operation that is not taken is lost, with its slot"]
 pub(crate) struct Ended<'a, P> {
     slot: &'a Slot<P>,
@@ -269,7 +269,7 @@ pub(crate) struct Ended<'a, P> {
 }
 
 impl<'a, P> Ended<'a, P> {
-    /// The address under which it was parked.
+    /// The address under which the operation was parked.
     #[inline(always)]
     pub(crate) fn address(&self) -> Address {
         self.at
@@ -330,7 +330,7 @@ pub(crate) struct Spent<'a, P> {
 }
 
 impl<P> Spent<'_, P> {
-    /// For a slot that is given back later: the token without the place in memory.
+    /// Turns the token into one without the place in memory, for a slot that is given back later.
     #[inline(always)]
     pub(crate) fn detach(self) -> EndedSlot {
         EndedSlot { at: self.at }
@@ -357,7 +357,8 @@ pub(crate) struct EndedSlot {
 }
 
 impl EndedSlot {
-    /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
+    /// The address of the ended operation. For a slot from the remote free list, only the slot's part of the address is
+    /// known.
     #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
@@ -371,7 +372,7 @@ pub(crate) struct SlabGuard<'a, P, G> {
 }
 
 impl<'a, P, G> SlabGuard<'a, P, G> {
-    /// What lies beside the slots under this lock, and the slots' timer fields.
+    /// The data beside the slots under this lock, and the slots' timer fields.
     pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
         let fields = FieldsView { slab: self.slab };
         (&mut self.locked.beside, fields)
@@ -411,8 +412,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         slot.fields.with_mut(|place| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
             let place = unsafe { &mut *place };
-            // Field by field, each from its register: one wide copy would load what narrower stores have just written, and
-            // wait until they have reached the cache.
+            // Store field by field, each from its register. One wide copy would load the result of narrower stores,
+            // which defeats store forwarding.
             place.deadline = fields.deadline;
             place.arrived_at = fields.arrived_at;
             place.position = fields.position;
@@ -454,7 +455,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
     }
 
-    /// The ended slot as a vacant one; `None` after its last generation.
+    /// Turns the ended slot into a vacant one; `None` after its last generation.
     #[inline(always)]
     pub(crate) fn reuse(&self, ended: EndedSlot) -> Option<Vacant<'a, P>> {
         let index = ended.at.index();
@@ -462,7 +463,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (!slot.state.is_retired()).then_some(Vacant { slot, index })
     }
 
-    /// One of the slots on the remote free list, to be freed.
+    /// Takes one slot off the remote free list, to be freed.
     #[inline(always)]
     pub(crate) fn next_remote(&mut self) -> Option<EndedSlot> {
         if self.locked.chain == NIL {
@@ -478,8 +479,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Some(EndedSlot { at })
     }
 
-    /// Adds one more slot and makes it the free list. There is no free list over a fresh chunk: building one would take
-    /// as long as the chunk is large, under the lock.
+    /// Adds one slot, which becomes the free list. A fresh chunk gets no free list: building one under the lock would
+    /// take time in proportion to the chunk.
     fn add_slot(&mut self) {
         let vacant = Slot {
             state: State::vacant(),
@@ -493,7 +494,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 }
 
-/// The timer fields of a slab's slots; lives no longer than the lock is held.
+/// The timer fields of a slab's slots. Lives no longer than the lock is held.
 pub(crate) struct FieldsView<'g, P, G> {
     slab: &'g Slab<P, G>,
 }
