@@ -210,7 +210,7 @@ static WATCHER: OnceLock<Thread> = OnceLock::new();
 /// Starts the watcher, unless it was started before. If the system refuses the thread, there are no reports.
 fn start_watcher() {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    // ORDERING: Relaxed, see the head of this file. The swap returns `false` to one thread only.
+    // ORDERING: Relaxed, see the head of this file. Of all threads, the swap lets one start the watcher.
     if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::Relaxed) {
         let thread = std::thread::Builder::new().name("stuck-calls".into());
         let _ = thread.spawn(watch);
