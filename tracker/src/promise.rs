@@ -1,4 +1,5 @@
-//! The two ends of an answer: one sets it, once, the other polls for it. No code of the user's runs under its lock.
+//! The two ends of an answer: one end sets the answer, once, and the other polls for it. No user code runs under the
+//! lock.
 
 use crate::sync::Mutex;
 use request_purgatory::WaitError;
@@ -6,31 +7,31 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// What a request is told.
+/// The answer to a request: its response, or why there is none.
 pub(crate) type Answer<R> = Result<R, WaitError>;
 
-/// Shared by the two ends.
+/// The state that both ends share.
 pub(crate) struct Promise<R>(Mutex<Promised<R>>);
 
 enum Promised<R> {
-    /// There is no answer yet. With the task that has polled for it last.
+    /// There is no answer yet. Holds the waker of the task that polled last.
     Open(Option<Waker>),
     Kept(Answer<R>),
-    /// It was handed out, or is not wanted any more.
+    /// The answer was handed out, or is not wanted any more.
     Spent,
 }
 
-/// What the end that polls leaves behind when it is dropped. The destructors are the user's.
+/// What the polling end leaves behind when it is dropped. The destructors are user code.
 pub(crate) type Unreceived<R> = (Option<Answer<R>>, Option<Waker>);
 
 impl<R> Promise<R> {
-    /// Both ends.
+    /// Makes both ends.
     pub(crate) fn pair() -> (Responder<R>, Arc<Self>) {
         let promise = Arc::new(Self(Mutex::new(Promised::Open(None))));
         (Responder(Some(promise.clone())), promise)
     }
 
-    /// Sets the answer, and wakes the task that waits. Only the first one counts; another is returned.
+    /// Sets the answer, and wakes the waiting task. Only the first answer counts; a later one is returned.
     fn keep(&self, answer: Answer<R>) -> Option<Answer<R>> {
         let mut promised = self.0.lock();
         let Promised::Open(waker) = &mut *promised else {
@@ -45,10 +46,10 @@ impl<R> Promise<R> {
         None
     }
 
-    /// The answer, once; else the task of `cx` takes the place of the one that waited before. After the answer, every poll
-    /// is pending.
+    /// The answer, once; until then, the task of `cx` replaces the task that waited before. After the answer, every
+    /// poll is pending.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Answer<R>> {
-        // Cloning a waker may run code of the user's, which may come back here.
+        // Hold no lock while a waker is cloned: the clone may run user code that calls this promise again.
         let mut clone = None;
         loop {
             let mut promised = self.0.lock();
@@ -74,7 +75,7 @@ impl<R> Promise<R> {
         }
     }
 
-    /// No answer is kept and no task is woken from now on.
+    /// From now on no answer is stored and no task is woken. Returns the stored answer and the waker.
     pub(crate) fn close(&self) -> Unreceived<R> {
         let promised = mem::replace(&mut *self.0.lock(), Promised::Spent);
         match promised {
@@ -85,11 +86,11 @@ impl<R> Promise<R> {
     }
 }
 
-/// The end that answers. Dropped, it answers that the requests were shut down.
+/// The answering end. Its drop answers that the requests were shut down.
 pub(crate) struct Responder<R>(Option<Arc<Promise<R>>>);
 
 impl<R> Responder<R> {
-    /// Wakes the task that waits. An answer that no future receives any more is dropped here.
+    /// Sets the answer and wakes the waiting task. An answer that no future can receive is dropped here.
     pub(crate) fn answer(mut self, answer: Answer<R>) {
         if let Some(promise) = self.0.take() {
             drop(promise.keep(answer));
