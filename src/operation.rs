@@ -49,8 +49,8 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// * the parking thread, once before parking and once after it, so that no event in between is missed;
     /// * every thread that checks one of the keys;
-    /// * the thread that drives the timer, for deferred checks, and once when the deadline has passed. (If another
-    ///   thread is examining the operation at the deadline, that thread runs it.)
+    /// * the thread that drives the timer, for deferred checks, and once when the deadline has passed. If another
+    ///   thread is examining the operation at the deadline, that thread runs the examination at the deadline instead.
     ///
     /// The answer at the deadline decides nothing; a yes is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).

@@ -1,5 +1,5 @@
-//! Which operation the calling thread is examining, and why. (An examination is a call of `try_complete`, or of the
-//! change of a forced operation.) A check made inside an examination waits on the
+//! Which operation the calling thread is examining, and why. An examination is a call of `try_complete`, or of the
+//! change of a forced operation. A check made inside an examination waits on the
 //! [trampoline](crate::callbacks::trampoline), as every completion does; this module tells which operation made the
 //! check.
 

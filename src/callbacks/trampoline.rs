@@ -273,8 +273,8 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
         return run_later(Box::new(move || {
-            // The destructor that this call waited for has returned. (If the queue is destroyed because the thread is
-            // ending, that destructor is still below on the stack; then this call nests.)
+            // The destructor that this call waited for has returned; or the thread is ending, its queue is destroyed,
+            // and this call nests in the destructor.
             drop(Reset);
             in_turn(call);
         }));

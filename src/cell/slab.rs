@@ -278,8 +278,9 @@ impl<'a, P> Ended<'a, P> {
     #[inline(always)]
     pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
-            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other thread
-            // gets the slot before it is on a free list, where `take` alone leads. So the payload is initialised, and ours.
+            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other
+            // thread gets the slot before it is on a free list, where `take` alone leads. So the payload is
+            // initialised, and ours.
             access(unsafe { &*payload.cast::<P>() })
         })
     }

@@ -72,8 +72,8 @@ impl<T: Built> Builder<T> {
         }
     }
 
-    /// The resolution of the timer: an operation expires at its deadline or up to one tick later. More than zero, and at
-    /// most 584 years. Default: 1 ms.
+    /// The resolution of the timer: an operation expires at its deadline or up to one tick later. More than zero, and
+    /// at most 584 years. Default: 1 ms.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.settings.tick = tick;
         self

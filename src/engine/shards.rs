@@ -2,8 +2,8 @@
 //!
 //! One lock orders four steps: making a shard, starting the engine's own reaper, beginning a drain, beginning a
 //! shutdown. A drain and a shutdown enter their phase before they take the lock. So a later step finds the phase, and
-//! the drain or shutdown finds the results of earlier steps. (The lock of the completion queue orders the start and the
-//! end of the completion thread.)
+//! the drain or shutdown finds the results of earlier steps. The start and the end of the completion thread are ordered
+//! by the lock of its own queue.
 
 use super::shard::Shard;
 use crate::cell::address::SHARD_BITS;

@@ -46,8 +46,8 @@ impl ThreadSet {
     }
 
     /// Starts the engine's own reaper: without it no deadline would pass. Called by one thread at a time; if the system
-    /// refuses the thread, a later call tries again. (The completion thread starts with its first job, so a park does
-    /// not wait for it.)
+    /// refuses the thread, a later call tries again. A park does not start the completion thread, which starts with its
+    /// first job.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;

@@ -97,7 +97,7 @@ pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 /// A forcing call with a change applies the change to each operation before it ends the operation. If another thread
 /// holds the operation, that thread ends it, and finds the change here.
 ///
-/// INVARIANT: a change is left before the mark. A holder that finds the mark therefore finds the change, or a later one.
+/// INVARIANT: a change is left before the mark. So a holder that finds the mark also finds the change, or a later one.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {

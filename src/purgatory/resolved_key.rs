@@ -66,8 +66,8 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         self.check_seen(self.list.peek(), const { &Bound::all() })
     }
 
-    /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed. See
-    /// [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
+    /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed.
+    /// See [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
     pub fn check_and_complete_with(&self, bound: Bound) -> usize {
         match bound.at_most {
             0 => 0,
