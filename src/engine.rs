@@ -1,10 +1,10 @@
 //! Records with a deadline, in timer shards, and the thread that expires them.
 //!
 //! An engine reads no key; it counts watches and catches panics for its handlers. It parks payloads in the slots of
-//! [`shard`]s, whose state words decide which thread may end each of them, and wakes the reaper for an earlier
-//! deadline. The purgatory and the timer stand on it, each as a [`handler`](handler::Handler) of its payloads.
-//! [`drive`] is called when time has passed, [`expire`] gives the handler the payloads whose deadline has passed, and
-//! [`deliver`] runs the user's code for payloads that have ended.
+//! [`shard`]s, whose state words decide which thread may end each payload, and wakes the reaper for an earlier
+//! deadline. The purgatory and the timer are built on the engine, each as a [`handler`](handler::Handler) of its own
+//! payloads. [`drive`] is called when time has passed, [`expire`] gives the handler the payloads whose deadline has
+//! passed, and [`deliver`] runs the user's code for payloads that have ended.
 
 pub(crate) mod deliver;
 pub(crate) mod drive;
@@ -50,7 +50,7 @@ pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
     pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
-    /// Held by callers that set the alarm anew.
+    /// Held while a caller sets the alarm anew in place of a reaper.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
     /// The replacement of the clock where a deadline is made. A reading is ahead of the clock by a tick at most.

@@ -72,7 +72,7 @@ impl<Op> Rejected<Op> {
         }
     }
 
-    /// The reason.
+    /// The reason for the rejection.
     pub fn reason(&self) -> RejectReason {
         self.reason
     }

@@ -52,7 +52,7 @@ pub trait DelayedOperation: Send + 'static {
     /// * the thread that drives the timer, for deferred checks, and once when the deadline has passed. If another
     ///   thread is examining the operation at the deadline, that thread runs the examination at the deadline instead.
     ///
-    /// The answer at the deadline decides nothing; a yes is counted in
+    /// The answer at the deadline does not change the ending; a yes is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     ///
     /// Keep it short: it delays the caller of the check. Checks made in here are queued, return 0, and run before the
@@ -203,7 +203,7 @@ impl<'a, K> Cause<'a, K> {
         Self::reaching(Kind::Key(find), reach)
     }
 
-    /// For the operation of a listener with rechecks.
+    /// The cause of a wake-up of a listener with rechecks.
     pub(crate) fn recheck(last: bool) -> Self {
         Self {
             kind: Kind::Recheck { last },
@@ -277,9 +277,9 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// Whether the deadline has passed. In this examination the operation may search more thoroughly than in a check.
-    /// The answer decides nothing, and a yes is counted in
-    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). After a no, the operation expires, unless it
-    /// has asked for [more time](Self::reschedule).
+    /// The answer does not change the ending, and a yes is counted in
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). The operation expires, unless it answers no
+    /// and has asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
     }
@@ -329,8 +329,8 @@ pub enum Completion {
     /// The timeout passed first.
     Expired,
     /// The operation was cancelled while it was being examined. A cancel does not wait: its caller got `None`, and the
-    /// examining thread ended the operation. A cancel that returns the operation causes no completion, except that a
-    /// `cancel_for_key` which a key's panic interrupts completes the operations it had taken back.
+    /// examining thread ended the operation. A cancel that returns the operation causes no completion. If a key's panic
+    /// interrupts `cancel_for_key`, the operations that it had taken back are completed as cancelled.
     Cancelled,
     /// The purgatory was shut down.
     ShutDown,

@@ -458,8 +458,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
     shared_methods!("operations"
         /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred
-        /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call;
-        /// inside one that runs because a deadline has passed, everything is left, and this returns 0.
+        /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call.
+        /// Inside a `try_complete` that runs because a deadline has passed, all work is left for the next call, and
+        /// this call returns 0.
     );
 }
 

@@ -80,7 +80,7 @@ pub struct TimerId {
 }
 
 reasons! {
-    /// Why a timer keeps its deadline.
+    /// Why a reschedule failed. The timer keeps its deadline.
     pub enum RescheduleError {
         /// The timer has fired or was stopped, or its deadline has passed; or the timeout is longer than a
         /// [`SimpleWheel`](crate::scheme::SimpleWheel) holds.

@@ -204,7 +204,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         found.flatten()
     }
 
-    /// Finds watchers other than a single one, under the lock of the key's shard.
+    /// The slow path of [`find`](Self::find), for everything but a single watcher. Runs under the lock of the key's
+    /// shard.
     #[inline(never)]
     fn find_more<'r>(&self, location: &Location, room: &'r mut Room) -> Option<Found<'r>> {
         match location {

@@ -25,8 +25,8 @@ pub(crate) enum Trigger {
     Deadline = 1 << 33,
 }
 
-/// One call of an operation's `try_complete`. Two words, because every examination writes them and restores the words
-/// before.
+/// One call of an operation's `try_complete`. Kept to two words, because every examination writes them when it begins,
+/// and restores the previous ones when it ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Examination {
     /// 0 if the thread examines no operation.

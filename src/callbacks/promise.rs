@@ -21,9 +21,9 @@ struct Contents<V> {
 /// What a task finds when it reads the value.
 pub(crate) enum Readiness<R> {
     Ready(R),
-    /// Not yet.
+    /// The value is not ready yet.
     NotYet,
-    /// It will never be ready.
+    /// The value will never be ready.
     Never,
 }
 
@@ -89,7 +89,7 @@ impl<V> WakeCell<V> {
 
 debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
-/// Shared by the two sides.
+/// The state that both sides share.
 #[derive(Debug)]
 pub struct Promise<T>(WakeCell<Promised<T>>);
 

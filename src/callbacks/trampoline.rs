@@ -290,7 +290,7 @@ impl NestedPark {
     /// The limit of nested parks, because each of them takes stack.
     const MAX: u32 = 8;
 
-    /// `None` if too many are nested already.
+    /// `None` if too many parks are nested already.
     pub(crate) fn enter() -> Option<Self> {
         NESTED_PARKS.with(|nested| {
             let depth = nested.get();

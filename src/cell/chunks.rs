@@ -54,8 +54,8 @@ impl<T> Chunks<T> {
         }
         // SAFETY: `locate` keeps the offset inside the chunk, which `push` allocated.
         let item = unsafe { chunk.add(offset) };
-        // SAFETY: below `len`, so `push` has written it. From then on it is only borrowed shared, until the storage is
-        // dropped, which the result does not outlive.
+        // SAFETY: the item is below `len`, so `push` has written it. From then on the item is only borrowed shared,
+        // until the storage is dropped, which the result does not outlive.
         Some(unsafe { &*item })
     }
 
@@ -66,7 +66,7 @@ impl<T> Chunks<T> {
     pub(super) unsafe fn push(&self, item: T) -> u32 {
         let index = self.len();
         let (number, offset) = Self::locate(index);
-        // ORDERING: Relaxed on both: only the thread that adds reads it before `len` publishes it.
+        // ORDERING: Relaxed on both: only the adding thread reads the pointer before `len` publishes it.
         let mut chunk = self.chunks[number].load(Ordering::Relaxed);
         if chunk.is_null() {
             let layout = Self::layout(number);
@@ -79,8 +79,8 @@ impl<T> Chunks<T> {
         }
         // SAFETY: `locate` keeps the offset inside the chunk.
         let place = unsafe { chunk.add(offset) };
-        // SAFETY: memory for an item. No other thread writes it, by the contract of this function; none reads an item
-        // that is not below `len`.
+        // SAFETY: `place` is memory for an item. No other thread writes it, by the contract of this function; no thread
+        // reads an item that is not below `len`.
         unsafe { place.write(item) };
         // ORDERING: Release pairs with the Acquire in `get`.
         self.len.store(index + 1, Ordering::Release);
@@ -119,7 +119,7 @@ impl<T> Drop for Chunks<T> {
                 // SAFETY: `push` has written these items, and no thread borrows one: this is the last use of them.
                 unsafe { items.drop_in_place() };
             }
-            // SAFETY: `push` allocated it with this layout.
+            // SAFETY: `push` allocated the chunk with this layout.
             unsafe { dealloc(chunk.cast(), Self::layout(number)) };
         }
     }

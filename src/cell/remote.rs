@@ -5,8 +5,8 @@
 //! exchange: the ABA problem does not arise.
 
 use crate::sync::{AtomicU64, Ordering};
-// Not loom's type: a link is written under the lock, or before the word that publishes it, and is read after that. Loom
-// interleaves the lock and the word.
+// A std atomic instead of loom's: a link is written under the lock, or before the word that publishes it, and is read
+// after that. Loom explores the interleavings of the lock and the word.
 use std::sync::atomic::AtomicU32 as Link;
 
 /// End of a list of slots.

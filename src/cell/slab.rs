@@ -62,7 +62,7 @@ pub(crate) struct Slab<P, G> {
     slots: Chunks<Slot<P>>,
     /// The number of the slab's timer shard.
     shard: usize,
-    // Written by every park, so on cache lines of their own.
+    // These two are written by every park, and have cache lines of their own.
     remote: CachePadded<RemoteList>,
     locked: CachePadded<Mutex<Locked<G>>>,
 }
@@ -154,7 +154,7 @@ impl<P, G> Slab<P, G> {
         self.remote.len()
     }
 
-    /// For tests: as if the vacant slot at `index` had had this many occupants.
+    /// For tests: ages the vacant slot at `index`, as if it had had this many occupants.
     #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn age(&self, index: u32, occupants: u32) {
         if let Some(slot) = self.slots.get(index) {
@@ -331,7 +331,7 @@ pub(crate) struct Spent<'a, P> {
 }
 
 impl<P> Spent<'_, P> {
-    /// Turns the token into one without the place in memory, for a slot that is given back later.
+    /// Detaches the token from the slot's memory, for a slot that is given back later.
     #[inline(always)]
     pub(crate) fn detach(self) -> EndedSlot {
         EndedSlot { at: self.at }

@@ -114,7 +114,7 @@ fn a_dropped_slab_drops_what_is_parked() {
     );
 }
 
-/// Also for an alignment larger than a cache line.
+/// A slot is aligned as its payload demands, even to more than a cache line.
 #[test]
 fn g12_a_slot_is_aligned_as_its_payload_has_to_be() {
     type Payload = crate::sync::CachePadded<u64>;

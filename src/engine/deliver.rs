@@ -27,7 +27,7 @@ pub(crate) struct Outbox<'a, H: Handler> {
     ended: ManuallyDrop<Collected<EndedPayload<H::Value>>>,
 }
 
-/// Most calls end one payload or none.
+/// The payloads that a call has ended: most calls end one or none.
 enum Collected<T> {
     None,
     Only(T),
@@ -40,7 +40,7 @@ impl<T> Collected<T> {
         std::mem::replace(self, Self::None)
     }
 
-    /// Not inlined, so that the first payload stays in registers.
+    /// Adds a payload to those collected before. Not inlined, so that the first payload stays in registers.
     #[inline(never)]
     fn push_another(&mut self, another: T) {
         let mut all = self.take().into_vec();
@@ -156,7 +156,7 @@ fn runs_here<H: Handler>(
     trampoline.is_outermost() && !runs_elsewhere::<H>(handler, ended, run_on)
 }
 
-/// Not inlined, so that a payload that completes at once stays in registers.
+/// [Delivers](deliver) one payload. Not inlined, so that a payload that completes at once stays in registers.
 #[cold]
 #[inline(never)]
 fn deliver_one<H: Handler>(

@@ -74,8 +74,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     expired + begun.map_or(0, |begun| expire(begun, now))
 }
 
-/// Expires the due payloads of one timer shard, batch by batch. The limit `timers_left`, of timers that the pass may
-/// still meet, keeps user code that starts near timers from making the pass endless.
+/// Expires the due payloads of one timer shard, batch by batch. Meets at most `timers_left` timers; without that limit,
+/// user code that starts near timers could make the pass endless.
 fn expire_in<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,

@@ -32,7 +32,7 @@ impl Phase {
         self.0.fetch_update(set, fetch, enter).is_ok()
     }
 
-    /// Why payloads are rejected now. A shortcut only: the decision is the shards'.
+    /// The reason for which payloads are rejected now, if any. Only a shortcut: each shard decides for itself.
     #[inline(always)]
     pub(crate) fn reject_reason(&self) -> Option<RejectReason> {
         match self.now() {

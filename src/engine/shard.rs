@@ -30,7 +30,7 @@ pub(crate) struct Schedule<W> {
     timer: W,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     rejects: Option<RejectReason>,
-    /// The number of parks until a park empties the remote free list.
+    /// How many more parks until one empties the remote free list.
     parks_to_empty: u32,
 }
 
@@ -59,7 +59,7 @@ pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 pub(crate) struct Shard<P, W> {
     pub(crate) number: usize,
     pub(crate) slab: Slab<P, Schedule<W>>,
-    /// Written under the slab's lock.
+    /// Counts that are written under the slab's lock.
     pub(super) locked_counts: CachePadded<Counts>,
     pub(super) counters: Counters,
 }

@@ -12,7 +12,7 @@ use crate::scheme::Scheme;
 use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 
 pub(crate) struct Shards<P, W> {
-    /// By number. Entries beyond the last shard stay empty.
+    /// The shards by number, each empty until it is made. Entries beyond the last number stay empty.
     made: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
     /// The highest number of a shard, a power of two less one.
     last: usize,
@@ -99,7 +99,7 @@ mod tests {
         Engine::new(settings).expect("no threads to refuse")
     }
 
-    /// A drain that finds another one under way has begun when every shard rejects payloads, not before.
+    /// A second drain, during a first one, has begun only when every shard rejects payloads.
     #[test]
     fn g15_a_second_drain_reaches_every_shard_itself() {
         let engine = by_hand("g15-drains");
@@ -118,7 +118,7 @@ mod tests {
         });
     }
 
-    /// What a storm has left may come back as several batches at once, of several shards.
+    /// The slots that a storm has left may be reclaimed in several batches at once, of several shards.
     #[test]
     fn g06_the_slots_of_each_shard_come_back_to_it() {
         let engine = by_hand("g06-shards");
@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(shards.map(Shard::next_deadline), [None, None]);
     }
 
-    /// A thread whose shard is locked parks in the next shard. After the last shard comes the first: a pass visits no
-    /// others.
+    /// A thread whose shard is locked parks in the next shard. The shard after the last one is the first, because a
+    /// pass visits no shard beyond the last.
     #[test]
     fn g07_the_neighbour_of_the_last_shard_is_one_of_them() {
         let engine = by_hand("g07-neighbours");

@@ -164,14 +164,14 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // In this order: the completion of a payload found ended has been handed over by now, or its pass is in
-        // progress.
+        // Read `parked` first: the completion of a payload that was found ended has then been handed over, or its pass
+        // is in progress.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
 
-/// Whether the completions have run of all payloads that this thread has found ended. Completions that run in the call
+/// Whether the completions of all payloads that this thread has found ended have run. Completions that run in the call
 /// that ended their payload are not included, except those of expired payloads.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();

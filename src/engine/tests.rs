@@ -98,7 +98,8 @@ fn g10_a_rejected_deadline_keeps_the_old_one() {
     assert_eq!(due, [(at, 1)]);
 }
 
-/// Slots that other threads end come back with the next hold of the lock, or by slices if no thread takes the lock.
+/// Slots that other threads end return to the free list with the next hold of the lock, or by slices if no thread takes
+/// the lock.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -159,8 +160,8 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// What is left of a storm comes back even if its shard is locked at that moment, behind the slots that other threads
-/// have freed.
+/// Slots that a storm has left return to the free list even if their shard is locked at that moment, behind the slots
+/// that other threads have freed.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     const BEFORE: usize = SLICE / 2;
@@ -180,8 +181,8 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// While one thread holds the lock and stands still, other threads end many payloads. The slots come back a slice at a
-/// time.
+/// While one thread holds the lock and stands still, other threads end many payloads. Their slots return to the free
+/// list a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -336,7 +337,7 @@ fn g28_a_refused_thread_changes_nothing() {
         }
         assert_eq!((infinite.deadline(), purgatory.stats().parked), (None, 1));
         assert_eq!(purgatory.stats().rejected, 2);
-        // The check stays deferred, and is made with the first deadline that gets its thread.
+        // The check stays deferred, and is made when a first deadline can start the reaper.
         *state.lock() = State::May;
         purgatory.check_later(1);
         assert!(infinite.is_parked());

@@ -60,7 +60,7 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         let counting = handle.clone();
         signal.keep(Box::new(Found {
             count_missed: Some(Box::new(move || counting.count_missed_check())),
-            // Drop order: first the operation ends.
+            // Dropped in this order: `listening` ends its operation first.
             kept: Box::new((listening, also, self)),
         }));
         if !handle.recheck_last(LATE) {

@@ -19,7 +19,7 @@ pub(crate) trait Between {
     /// A value that is stored and was not handed out.
     type Unreceived: 'static;
 
-    /// The operation was dropped without a result.
+    /// Stores that the operation was dropped without a result.
     fn lose(&self, lost: WaitError);
 
     /// The future was dropped: from now on no result is stored and no task is woken. Returns the stored value and the
@@ -40,7 +40,7 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     }
 }
 
-/// The operation's end.
+/// The operation's end of an awaited result.
 pub(crate) struct Reply<M: Between> {
     shared: Arc<M>,
     /// The error that the future gets if this end is dropped. `None` once the future was told the end.
@@ -100,7 +100,7 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
     // Close first, so that the end of the operation wakes no task.
     let (unreceived, waker) = shared.close();
     let mut panics = Panics::default();
-    // A call by itself, outside the trampoline, so it need not queue the completion.
+    // `end` runs outside the trampoline, as a call of its own, so that it need not queue the completion.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
     // Run the user's destructors when the operation has ended, each of them even if another panics.
@@ -110,7 +110,7 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
     panics.resume();
 }
 
-/// The future's end.
+/// The future's end of an awaited result.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
     /// The handle to cancel by, until the end is known.
@@ -120,7 +120,7 @@ pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// If the operation was not `parked`, tells the future why.
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
-        // Before the operation is dropped, whose destructor would report a cancel.
+        // Tell the future before the operation is dropped, whose destructor would report a cancel.
         let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
         let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }

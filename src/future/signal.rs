@@ -11,7 +11,7 @@ use std::any::Any;
 use std::mem::take;
 use std::task::{Context, Poll, Waker};
 
-/// Shared by a listener and its operations.
+/// The state that a listener and its operations share.
 pub(super) struct Signal {
     signalled: WakeCell<Signalled>,
     /// Separate from `signalled`, so that most listeners have nothing to drop.

@@ -165,7 +165,7 @@ fn taker<K: Key, A: Attempt>(
             }
             Err(failed) => {
                 let mut way = way.take()?;
-                // This error is a yes, which may use up a check for one completion.
+                // An error counts as a completion, and may use up a check for one completion.
                 if cause.is_check() {
                     way.get_mut().check(false);
                 }
@@ -321,10 +321,13 @@ trait WayBack<T>: Send {
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key for one completion. If the value goes back while its own operation is a newcomer, checks without
-    /// a bound, because the newcomer may not have taken all that it saw, and a check that read the list before does not
-    /// reach it. Inside an examination the check waits: for a newcomer, until the end of the outermost call; otherwise,
-    /// and for a newcomer inside a nested check, which could come again in each, until the timer is driven.
+    /// Checks each key for one completion; if the value goes back while its own operation is a newcomer, without a
+    /// bound, because the newcomer may not have taken all that it saw, and a check that read the list before does not
+    /// reach it.
+    ///
+    /// Inside an examination the check waits. A newcomer's check waits until the end of the outermost call. Any other
+    /// check waits until the timer is driven, and so does a newcomer's check inside a nested check, because it could
+    /// come again in each nested check.
     fn check(&self, is_newcomer: bool);
 }
 

@@ -31,8 +31,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         &self.unreclaimed
     }
 
-    /// Examines the operation once more. The answer decides nothing, but a yes shows a missed check. The operation may
-    /// ask for more time.
+    /// Examines the operation once more. The answer does not change the ending, but a yes shows a missed check. The
+    /// operation may ask for more time.
     fn expire(
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,

@@ -12,7 +12,7 @@ use equivalent::Equivalent;
 use std::cell::OnceCell;
 use std::hash::Hash;
 
-/// What the cause of an examination says of the key: the key as the caller of the check has named it, or none.
+/// The key of a check, as its caller has named it, or none.
 pub(crate) trait Checked<K> {
     /// The key of the check, among the `keys` of the examined operation.
     fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K>;

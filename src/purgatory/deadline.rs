@@ -64,7 +64,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 deadline: timing.deadline,
                 ..*early
             };
-            // If the timer has fired for an earlier time, the thread that handles that files the timer anew.
+            // If the timer has fired for an earlier time, the thread that handles the firing will file it anew.
             let is_early = filed < early.deadline && filed <= next.filed();
             let filed = match is_early {
                 true => Some(None),
@@ -76,7 +76,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         rescheduled.is_some()
     }
 
-    /// Files a timer that has not fired at its next time. Returns a deadline to announce.
+    /// Files the timer of an operation at its next time, unless the timer has fired. Returns a deadline to announce.
     fn refile(&self, at: Address, next: Early, timing: Timing) -> Option<Option<Tick>> {
         let timing = Timing {
             deadline: next.filed(),
@@ -115,7 +115,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if known.is_none() && next.wake >= next.deadline {
                 return Some(None);
             }
-            // If the timer has fired for an earlier time, the thread that handles that files the timer anew.
+            // If the timer has fired for an earlier time, the thread that handles the firing will file it anew.
             let filed = self.refile(at, next, timing);
             let filed = filed.or(known.map(|_| None))?;
             entries.by_address.insert(at, next);

@@ -88,7 +88,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
             // From here on, a new check of the same target is a separate one.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
-            // If the key panics, a dead entry stays in the map.
+            // If the key panics, its entry stays in the map without a check: it is dead.
             Panics::contain(|| {
                 drop(
                     self.known

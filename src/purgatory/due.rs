@@ -95,7 +95,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }
 
-    /// The early wake-up that the timer of an operation was filed for, if the deadline has not come by `now`; and
+    /// The times of an operation whose timer was filed for an early wake-up, if the deadline has not come by `now`; and
     /// whether the operation is to be woken now.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
@@ -105,7 +105,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 entries.by_address.remove(&at);
                 return None;
             }
-            // Not due: the listener has asked for another recheck since.
+            // Not due if the listener has asked for another recheck since.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
@@ -123,7 +123,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Files the timer of an operation that was woken early at its next time.
+    /// After an early wake-up of an operation, files its timer at the next time.
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();

@@ -19,7 +19,7 @@ pub(crate) struct Early {
     pub(crate) wake: Tick,
     /// Whether the operation may end at the wake-up.
     pub(crate) last: bool,
-    /// The crowd that the operation is woken with.
+    /// The number of the crowd: the operations that are woken together.
     pub(crate) crowd: u64,
 }
 
@@ -32,11 +32,11 @@ impl Early {
 /// About how many operations are woken in one tick: as many as a thread can wake in less than a millisecond.
 const CROWD: u64 = 1_000;
 
-/// The data under the lock.
+/// The early timers, as they are kept under the lock.
 #[derive(Default)]
 pub(crate) struct Entries {
     pub(crate) by_address: HashMap<Address, Early>,
-    /// The number of operations ever added.
+    /// The number of operations ever added, from which crowds are numbered.
     total: u64,
 }
 
@@ -75,8 +75,8 @@ pub(crate) struct EarlyTimers {
 }
 
 impl EarlyTimers {
-    /// The number of entries, or one more. For a thread that holds an operation because its timer has fired, or for a
-    /// call that may come before a concurrent recheck.
+    /// The number of entries, or one more. Only for an operation that this thread holds because its timer has fired, or
+    /// for a call that may come before a concurrent recheck.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
         // ORDERING: Relaxed. The entry was counted before its timer was filed under the lock of the shard, and the

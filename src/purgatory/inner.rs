@@ -50,7 +50,7 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) early: EarlyTimers,
     /// Checks that wait until the timer is driven.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
-    /// Changes for operations that other threads hold.
+    /// Changes that forcing calls have left for operations held by other threads.
     pub(crate) changes: ForceChanges<Op>,
     pub(crate) unreclaimed: ReclaimQueue<Unreclaimed<Op::Key>>,
     pub(crate) hasher: S,

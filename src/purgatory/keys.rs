@@ -19,7 +19,7 @@ pub(crate) enum Keys<K> {
     Two(Box<PlainKeys<K, 2>>, Filler),
     Three(Box<PlainKeys<K, 3>>, Filler),
     Resolved(ListNumber, Cell<Ticket>),
-    /// More keys, or keys of different kinds.
+    /// Four or more keys, or keys of different kinds.
     Mixed(Box<Vec<Watched<K>>>),
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct PlainKeys<K, const N: usize> {
     tickets: [Cell<Ticket>; N],
 }
 
-/// One key of any kind.
+/// One watched key, plain or resolved, with or without a rank.
 pub(crate) struct Watched<K> {
     target: Target<K>,
     rank: Option<Rank>,
@@ -41,7 +41,7 @@ pub(crate) struct Watched<K> {
 }
 
 impl<K> Keys<K> {
-    /// Different keys of any kind.
+    /// Keys of any kind, each once.
     pub(crate) fn mixed(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
         let watches = watches.into_iter().map(|(target, rank)| Watched {
             target,
@@ -107,7 +107,7 @@ impl<K> Keys<K> {
 }
 
 impl<K, const N: usize> PlainKeys<K, N> {
-    /// Different keys.
+    /// Plain keys without ranks, each once.
     pub(crate) fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })

@@ -107,8 +107,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
 /// What an operation can reach in its first examination, before it has an address. Consumed by [`end`](Self::end).
 pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
-    /// Dropped by hand: a destructor that the unwinding might call would keep this whole struct in memory, in parks
-    /// that ask for no waker too. If user code panics in a park that has asked for a waker, the waker's few words are
+    /// Dropped by hand. A destructor that the unwinding might call would keep this whole struct in memory, even in
+    /// parks that ask for no waker. If user code panics in a park that has asked for a waker, the waker's few words are
     /// leaked.
     waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
     timeout: Cell<Option<Duration>>,

@@ -38,7 +38,7 @@ struct Place {
     calls: [Call; DEPTH],
 }
 
-/// A call, in progress or not.
+/// A noted call, in progress or ended.
 struct Call {
     /// Odd while the call is in progress: each begin and each end adds one.
     number: AtomicU64,
@@ -210,7 +210,7 @@ static WATCHER: OnceLock<Thread> = OnceLock::new();
 /// Starts the watcher, unless it was started before. If the system refuses the thread, there are no reports.
 fn start_watcher() {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    // ORDERING: Relaxed, see the head of this file. Of all threads, the swap lets one start the watcher.
+    // ORDERING: Relaxed, see the head of this file. The swap lets only one thread start the watcher.
     if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::Relaxed) {
         let thread = std::thread::Builder::new().name("stuck-calls".into());
         let _ = thread.spawn(watch);
@@ -231,7 +231,7 @@ fn wake_watcher() {
 /// The number of looks, after the first one that finds a call, that take [`LIMIT`].
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
-/// The calls that the last look has found in one place, and for how many looks in a row before.
+/// The calls of one place at the last look, each with how many looks in a row before have found the same call.
 type Seen = [(Option<u64>, u64); DEPTH];
 
 /// The main function of the watcher thread.

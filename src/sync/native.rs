@@ -30,7 +30,7 @@ pub(crate) const COPIED: usize = 16;
 pub(crate) const SLICE: usize = 64;
 /// One in this many parks empties the remote free list, even if a vacant slot is at hand.
 pub(crate) const PARKS_PER_EMPTYING: u32 = 16;
-/// How many times in a row a holder examines its operation at most.
+/// The most times in a row that a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;

@@ -11,8 +11,7 @@ use dashmap::SharedValue;
 use equivalent::Equivalent;
 use std::hash::{BuildHasher, Hash};
 
-/// A change to the entry of a key, made together with others: the hash of the key, the key, and the argument of the
-/// change.
+/// One of several changes that are made together: the hash of a key, the key, and the argument of the change.
 pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
 /// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when

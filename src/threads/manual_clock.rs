@@ -270,7 +270,7 @@ impl ManualTime {
         }
     }
 
-    /// `None` if another thread is driving.
+    /// Makes this thread drive. `None` if another thread is driving.
     fn try_drive(&self) -> Option<Driving<'_>> {
         let parker = &self.reaper().handle.shared.parker;
         parker.try_lock().map(|parker| self.driving(parker))
@@ -309,7 +309,7 @@ impl ManualTime {
         driving
     }
 
-    /// `None` in a callback, or if the clock drives nothing.
+    /// Makes this thread drive. `None` in a callback, or if the clock drives nothing.
     fn drive_unless_in_a_callback(&self) -> Option<Driving<'_>> {
         let round = *self.round.lock();
         let is_inside = round.is_some_and(|(thread, _)| thread == thread::current().id());

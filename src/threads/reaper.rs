@@ -46,9 +46,9 @@ pub enum Reaper {
 
 /// A thread that drives any number of purgatories, with a second thread that runs their completions.
 ///
-/// All clones are the same reaper. The threads end when the last clone is dropped, and so is the last purgatory that
-/// uses them, with all its [resolved keys](crate::ResolvedKey). That drop waits for the threads, for at most about 10
-/// ms each; threads that need longer run the completions in their queue and then end.
+/// All clones are the same reaper. The threads end when the last clone, and the last purgatory that uses them with all
+/// its [resolved keys](crate::ResolvedKey), have been dropped. The last of these drops waits for the threads, for at
+/// most about 10 ms each; threads that need longer run the completions in their queue and then end.
 #[derive(Clone)]
 pub struct ReaperThread {
     pub(crate) handle: Arc<ReaperHandle>,
@@ -177,7 +177,7 @@ impl ReaperLoop {
                     rest = rest.min(time);
                     index += 1;
                 }
-                // The last element takes its place, and is driven next.
+                // The last element takes the place of the removed one, and is driven next.
                 None => drop(self.driven.lock().swap_remove(index)),
             }
         }
@@ -194,7 +194,8 @@ mod tests {
     use crate::timer::Timer;
     use std::thread;
 
-    /// Works for the first time when it is driven; then may rest for the second, or is done if that is `None`.
+    /// Works for the first duration when it is driven. Then it may rest for the second one, or is done if that is
+    /// `None`.
     struct Busy(Duration, Option<Duration>);
 
     impl Driven for Busy {
@@ -204,8 +205,8 @@ mod tests {
         }
     }
 
-    /// The next deadline of a purgatory comes nearer while the thread works for another purgatory, even in that one's
-    /// last drive.
+    /// The next deadline of a purgatory comes nearer while the thread works for another purgatory, even if that one is
+    /// driven for the last time.
     #[test]
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));
@@ -257,7 +258,7 @@ mod tests {
             let refused = at_once().build(drop);
             assert!(matches!(refused, Err(BuildError::Thread(_))), "{granted}");
         }
-        // With only one thread to start.
+        // The same if only one thread is to start.
         grant(0);
         let one = at_once().reaper(Reaper::Manual);
         let refused = one.dispatch(Dispatch::OwnThread).build(drop);

@@ -67,7 +67,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// The variable for how long the counter is read beside the clock, in seconds, instead of two.
+    /// The environment variable for the number of seconds for which the counter is read beside the clock, instead of
+    /// two.
     const SECONDS: &str = "CLOCK_SECONDS";
 
     /// The results of one thread.

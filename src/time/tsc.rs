@@ -4,13 +4,14 @@
 //! registers and no memory. Their only risk is a processor without them, where they end the process by a signal:
 //!
 //! * Every x86-64 processor has `rdtsc` and `cpuid`.
-//! * The other two are run only with a [`Tsc`]. Only [`Tsc::detect`] makes it, after `cpuid` has reported them.
+//! * `rdtscp` and `rdpid` are run only with a [`Tsc`], which only [`Tsc::detect`] makes, after `cpuid` has reported the
+//!   instruction.
 //! * A process can forbid itself all of them by `prctl(PR_SET_TSC)`. If the system's clock is read from the counter,
 //!   such a process cannot read the clock either, because the C library uses the same instructions.
 //!
 //! A [`Tsc`] exists only if the kernel itself reads its clock from the counter, and the processor reports that the
 //! counter runs at the same rate in all sleep states. The kernel has then checked that the counter is equal on all
-//! processors. There is none in the models, under Miri, and on other systems.
+//! processors. In the models, under Miri and on other systems there is no [`Tsc`].
 
 use super::anchor::Reading;
 

@@ -95,7 +95,7 @@ impl WatchList {
         room
     }
 
-    /// The watchers of a short list; as an error, a long list.
+    /// `Ok` with the watchers of a short list, `Err` with a long list.
     #[inline]
     fn watchers(&self) -> Result<&[Address], &Many> {
         match self {
@@ -183,12 +183,12 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 pub(crate) struct Walk {
     /// The identity of the list. `None` before the first slice.
     identity: Option<u64>,
-    /// First come the watchers with a rank up to `up_to`, in the order of ranks, behind `after`: those whose numbers
-    /// are below `until_ranked`.
+    /// The watchers with a rank come first, up to rank `up_to`, in the order of ranks. The walk continues behind
+    /// `after`, and meets only watchers with numbers below `until_ranked`.
     up_to: Rank,
     after: Option<(Rank, Address)>,
     until_ranked: u64,
-    /// Then come the watchers without a rank, with numbers from `next` to before `until`.
+    /// Then come the watchers without a rank. The walk meets those with numbers from `next` to before `until`.
     next: u64,
     until: u64,
     /// The size of the next slice. It grows from slice to slice, so that a check that stops after one completion copies

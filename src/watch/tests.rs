@@ -1,4 +1,5 @@
-//! Tests of the map of lists that run two threads step by step on one thread, between two holds of a lock.
+//! Tests of the map of lists. They run two threads step by step on one thread: what each of them does between two holds
+//! of a lock.
 
 use super::bound::Ticket;
 use super::*;
@@ -140,8 +141,8 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     }
 }
 
-/// Room for as many lists again is made at once. Meanwhile another thread adds and removes watches in the same map
-/// shard.
+/// Resolving a key beside a million makes room for as many lists again at once. Meanwhile another thread adds and
+/// removes watches in the same map shard.
 #[test]
 fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));

@@ -11,7 +11,7 @@ struct Machine {
     counter: u128,
     /// Ticks of 2^-32 in a nanosecond.
     frequency: u64,
-    /// How far the counter of processor 1 is ahead; it wraps.
+    /// How far the counter of processor 1 is ahead of that of processor 0; it wraps.
     ahead: u64,
     processor: u32,
     anchor: Anchor,
@@ -256,11 +256,12 @@ fn after(ticks: u64) -> Reading {
 fn g10_a_measurement_is_not_below_the_rate() {
     let anchor = Anchor::new();
     anchor.set(NOW, 0, 100, None);
-    // All ticks but the 100 between the readings, and one more: a nanosecond for each tick, and for two ticks.
+    // The fewest ticks: without the 100 between the readings, and without one for rounding. One nanosecond for each of
+    // these ticks, and then for every two.
     assert_eq!(anchor.measure(1_024_000, 1_023_898, 0), Some(1 << 32));
     let half = (1 << 31) + 2_098;
     assert_eq!(anchor.measure(1_024_000, 511_949, 0), Some(half));
-    // A rate known to 1,000 ticks of 1,024 times as many, and one known less well.
+    // The rate is known to one part in 1,024, and then less well.
     assert!(anchor.measure(1_024_000, MEASURE, 899).is_some());
     assert_eq!(anchor.measure(1_024_000, MEASURE, 900), None);
     // The limits of the time over which the rate is measured.
@@ -281,7 +282,7 @@ fn g10_a_counter_that_stands_still_is_none() {
 /// An anchor holds for a millisecond if two measurements agree and its readings lie close together.
 #[test]
 fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
-    // One of 1,024 parts of a quarter of a nanosecond for each tick.
+    // A rate of 1,024 parts is a quarter of a nanosecond for each tick.
     const PART: u64 = 1 << 20;
     let holding = |measured: u64, apart| {
         let anchor = Anchor::new();

@@ -280,7 +280,7 @@ fn g22_a_walk_that_breaks_has_copied_little() {
 #[test]
 fn a_short_list_takes_one_small_allocation() {
     assert_eq!(size_of::<WatchList>(), 16);
-    // Sizes that malloc serves from 32 bytes, and from a cache line.
+    // The allocations fit into what malloc gives in 32 bytes, and in a cache line.
     assert_eq!(size_of::<Short<FEW>>(), 8);
     assert_eq!(size_of::<[Address; FEW]>(), 24);
     assert_eq!(size_of::<[Address; SEVERAL]>(), 56);
