@@ -18,8 +18,8 @@ pub(crate) struct Timing {
     /// The tick at which the payload arrived.
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
-    /// A tick that has certainly passed, to which a wheel that lags behind may advance. 0 if a caller has supplied the
-    /// reading, which may be of the future, and would move the wheel past deadlines.
+    /// A tick that has certainly passed: a wheel that lags behind may advance to it. It is 0 if the caller has supplied
+    /// the reading: such a reading may be of the future, and would move the wheel past deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,

@@ -544,7 +544,7 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     let counts = |builder: Builder<Purgatory<Op>>| {
         let purgatory = builder.build().expect("it starts no thread");
         let engine = &purgatory.shared.inner.engine;
-        // A reading may be ahead by a tick, so only the tick before it has passed.
+        // The counter's reading may be a tick ahead of the clock, so the wheel may move only to the tick before it.
         let lead = u64::from(engine.counter.is_some());
         std::thread::sleep(2 * engine.scale.duration(1));
         let timing = engine.timing(None, TICK);

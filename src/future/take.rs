@@ -23,9 +23,9 @@
 //! its park returns until it ends, so the count shows it. If the count shows another operation, the value goes back and
 //! the keys are checked without a bound.
 //!
-//! A bound of one would not do. A check by another thread, for another value, may have read the list before the
-//! newcomer was in it, and the operations that it found may have ended otherwise. That value would then be left beside
-//! the newcomer.
+//! A check for one completion would not suffice. A check by another thread, for another value, may have read the list
+//! before the newcomer was in it. If the operations that it found have ended otherwise, its value would stay unused
+//! beside the newcomer.
 //!
 //! The check examines in the order of parking: first the operations that waited, then the newcomer, which is in the
 //! list by then. So the second examination of the newcomer's park is not lost: the newcomer gets what the others

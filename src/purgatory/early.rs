@@ -79,8 +79,8 @@ impl EarlyTimers {
     /// for a call that may come before a concurrent recheck.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
-        // ORDERING: Relaxed. The entry was counted before its timer was filed under the lock of the shard, and the
-        // thread that took the timer out has taken that lock since.
+        // ORDERING: Relaxed. An entry is counted before its timer is filed under the lock of the shard. The thread that
+        // took the timer out has taken that lock since, so it sees the count.
         self.count.load(Ordering::Relaxed)
     }
 

@@ -205,9 +205,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// Releases the memory of large empty tables. Not done at removals, each of which would pay for a lookup. Takes no
     /// lock if no table has grown since the last call that left none large.
     pub(crate) fn shrink(&self) {
-        // ORDERING: Relaxed. A table grows under its shard's lock, after the store. If this call has that lock before,
-        // the store comes after the swap, and stays for the next call. If this call finds the lock taken, a large table
-        // may be left.
+        // ORDERING: Relaxed. A table grows under its shard's lock, after the store of `true`. If this call takes that
+        // lock first, the store comes after the swap, and the flag stays set for the next call. If this call finds the
+        // lock taken, a large table may be left, and this call sets the flag again.
         if self.has_grown.swap(false, Ordering::Relaxed) && self.map.get().is_some_and(shrink) {
             self.has_grown.store(true, Ordering::Relaxed);
         }

@@ -34,10 +34,10 @@ pub enum Dispatch {
     /// function may run the job now or later, on any thread. Each job ends its operation, even if the job is dropped. A
     /// job never panics.
     ///
-    /// The function is called on the thread that drives the timer, or on a thread that was examining the operation at its
-    /// deadline. It should pass the job to another thread rather than run it: a slow function delays the timer. A job
-    /// that is run at once, inside the call that hands it over, takes effect when the outermost call of the library on
-    /// that thread returns: completions do not nest.
+    /// The function is called on the thread that drives the timer, or on a thread that was examining the operation at
+    /// its deadline. It should pass the job to another thread rather than run it: a slow function delays the timer. A
+    /// job that is run at once, inside the call that hands it over, takes effect when the outermost call of the library
+    /// on that thread returns: completions do not nest.
     Executor(Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>),
 }
 

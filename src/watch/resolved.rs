@@ -11,10 +11,13 @@
 //! | `MANY` | see the locked list, which may be empty if the key is not resolved any more |
 //!
 //! A list belongs to a key for as long as the key is resolved or watched. Then the list is *retired*, and reused for
-//! another key. Two things keep a list in use: threads that have the key resolved, and a watch by the plain key or
-//! another resolution (both made under the lock of the key's map shard). A thread with that lock that finds neither
-//! retires the list. If the key is no longer resolved, its word is `MANY`, so that every removal takes the lock of the
-//! list, and the removal of the last watcher sees that the list can be retired.
+//! another key:
+//!
+//! * Two things keep a list in use: threads that have the key resolved, and a watch by the plain key or another
+//!   resolution, both made under the lock of the key's map shard. So a thread with that lock that finds neither retires
+//!   the list.
+//! * A key that is no longer resolved has `MANY` in its word. So every removal takes the lock of the list, and the
+//!   removal of the last watcher sees that the list can be retired.
 
 use super::bound::{Bound, Order};
 use super::list::WatchList;

@@ -64,7 +64,8 @@ impl<T: Built> Builder<T> {
     }
 
     of_the_timer! {
-        /// The resolution of the timer: the callback of a value runs at its deadline or up to one tick later. Default: 1 ms.
+        /// The resolution of the timer: the callback of a value runs at its deadline or up to one tick later. Default:
+        /// 1 ms.
         tick(tick: Duration);
         /// Slots per level of the timing wheel. Default: 64.
         wheel_size(slots: usize);

@@ -95,7 +95,8 @@ macro_rules! handle {
             /// The time at which to call [`advance`](Self::advance) next, on the clock in use: at or before the
             /// earliest deadline, and in the past if there is work now. `None` if there is no work.
             ///
-            /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake function.
+            /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake
+            /// function.
             pub fn next_deadline(&self) -> Option<Timestamp> {
                 self.shared.timer.next_deadline()
             }

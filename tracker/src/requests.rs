@@ -116,8 +116,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending
-    /// ([`Duplicate`](crate::RejectReason::Duplicate)), [`max_parked`](Builder::max_parked) is reached, the requests are
-    /// shut down, or the system refused a thread.
+    /// ([`Duplicate`](crate::RejectReason::Duplicate)), [`max_parked`](Builder::max_parked) is reached, the requests
+    /// are shut down, or the system refused a thread.
     pub fn request(
         &self,
         id: K,

@@ -105,8 +105,8 @@ impl Machine {
         assert!(self.time(20).1, "the anchor holds");
     }
 
-    /// By how many nanoseconds the counter has fallen behind the clock since the anchor, measured by its rate between
-    /// the two last anchors plus a 512th. Negative if it has gained.
+    /// The nanoseconds that the counter has lost against the clock since the anchor; negative if it has gained. The
+    /// counter is measured by its rate between the last two anchors, taken a 512th faster.
     fn lost(&self, now: Reading) -> f64 {
         let [(clock_1, counter_1), (clock_2, counter_2)] = self.anchors;
         let ticks = counter_2.wrapping_sub(counter_1) as f64;
