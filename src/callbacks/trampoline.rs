@@ -204,8 +204,8 @@ pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// The bookkeeping of the nested checks that wait on this thread: the entry for which `is_wanted` holds, else the
-/// result of `new`, which is stored. `None` if the thread is ending and its queue is destroyed.
+/// Finds the bookkeeping of this thread's nested checks for which `is_wanted` holds, or else makes it by `new`, and
+/// stores it. `None` if the thread is ending and its queue is destroyed.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,

@@ -87,7 +87,7 @@ impl<T> Chunks<T> {
         index
     }
 
-    /// The memory of a chunk. It is aligned to a cache line, so that few items lie in two lines.
+    /// The memory of a chunk. It is aligned to a cache line, so that few items straddle two lines.
     pub(super) fn layout(chunk: usize) -> Layout {
         const { assert!(size_of::<T>() > 0) };
         Layout::array::<T>((FIRST_CHUNK as usize) << chunk)

@@ -49,13 +49,15 @@
 //! No thread waits for a holder. A thread that finds the operation held leaves a mark. A mark makes the holder's
 //! release fail, and the holder then acts on the mark. That is the whole handoff.
 //!
-//! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation. A thread
-//! that holds an operation runs no check while it examines: checks made inside `try_complete` wait for the outermost
-//! call (see `trampoline`). So only other threads leave an `EXAMINE`, with one exception: where the map has a key
-//! already, the parker drops the spare key before the second examination, and the destructor of that key may check a
-//! key of the operation; the cost is one more examination. The holder may leave an ending mark itself: its
-//! `try_complete` may cancel its own operation, and during a park the user's wake function or subscriber may drive the
-//! timer or shut the purgatory down.
+//! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation.
+//!
+//! A thread that holds an operation runs no check while it examines: checks made inside `try_complete` wait for the
+//! outermost call (see `trampoline`). So only other threads leave marks, with these exceptions:
+//!
+//! * `EXAMINE`: where the map has a key already, the parker drops the spare key before the second examination, and the
+//!   destructor of that key may check a key of the operation. The cost is one more examination.
+//! * An ending mark: the holder's `try_complete` may cancel its own operation, and during a park the user's wake
+//!   function or subscriber may drive the timer or shut the purgatory down.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};

@@ -282,7 +282,7 @@ impl<H: Handler> Drop for Delivery<H> {
             };
             return run_later(Box::new(move || drop(later)));
         }
-        // Enter the library: on a thread of the user's, too, calls caused by a completion must not nest in it.
+        // The thread may be the user's: enter the library, so that calls caused by a completion do not nest in it.
         let trampoline = Trampoline::enter();
         let engine = self.handler.engine();
         for ended in ended {

@@ -63,8 +63,8 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // One caller at a time: of two callers, neither would know which alarm the reactor was told of.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // Wake the reactor here, because this caller may be another thread. If this caller finds a deadline before the
-        // thread that filed it announces it, that thread finds the alarm already set and wakes no thread.
+        // Wake the reactor here, because this caller may not be the reactor. If this caller finds a deadline before it
+        // is announced by the thread that filed it, that thread will find the alarm set, and wake no thread.
         (next, next < before)
     };
     if tell {

@@ -66,7 +66,7 @@ impl Underway {
         UnderwayGuard(self.0.clone())
     }
 
-    /// Whether every ending is over whose count this thread has read by `Stats::of`.
+    /// Of the endings whose counts this thread has read by `Stats::of`: whether all are over.
     pub(crate) fn is_over(&self) -> bool {
         // ORDERING: Acquire pairs with the Release in `drop`: what was handed over is seen as handed over.
         self.0.load(Ordering::Acquire) == 0

@@ -48,8 +48,8 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 /// have ended.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // Ask `underway` twice. A payload that the shutdown left to its holder is ended by the holder, which is under way
-    // until then.
+    // Ask `underway` twice: a payload that the shutdown left to its holder may end in between, and that ending is under
+    // way until its completion has run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0

@@ -108,7 +108,7 @@ impl Signal {
         }
     }
 
-    /// Drops the rest of a listener whose operation has ended, which refers to this signal. If a shutdown ended the
+    /// Drops the rest of a listener whose operation has ended. That rest refers to this signal. If a shutdown ended the
     /// operation before the grace was over, no missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();

@@ -95,8 +95,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }
 
-    /// The times of an operation whose timer was filed for an early wake-up, if the deadline has not come by `now`; and
-    /// whether the operation is to be woken now.
+    /// The early wake-up of an operation, unless its deadline has come by `now`; and whether that wake-up is due.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
         self.early.change(|entries| {
@@ -127,7 +126,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
-        // Before the timer is filed, as in `extend`.
+        // Before the timer is filed, for the same reason as in `extend`.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
             // The entry is gone if the listener is gone; then a mark decides how the operation ends.

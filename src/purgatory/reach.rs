@@ -54,7 +54,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
     fn wake_by_ref(self: &Arc<Self>) {
         // ORDERING: see `set_address`.
         let at = Address(self.at.fetch_add(0, Ordering::AcqRel));
-        // Without an address, the parking thread has still to examine the operation, or the operation never parks.
+        // Without an address, no wake-up is needed: the parking thread has still to examine the operation, or the
+        // operation never parks.
         if at != Address::NONE {
             self.weak.with(|inner: &Arc<Inner<Op, S>>| inner.wake(at));
         }

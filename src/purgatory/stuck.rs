@@ -218,8 +218,8 @@ fn start_watcher() {
 }
 
 fn wake_watcher() {
-    // ORDERING: Relaxed, see the head of this file. The watcher looks once more, a second after it has announced its
-    // sleep, so it finds the call of a thread that has read here that the watcher is awake.
+    // ORDERING: Relaxed, see the head of this file. A thread that reads `false` here is still found: the watcher looks
+    // once more, a second after it has announced its sleep.
     if ASLEEP.load(Ordering::Relaxed) {
         ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {

@@ -60,8 +60,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn look(&self) -> Option<&MapShards<K, V>> {
-        // ORDERING: AcqRel, a read-modify-write: either it comes after the one in `begin` and finds it, or the one in
-        // `begin` comes later, pairs with this one, and is seen by all threads that find the map.
+        // ORDERING: AcqRel, a read-modify-write. If it comes after the one in `begin`, it finds that. Otherwise the one
+        // in `begin` comes later, pairs with this one, and is seen by all threads that find the map.
         let begun = self.begun.fetch_or(false, Ordering::AcqRel);
         begun.then(|| self.make())
     }

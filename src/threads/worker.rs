@@ -75,8 +75,8 @@ impl Worker {
     }
 
     /// Waits for the thread to end, for at most `limit` if given. A thread that needs longer ends by itself, and no
-    /// later call waits for it. In a callback this does not wait, because the callback may run on that thread, or on a
-    /// thread that it waits for; a later call can still wait.
+    /// later call waits for it. In a callback this does not wait, because the callback may run on that very thread, or
+    /// on a thread for which that thread waits; a later call can still wait.
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
             let ended = limit.map(|limit| started.ended.recv_timeout(limit));

@@ -35,8 +35,8 @@ pub(crate) enum WatchList {
 /// At most `N` watchers in the order of their arrival, followed by vacant places.
 pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 
-/// A long list: several watchers, or some with a rank. Aligned to take two cache lines instead of parts of three,
-/// because another processor has usually written them last.
+/// A long list: several watchers, or some with a rank. Aligned to a cache line, so that it takes two lines and not
+/// parts of three: another processor has usually written them last.
 #[repr(align(64))]
 pub(crate) struct Many {
     /// The identity of this list, which no other list of the key has.

@@ -156,10 +156,10 @@ impl<K> ResolvedList<K> {
     /// that happened before this call.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
-        // ORDERING: AcqRel, a read-modify-write that changes nothing. It comes before or after the swap of any parker.
-        // After it, this call finds the watch (Acquire pairs with the Release in `swap`). Before it, the Release passes
-        // the event on to the parker's Acquire there. A load would do the first, but not the second. The load before
-        // the exchange is Relaxed, because the exchange checks its value.
+        // ORDERING: AcqRel, a read-modify-write that changes nothing, and so comes before or after the swap of any
+        // parker. If it comes after, this call finds the watch: Acquire pairs with the Release in `swap`. If it comes
+        // before, the parker sees the event: the Acquire of its `swap` pairs with this Release. A load would do only
+        // the first. The load before the exchange is Relaxed, because the exchange checks its value.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
         Peeked(word)

@@ -15,7 +15,7 @@ struct Machine {
     ahead: u64,
     processor: u32,
     anchor: Anchor,
-    /// The clock and the counter at the last renewal that read the counter twice, and at the one before.
+    /// The clock and the counter at the last two renewals that read the counter twice, the older one first.
     anchors: [(u64, u64); 2],
     /// The last reading of the time.
     last: u64,
