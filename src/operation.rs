@@ -55,10 +55,15 @@ pub trait DelayedOperation: Send + 'static {
     /// The answer at the deadline does not change the ending; a yes is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     ///
-    /// Keep it short: it delays the caller of the check. Checks made in here are queued, return 0, and run before the
-    /// outermost library call on this thread returns. Repeats of a key within that call are merged with a check that
-    /// still waits. When a queued check examines this operation, a check of the same key that the operation makes again
-    /// is ignored, or, if another thread has asked for that examination, deferred to the thread that drives the timer.
+    /// Keep it short: it delays the caller of the check.
+    ///
+    /// Checks made in here are queued, return 0, and run before the outermost library call on this thread returns. A
+    /// check of the same key that the operation repeats within that call is
+    ///
+    /// * merged with the queued one, while that one waits;
+    /// * ignored, if the examination that repeats it comes from such a queued check;
+    /// * deferred to the thread that drives the timer instead, if another thread has asked for that examination.
+    ///
     /// See [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 

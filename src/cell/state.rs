@@ -87,7 +87,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// Marks that end the operation, by precedence: of several, the first in this order decides the ending.
+    /// Marks that end the operation, by precedence: the first of them that is set decides the ending.
     const ENDING: [Self; 4] = [Self::Force, Self::Cancel, Self::Expire, Self::ShutDown];
 }
 

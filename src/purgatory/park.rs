@@ -236,8 +236,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         )
     }
 
-    /// Rejects an operation after a failed park. Ignores pending marks of other threads: the operation was never
-    /// parked.
+    /// Rejects an operation whose park has failed. Pending marks of other threads are ignored, because the operation
+    /// was never parked.
     #[cold]
     fn reject_for_full_key(&self, held: Held<'_, Parked<Op>>) -> Rejected<Op> {
         // Removing a watch that was never added is a no-op.

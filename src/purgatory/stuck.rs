@@ -218,8 +218,8 @@ fn start_watcher() {
 }
 
 fn wake_watcher() {
-    // ORDERING: Relaxed, see the head of this file. A thread that reads `false` here is still found: the watcher looks
-    // once more, a second after it has announced its sleep.
+    // ORDERING: Relaxed, see the head of this file. The call of a thread that finds the watcher awake here is still
+    // found: the watcher looks once more, a second after it has announced its sleep.
     if ASLEEP.load(Ordering::Relaxed) {
         ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {

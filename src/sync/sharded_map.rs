@@ -42,8 +42,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         self.map.get_or_init(|| make_shards(self.mask + 1))
     }
 
-    /// The shard of a hash, by bits that choose no place in the shard's table: the table uses the lowest and the
-    /// highest bits.
+    /// The shard of a hash, by bits that the shard's table does not use: the table uses the lowest and the highest
+    /// bits.
     pub(crate) fn shard_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.mask
     }
