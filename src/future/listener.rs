@@ -44,7 +44,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// Call `listen` first, and then evaluate: no check after this call is missed, even while the condition is being
     /// evaluated. If the purgatory rejects the listener (because it is full, for instance), this call does not fail:
-    /// [`checked`](Self::checked) returns the reason. A condition that is true at once needs no permit of the
+    /// [`checked`](Listener::checked) returns the reason. A condition that is true at once needs no permit of the
     /// purgatory.
     ///
     /// The thread that checks a key runs no code of the waiter except its waker. The library does not know the
