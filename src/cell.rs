@@ -7,7 +7,7 @@
 //! * [`slab`]: the slots, behind safe calls.
 //! * [`remote`]: the free list for threads that do not have the slab's lock.
 //!
-//! All `unsafe` code of the library is in `chunks` and `slab`. Each begins with its rules.
+//! All `unsafe` code of this module is in `chunks` and `slab`. Each of these files begins with its rules.
 
 pub(crate) mod address;
 mod blocks;

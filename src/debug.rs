@@ -1,6 +1,7 @@
-//! `Debug` of types whose parts do not all have it.
+//! `Debug` for types whose parts do not all implement it.
 
-/// Shows the fields that are named, each with what it shows of the value `$it`.
+/// Implements `Debug` with the named fields; each field shows the expression behind its name, in which `$it` is the
+/// value.
 macro_rules! debug_fields {
     ([$($generics:tt)*] $type:ty, $name:expr, |$it:ident| $($field:ident: $shown:expr),*) => {
         impl<$($generics)*> std::fmt::Debug for $type {

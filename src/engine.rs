@@ -1,10 +1,10 @@
 //! Records with a deadline, in timer shards, and the thread that expires them.
 //!
 //! An engine reads no key; it counts watches and catches panics for its handlers. It parks payloads in the slots of
-//! [`shard`]s, whose state words decide which thread may end each of them, and wakes the reaper for an earlier
-//! deadline. The purgatory and the timer stand on it, each as a [`handler`](handler::Handler) of its payloads.
-//! [`drive`] is called when time has passed, [`expire`] gives the handler the payloads whose deadline has passed, and
-//! [`deliver`] runs the user's code for payloads that have ended.
+//! [`shard`]s, whose state words decide which thread may end each payload, and wakes the reaper for an earlier
+//! deadline. The purgatory and the timer are built on the engine, each as a [`handler`](handler::Handler) of its own
+//! payloads. [`drive`] is called when time has passed, [`expire`] gives the handler the payloads whose deadline has
+//! passed, and [`deliver`] runs the user's code for payloads that have ended.
 
 pub(crate) mod deliver;
 pub(crate) mod drive;
@@ -52,7 +52,7 @@ pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
     pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
-    /// Held by callers that set the alarm anew.
+    /// Held while a caller sets the alarm anew in place of a reaper.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
     /// If the clock is the system's: from when it counts.
@@ -68,14 +68,14 @@ pub(crate) struct Engine<P, W> {
     pub(crate) threads: ThreadSet,
     pub(crate) underway: Underway,
     pub(crate) background: Background,
-    /// A timer and a tracker have none.
+    /// `None` in a timer and a tracker.
     observer: Option<Observer>,
     pub(crate) phase: Phase,
 }
 
 impl<P, W: Scheme> Engine<P, W> {
-    /// Checks the settings. The threads that they ask for are started when they are first needed, unless they are to
-    /// be started at once.
+    /// Checks the settings. The threads start when they are first needed, unless the settings ask to start them at
+    /// once.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
         let wheel_size = u32::try_from(settings.wheel_size).ok();
         let wheel_size = wheel_size.filter(|wheel_size| (2..=1 << 16).contains(wheel_size));
@@ -112,17 +112,17 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(engine)
     }
 
-    /// What can stand in for the system's clock, if that counts from `since` here. Nothing where a tick is shorter than
-    /// what it is allowed to be ahead, or where the scheme has a horizon, which one tick less would make nearer.
+    /// The replacement of the system's clock, which counts from `since`. `None` if a tick is shorter than the permitted
+    /// lead of the counter, or if the scheme has a horizon, which would be one tick nearer.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_endless = W::new(2, 0).latest(0) == Tick::MAX;
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
         CounterClock::since(since.filter(|_| is_endless && is_coarse)?)
     }
 
-    /// From now on the user's recorder and subscriber are told of events.
+    /// From now on reports events to the user's recorder and subscriber.
     pub(crate) fn observed(mut self) -> Self {
-        // A recorder that panics here is told nothing more.
+        // If the recorder panics here, it gets no reports.
         self.observer = self.caught(|| Observer::new(&self.name)).ok();
         self
     }
@@ -132,7 +132,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shards.at(number, || self.phase.reject_reason())
     }
 
-    /// Starts the engine's own reaper, unless it was started or the engine is closed. Where the system refuses the thread,
+    /// Starts the engine's own reaper, unless it was started or the engine is closed. If the system refuses the thread,
     /// a later call tries again.
     #[cold]
     fn start_reaper(&self) -> io::Result<()> {
@@ -143,18 +143,18 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Announces what the thread that drives the timer is to do beside its timers, and starts the reaper for it. Where the
-    /// system refuses the thread, that waits for the next announcement, or for the first deadline.
+    /// Announces work of the driving thread other than timers, and starts the reaper for it. If the system refuses the
+    /// thread, the work waits for the next announcement, or for the first deadline.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.reaper_is_started() {
-            // Refused: then the work waits, as said above.
+            // If the thread is refused, the work waits, as the doc comment says.
             let _ = self.start_reaper();
         }
         self.announce(Some(at));
     }
 
-    /// Starts the reaper for a payload that `exists` and is about to get its first deadline. Only after this it can be
-    /// [rescheduled](Self::reschedule_to) to that.
+    /// Starts the reaper for a payload that `exists` and is about to get its first deadline. Only after this call can
+    /// the payload be [rescheduled](Self::reschedule_to) to that deadline.
     pub(crate) fn start_reaper_to_reschedule(
         &self,
         timing: Timing,
@@ -166,8 +166,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Payloads that never expire need no reaper. Asked before a timer shard is locked, so no deadline is filed before
-    /// there is a thread for it. A hot call pays one load here, of a flag that only the start of the reaper writes.
+    /// Whether the reaper must be started for this deadline; payloads that never expire need none. Called before a
+    /// timer shard is locked, so no deadline is filed before there is a thread for it. The hot path pays one load of a
+    /// flag that only the start of the reaper writes.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -263,9 +264,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// At most `max_timeout` from the arrival of the payload at `address`, whatever the operation itself asks for. A handle
-    /// belongs to the server and not to the request, so its timeout is bounded from the moment of its call instead. `None`
-    /// if the payload has ended.
+    /// Bounds `timing` to at most `max_timeout` from the arrival of the payload at `address`, whatever the operation
+    /// itself asks for. `None` if the payload has ended. A timeout set by a handle belongs to the server, and is
+    /// bounded from the moment of the call instead.
     pub(crate) fn bounded_from_arrival(&self, address: Address, timing: Timing) -> Option<Timing> {
         if self.max_timeout == Duration::MAX {
             return Some(timing);
@@ -274,7 +275,7 @@ impl<P, W: Scheme> Engine<P, W> {
         Some(self.bounded(timing, self.scale.timestamp(arrived_at)))
     }
 
-    /// At most `max_timeout` from `arrival`.
+    /// Bounds `timing` to at most `max_timeout` from `arrival`.
     pub(crate) fn bounded(&self, timing: Timing, arrival: Timestamp) -> Timing {
         let (_, limit) = self.scale.start_and_deadline(arrival, self.max_timeout);
         Timing {
@@ -283,8 +284,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Gives `payload` a slot and a timer, and tells the reaper. The caller holds it, and so decides when other threads
-    /// may end it.
+    /// Gives `payload` a slot and a timer, and announces its deadline. The caller holds the payload, and so decides
+    /// when other threads may end it.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
@@ -299,7 +300,7 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(held)
     }
 
-    /// Gives `payload`, which is never examined, a slot and a timer. Returns where it is, and a deadline to
+    /// Gives `payload`, which is never examined, a slot and a timer. Returns its address, and a deadline to
     /// [announce](Self::announce).
     #[inline(always)]
     pub(crate) fn admit_released(
@@ -311,8 +312,8 @@ impl<P, W: Scheme> Engine<P, W> {
         let (guard, held, earlier) = self.admit_locked(payload, weight, 0, timing)?;
         let address = held.address();
         // INVARIANT: no other thread can leave a mark: drivers and the shutdown would need the shard's lock, which this
-        // thread has, and all others the address, which this call returns later. So the thread that starts a payload never
-        // ends it: it may have locks of the user's.
+        // thread has, and all others the address, which this call returns later. So the thread that starts a payload
+        // never ends it. That matters because this thread may hold locks of the user's.
         if held.release(false).is_err() {
             unreachable!("a mark on a payload that no other thread has heard of");
         }
@@ -320,9 +321,9 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok((address, earlier))
     }
 
-    /// Gives `payload` a slot and a timer, in the calling thread's shard or in a neighbour of it if that is locked. The
-    /// shard is still locked when this returns. Beside the payload, which this thread holds, comes a deadline to
-    /// [announce](Self::announce).
+    /// Gives `payload` a slot and a timer, in the calling thread's shard, or in a neighbour if that shard is locked.
+    /// The shard is still locked when this returns. Returns the lock, the payload, held by this thread, and a deadline
+    /// to [announce](Self::announce).
     #[inline(always)]
     fn admit_locked<'a>(
         &'a self,
@@ -352,14 +353,14 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Returns a payload, and its permit.
+    /// Returns the payload in a rejection, and frees its permit.
     #[cold]
     fn reject(&self, reason: RejectReason, payload: P, weight: u64) -> Rejected<P> {
         self.permits.free_unparked(weight);
         Rejected::new(reason, payload)
     }
 
-    /// Locks a neighbour of a shard whose lock is taken, or else waits for that.
+    /// Locks a neighbour of a shard whose lock is taken, or else waits for the shard's own lock.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
         (1..self.shards.count().min(3))
@@ -379,9 +380,9 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).slab.is_parked(address)
     }
 
-    /// Counts the ending, stops the timer and frees the slot, which is one of `shard`. The last two are left to a later
-    /// holder of the shard's lock if the slot is of another thread's shard, or the lock is taken. Waits for no lock (but
-    /// the first call of a thread may make its timer shard).
+    /// Counts the ending, stops the timer and frees the slot, which belongs to `shard`. If the slot is of another
+    /// thread's shard, or the lock is taken, a later holder of the shard's lock stops the timer and frees the slot.
+    /// Waits for no lock, except that the first call of a thread may make its timer shard.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -403,7 +404,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Frees several slots whose endings are counted, those of one shard together. With each comes the number of its
+    /// Frees several slots whose endings are counted, slots of one shard together. Each slot comes with its number of
     /// watches.
     pub(crate) fn free_counted(&self, all: impl Iterator<Item = (EndedSlot, usize)>) {
         let mut all = all.peekable();
@@ -446,14 +447,14 @@ impl<P, W: Scheme> Engine<P, W> {
         rescheduled.map(|earlier| self.announce(earlier)).is_ok()
     }
 
-    /// [Reschedules](Self::reschedule) without announcing the deadline, reading the clock or starting the reaper: for
-    /// callers with a lock.
+    /// [Reschedules](Self::reschedule) without announcing the deadline, reading the clock or starting the reaper, for
+    /// callers that hold a lock.
     pub(crate) fn reschedule_to(
         &self,
         address: Address,
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
-        // The payload was parked after `exists` was asked: this call answers as if it had come before the park.
+        // If the payload was parked after `exists` was evaluated, this call answers as if it had come before the park.
         if self.needs_reaper(timing) {
             return Err(Unchanged);
         }
@@ -470,13 +471,13 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Wakes the thread that drives the timer.
     pub(crate) fn wake(&self) {
-        // A reactor's wake function is the user's code.
+        // A reactor's wake function is user code.
         let _ = self.guarded(|| self.threads.wake());
     }
 
     /// Ends the threads that only this engine uses, and waits for each as `Worker::join` does.
     pub(crate) fn stop_threads(&self, limit: Option<Duration>) {
-        // A shared reaper, and a reactor, learn here that the engine is shut down.
+        // This wake-up tells a shared reaper, or a reactor, that the engine is shut down.
         self.wake();
         self.threads.stop(limit);
     }
@@ -487,21 +488,22 @@ impl<P, W: Scheme> Engine<P, W> {
         (deadline != NEVER).then(|| self.scale.timestamp(deadline))
     }
 
-    /// The time until the deadline, zero if that has passed.
+    /// The time until the deadline; zero if the deadline has passed.
     pub(crate) fn remaining(&self, address: Address) -> Option<Duration> {
         Some(self.deadline(address)?.saturating_since(self.clock.now()))
     }
 
-    /// Takes no payload from now on.
+    /// From now on rejects every payload.
     fn begin_drain(&self) {
         self.phase.enter(DRAINING);
-        // Also where another drain has entered the phase: that one may not have reached every shard yet.
+        // Close every shard even if another drain has entered the phase: that drain may not have reached every shard
+        // yet.
         for shard in self.shards.settled() {
             shard.close_with(RejectReason::Draining);
         }
     }
 
-    /// Counts that the payload at `address` has put its deadline off when that had come, and tells the observer.
+    /// Counts that the payload at `address` has put off a deadline that had come, and tells the observer.
     pub(crate) fn count_extension(&self, address: Address) {
         self.shard(address.shard()).counters.extensions.add(1);
         self.observe(Observer::extended);
@@ -537,7 +539,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Runs user code; a panic is caught, counted and reported to the observer.
+    /// Runs user code. A panic is caught, counted and reported to the observer.
     #[inline(always)]
     pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         Panics::contain(user_code).ok_or_else(|| {
@@ -554,15 +556,15 @@ impl<P, W: Scheme> Engine<P, W> {
         self.observe(Observer::panicked);
     }
 
-    /// Ends a panic that the caller has caught, after it was counted and reported.
+    /// Discards a panic that the caller has caught, after counting and reporting it.
     #[cold]
     pub(crate) fn end_panic(&self, panics: Panics) {
         self.count_panic();
         panics.discard();
     }
 
-    /// Tells the user's recorder and subscriber. They are user code as well; their panics are counted and reported to
-    /// no observer. To be called with no lock held.
+    /// Reports to the user's recorder and subscriber. Both are user code; their panics are counted, but not reported to
+    /// the observer. Called with no lock held.
     #[inline]
     pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
         let observer = self.observer.as_ref().filter(|_| OBSERVED);
@@ -578,7 +580,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Ends a call that returns an operation or has more to do. Panics of the calls that waited for its end are counted
-    /// here: if one went on, the caller would lose the operation.
+    /// here: if a panic were passed on, the caller would lose the operation.
     #[inline(always)]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         if trampoline.has_waiting() {
@@ -596,10 +598,11 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 }
 
-/// User code panicked. The panic hook has reported it, and it has been counted.
+/// User code panicked. The panic hook has reported the panic, and it has been counted.
 pub(crate) struct UserPanic;
 
-/// Processors that this process may use. The system is asked once: it reads files for the answer, for 0.1 ms.
+/// The number of processors that this process may use. Asked once, because the system reads files for the answer, which
+/// takes 0.1 ms.
 pub(crate) fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| available_parallelism().map_or(1, |cores| cores.get()));

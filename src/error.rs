@@ -4,7 +4,7 @@ use crate::sync::Exclusive;
 use std::error::Error;
 use std::fmt;
 
-/// Reasons, each with its message.
+/// Defines an enum of reasons, each with its message.
 macro_rules! reasons {
     ($(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $reason:ident = $says:literal,)* }) => {
         $(#[$about])*
@@ -58,9 +58,8 @@ reasons! {
         /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a
         /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
-        /// It would be the first with a finite timeout, so the reaper was to be started, and the system refused the
-        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds fails
-        /// instead.
+        /// The operation would be the first with a finite timeout, which starts the reaper, and the system refused the
+        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds fails instead.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
@@ -74,7 +73,7 @@ impl<Op> Rejected<Op> {
         }
     }
 
-    /// The reason.
+    /// The reason for the rejection.
     pub fn reason(&self) -> RejectReason {
         self.reason
     }
@@ -89,7 +88,7 @@ impl<Op> Rejected<Op> {
         (self.reason, self.operation.into_inner())
     }
 
-    /// This rejection, with the result of `part` in place of the operation.
+    /// Replaces the operation by the result of `part`.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }
@@ -111,9 +110,10 @@ impl<Op> Error for Rejected<Op> {}
 pub enum ShutdownError {
     /// The limit has passed. The shutdown goes on in the background.
     TimedOut {
-        /// Operations that have not ended yet: the shutdown has not come to them, or another thread is examining them.
+        /// Operations that have not ended yet, because the shutdown has not reached them, or another thread is
+        /// examining them.
         parked: usize,
-        /// Operations that have ended, and whose `on_complete` was handed to another thread and has not run to its end.
+        /// Operations that have ended, but whose `on_complete`, handed to another thread, has not run to its end.
         completions_pending: usize,
         /// The names of the library's own threads that have not ended.
         threads: Vec<String>,

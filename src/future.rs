@@ -1,4 +1,4 @@
-//! Futures over a purgatory. They need no runtime: any executor polls them, or a thread runs one by [`block_on`].
+//! Futures over a purgatory. They need no runtime: any executor can poll them, or a thread runs one by [`block_on`].
 //!
 //! | | parks | resolves to |
 //! |---|---|---|
@@ -8,7 +8,8 @@
 //! | [`wait_then`](crate::Purgatory::wait_then) | a predicate of the user's | nothing: a callback gets what it finds |
 //! | [`completion`](crate::Purgatory::completion) | an operation of the user's | its end |
 //!
-//! All of them are operations like any other. What ends one tells its future, and wakes the task that polled last.
+//! All of these are operations like any other. The ending of an operation resolves its future, and wakes the task that
+//! polled last.
 
 mod answer;
 mod completing;

@@ -2,14 +2,15 @@
 #![doc = ""]
 #![doc = include_str!("../docs/guide/README.md")]
 
-// The items that the pages link to: `links.md` names them as the pages do.
+// These imports are the link targets of the pages: `links.md` names the items as the pages do.
 #[allow(unused_imports, reason = "only links name them")]
 pub(crate) use crate::{
     Completion, DelayedOperation, Timer, future::*, purgatory::*, threads::*, time::*,
 };
 
-/// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page
-/// take precedence, and lead to pages and items of this documentation. `.ci/lints/links.py --write` writes them.
+/// A page of `docs`. Links inside the page lead to other files of the repository. The definitions before the page take
+/// precedence, and lead to pages and items of this documentation. `.ci/lints/links.py --write` writes these
+/// definitions.
 macro_rules! page {
     ($name:ident, $file:literal $(, $picture:literal)?) => {
         $(#[doc = include_str!($picture)])?
@@ -20,7 +21,7 @@ macro_rules! page {
     };
 }
 
-// A picture is a part of its page: there is no other place for it in the documentation.
+// A page and its picture are included together, because rustdoc has no other place for pictures.
 page!(words, "guide/words.md", "guide/picture.md");
 page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
@@ -32,7 +33,7 @@ page!(tokio, "guide/tokio.md");
 
 #[doc = include_str!("guide/links.md")]
 #[doc = ""]
-// The package in `examples/recipes` tests it, because it needs crates that the library's tests do not.
+// Tested by the package in `examples/recipes`: the recipes need crates that the library's tests do not depend on.
 #[cfg_attr(not(doctest), doc = include_str!("../docs/guide/recipes.md"))]
 pub mod recipes {}
 
@@ -50,7 +51,7 @@ page!(comparison, "comparison.md");
 #[doc = ""]
 #[doc = include_str!("../examples/README.md")]
 pub mod examples {
-    /// A program of the folder `examples`, as it stands there.
+    /// A page that shows a program of the folder `examples` unchanged.
     macro_rules! example {
         ($($name:ident: $does:literal;)*) => {
             $(#[doc = $does]

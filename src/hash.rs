@@ -2,13 +2,13 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// The name of something that operations wait for or values are kept by. Implemented by every type that meets the
-/// bounds.
+/// The name of something that operations wait for, or that values are kept by. Implemented for every type that meets
+/// the bounds.
 pub trait Key: Eq + Hash + Clone + Send + Sync + 'static {}
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> Key for K {}
 
-/// The hasher of keys: any `BuildHasher` that can be cloned and shared. Implemented by all of them.
+/// The hasher of keys: any `BuildHasher` that can be cloned and shared. Implemented for all of them.
 pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
 
 impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}
@@ -32,11 +32,11 @@ impl BuildHasher for RandomState {
 
 debug_fields!([] RandomState, "RandomState", |it|);
 
-/// The hasher that [`RandomState`] makes.
+/// The hasher that [`RandomState`] builds.
 #[derive(Clone)]
 pub struct DefaultHasher(foldhash::fast::FoldHasher<'static>);
 
-/// Forwards each call: the inner hasher is faster for numbers than for bytes.
+/// Forwards each call, because the inner hasher is faster for numbers than for bytes.
 macro_rules! forward {
     ($($method:ident: $type:ty),*) => {
         $(#[inline(always)]

@@ -46,13 +46,13 @@
     )
 )]
 
-// Where to begin to read: `docs/design.md` is the map, and the head of `src/purgatory.rs` says where each step of an
-// operation is.
+// Where to start reading: `docs/design.md` is the map, and the head of `src/purgatory.rs` names the file of each step
+// of an operation.
 
 #[macro_use]
 mod debug;
 
-// The first module, so that on the page of `Purgatory` what it has in any case comes before what `Waits` adds.
+// The first module, so that the page of `Purgatory` shows its general methods before those that `Waits` adds.
 pub mod purgatory;
 
 mod callbacks;

@@ -1,8 +1,8 @@
-//! Reports to the user's metrics recorder and tracing subscriber. Without the features `metrics` and `tracing`
-//! everything in here is empty, and costs nothing.
+//! Reports to the user's metrics recorder and tracing subscriber. Without the features `metrics` and `tracing` every
+//! function here is empty and costs nothing.
 //!
-//! Recorder and subscriber are the user's code. They are called by way of `Engine::observe`, which catches their
-//! panics, and with no lock of the library held; so they may call the library again, as every callback may.
+//! Recorder and subscriber are user code. They are called by `Engine::observe`, which catches their panics, and with no
+//! lock of the library held; so they may call the library again, as every callback may.
 
 #[cfg(feature = "metrics")]
 mod meters;
@@ -26,10 +26,10 @@ pub(crate) struct Observer {
     purgatory: Arc<str>,
 }
 
-/// The data of one operation that the report of its end needs.
+/// The part of an operation's data that the report of its end needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
-    /// Its arrival by the clock.
+    /// When the operation arrived, by the clock.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     since: Option<Timestamp>,
     #[cfg(feature = "tracing")]
@@ -38,7 +38,7 @@ pub(crate) struct OperationSpan {
 
 #[allow(unused_variables, reason = "without a listener, no report uses it")]
 impl OperationSpan {
-    /// A copy of the span that knows since when the operation is here.
+    /// A copy of the span, with the arrival of the operation.
     pub(crate) fn since(&self, since: Timestamp) -> Self {
         Self {
             #[cfg(any(feature = "metrics", feature = "tracing"))]
@@ -51,7 +51,7 @@ impl OperationSpan {
 
 #[allow(unused_variables, reason = "each listener asks for its part")]
 impl Observer {
-    /// For the purgatory of this name. Asks the recorder that is installed now for its instruments.
+    /// The observer of the purgatory with this name. Gets its instruments from the recorder that is installed now.
     pub(crate) fn new(purgatory: &Arc<str>) -> Self {
         Self {
             #[cfg(feature = "metrics")]
@@ -61,7 +61,7 @@ impl Observer {
         }
     }
 
-    /// An operation arrived.
+    /// Reports that an operation arrived.
     pub(crate) fn arrived(&self) -> OperationSpan {
         OperationSpan {
             #[cfg(any(feature = "metrics", feature = "tracing"))]
@@ -71,7 +71,7 @@ impl Observer {
         }
     }
 
-    /// It could complete at once.
+    /// Reports that an operation could complete at once.
     pub(crate) fn completed_at_once(&self, span: &OperationSpan) {
         #[cfg(feature = "metrics")]
         self.meters.completed_at_once.increment(1);
@@ -79,7 +79,7 @@ impl Observer {
         span.tracing.completed_at_once();
     }
 
-    /// It was rejected.
+    /// Reports that an operation was rejected.
     pub(crate) fn rejected(&self, span: &OperationSpan, reason: RejectReason) {
         #[cfg(feature = "metrics")]
         self.meters.rejected.increment(1);
@@ -87,7 +87,7 @@ impl Observer {
         span.tracing.rejected(reason);
     }
 
-    /// It has a slot, and this thread still holds it.
+    /// Reports that an operation has a slot; the calling thread still holds it.
     pub(crate) fn parked(&self, span: &OperationSpan, watches: usize) {
         #[cfg(feature = "metrics")]
         self.meters.parked(watches);
@@ -95,7 +95,7 @@ impl Observer {
         span.tracing.parked(watches);
     }
 
-    /// Whether the report of this end needs the deadline.
+    /// Whether the report of this ending needs the deadline.
     pub(crate) fn wants_deadline(&self, ending: Ending) -> bool {
         #[cfg(feature = "tracing")]
         return ending == Ending::Expired && trace::is_on();
@@ -103,8 +103,8 @@ impl Observer {
         false
     }
 
-    /// It has ended. `missed_check` says that it expired, and could have completed; `watches` is the number of its watch
-    /// entries; `deadline` is there if the report [wants](Self::wants_deadline) it; `now` reads the clock.
+    /// Reports that an operation has ended. `missed_check`: it expired, and could have completed. `watches`: the number
+    /// of its watch entries. `deadline`: set if the report [wants](Self::wants_deadline) it. `now` reads the clock.
     pub(crate) fn ended(
         &self,
         span: &OperationSpan,
@@ -132,19 +132,19 @@ impl Observer {
         }
     }
 
-    /// An operation expired this long after its deadline.
+    /// Reports that an operation expired this long after its deadline.
     pub(crate) fn late(&self, by: Duration) {
         #[cfg(feature = "metrics")]
         self.meters.lateness.record(by);
     }
 
-    /// An operation has put its deadline off when that had come.
+    /// Reports that an operation has put off a deadline that had come.
     pub(crate) fn extended(&self) {
         #[cfg(feature = "metrics")]
         self.meters.extended.increment(1);
     }
 
-    /// A listener's condition was true, and no check had said so: it found out by a recheck, or at the deadline.
+    /// Reports that a listener's condition was true before any check of its keys: a recheck, or the deadline, found it.
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]
         self.meters.missed_checks.increment(1);
@@ -152,7 +152,7 @@ impl Observer {
         trace::missed_check(&self.purgatory);
     }
 
-    /// The user's code panicked.
+    /// Reports a panic of user code.
     pub(crate) fn panicked(&self) {
         #[cfg(feature = "metrics")]
         self.meters.panicked.increment(1);

@@ -14,8 +14,8 @@ use std::time::Duration;
 ///   word of its own, never by a lock of yours.
 /// * No lock of the library is held while one of the methods runs, so each may call the purgatory again.
 /// * Exactly one ending: either `on_complete` is called once, or the caller that cancelled the operation gets it back.
-///   (A `try_complete` that panics ends its operation too: the operation is dropped, and the panic is counted in
-///   [`Stats::panicked`](crate::purgatory::Stats::panicked).)
+///   A `try_complete` that panics ends its operation too: the operation is dropped, and the panic is counted in
+///   [`Stats::panicked`](crate::purgatory::Stats::panicked).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an operation that a purgatory can park",
     label = "does not implement `DelayedOperation`",
@@ -24,14 +24,14 @@ use std::time::Duration;
 pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
-    /// `Hash`, `Eq` and `Clone` (and `Equivalent`, where a check names the key in another form) run under locks of the
-    /// library: that of a map shard, or of the checks that [`check_later`](crate::Purgatory::check_later) defers. They
-    /// must not call the library: a debug build panics with the name of the call, a release build may hang.
+    /// `Hash`, `Eq` and `Clone` (and `Equivalent`, if a check names the key in a borrowed form) run under locks of the
+    /// library: the lock of a map shard, or of the checks that [`check_later`](crate::Purgatory::check_later) defers.
+    /// They must not call the library: a debug build panics with the name of the call, a release build may hang.
     type Key: Key;
 
-    /// The longest time the operation may stay parked, read once when it parks. [`Duration::MAX`] never expires.
+    /// The longest time that the operation may stay parked. [`Duration::MAX`] never expires.
     ///
-    /// Runs on the parking thread.
+    /// Called once, when the operation parks, on the parking thread.
     fn timeout(&self) -> Duration;
 
     /// Until when the operation may stay parked, read once when it parks. By default its [`timeout`](Self::timeout) from
@@ -58,31 +58,42 @@ pub trait DelayedOperation: Send + 'static {
     /// future makes the deadline later, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), and
     /// changes nothing else.
     ///
-    /// Read once, on the parking thread.
+    /// Called once, on the parking thread.
     fn arrival(&self) -> Option<Timestamp> {
         None
     }
 
     /// Whether the operation can complete now.
     ///
-    /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on every
-    /// thread that checks one of the keys, and on the thread that drives the timer: for deferred checks, and once when
-    /// the deadline has passed (on another thread, if that is examining the operation). The answer at the deadline decides
-    /// nothing; a yes is counted in [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
+    /// Runs on these threads:
     ///
-    /// Keep it short: it delays the caller of the check. A check that it makes returns 0, and runs later: before the
-    /// outermost call of the library on this thread returns. If the operation checks the same key again within that call,
-    /// the second check is one with the first while that waits. A check that it makes when such a later check examines it
-    /// is ignored, or, if another thread has asked for this examination, made by the thread that drives the timer. See
-    /// [`Purgatory`](crate::Purgatory).
+    /// * the parking thread, once before parking and once after it, so that no event in between is missed;
+    /// * every thread that checks one of the keys;
+    /// * the thread that drives the timer, for deferred checks, and once when the deadline has passed. If another
+    ///   thread is examining the operation at the deadline, that thread runs the examination at the deadline instead.
+    ///
+    /// The answer at the deadline does not change the ending; a yes is counted in
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
+    ///
+    /// Keep it short: it delays the caller of the check.
+    ///
+    /// Checks made in here are queued, return 0, and run before the outermost library call on this thread returns. A
+    /// check of the same key that the operation repeats within that call is
+    ///
+    /// * merged with the queued one, while that one waits;
+    /// * ignored, if the examination that repeats it comes from such a queued check;
+    /// * deferred to the thread that drives the timer instead, if another thread has asked for that examination.
+    ///
+    /// See [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
-    /// Whether the operation can complete now; `cause` says [for what](Cause) it is examined. The library calls this method
-    /// only; by default it calls [`try_complete`](Self::try_complete), whose duties it has.
+    /// Whether the operation can complete now; [`cause`](Cause) says why it is examined. The library calls only this
+    /// method. By default it calls [`try_complete`](Self::try_complete), and it has the same duties.
     ///
-    /// An operation that *takes* something when it completes, and watches several keys, implements it: examined for one
-    /// key, it takes only what belongs to that key. So a [bounded check](crate::Purgatory::check_and_complete_with) of
-    /// that key is not used up by an operation that takes from another key.
+    /// Implement it for an operation that *takes* something when it completes, and watches several keys: examined for
+    /// one key, it must take only what belongs to that key. Otherwise a [bounded
+    /// check](crate::Purgatory::check_and_complete_with) of one key would be used up by an operation that takes from
+    /// another key.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
         let _ = cause;
         self.try_complete()
@@ -92,16 +103,17 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// The thread depends on the reason:
     ///
-    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so or forced it, or that was examining it,
-    ///   before its outermost call returns.
-    /// * [`Expired`](Completion::Expired), and what a deferred check ([`check_later`](crate::Purgatory::check_later))
-    ///   completes: the one that [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
-    /// * [`Cancelled`](Completion::Cancelled): the one that was examining the operation.
-    /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or one that is examining the
-    ///   operation.
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it, or the
+    ///   thread that was examining it, before its outermost call returns.
+    /// * [`Expired`](Completion::Expired), and a completion by a deferred check
+    ///   ([`check_later`](crate::Purgatory::check_later)): the thread that
+    ///   [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
+    /// * [`Cancelled`](Completion::Cancelled): the thread that was examining the operation.
+    /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or a thread that is examining
+    ///   the operation.
     ///
-    /// Completions never nest: one that is caused inside a callback runs after that callback, before the outermost call
-    /// of the library on that thread returns. (On a thread that is just ending, they do.)
+    /// Completions never nest: a completion caused inside a callback runs after that callback, before the outermost
+    /// call of the library on that thread returns. The exception is a thread that is ending, where they nest.
     fn on_complete(self, completion: Completion);
 
     /// The operation has ended so (`None`: a hook has panicked), and other code of users' may run before it is completed or
@@ -127,10 +139,10 @@ pub struct Internal;
 /// | its deadline has passed | `None` | [`is_deadline`](Self::is_deadline) |
 /// | another thread checked while this one was examining it; several keys are checked as one event; a [handle](crate::Handle::check) | `None` | |
 ///
-/// In the last row one examination may stand for several checks, so no key is named: an operation may take from any of
-/// its keys then.
+/// In the last row one examination may answer several checks, so no key is named, and the operation may take from any
+/// of its keys.
 ///
-/// Only the library makes a cause. A test of your own `try_complete_for` lets it, with a purgatory that has no thread:
+/// Only the library makes a cause. To test your own `try_complete_for`, use a purgatory without a thread:
 ///
 /// ```
 /// use request_purgatory::purgatory::Cause;
@@ -167,7 +179,7 @@ pub struct Internal;
 /// ```
 pub struct Cause<'a, K> {
     kind: Kind<'a, K>,
-    /// What the operation can reach of itself.
+    /// The operation's access to its own waker and deadline.
     reach: Option<&'a dyn Reach>,
 }
 
@@ -176,15 +188,15 @@ enum Kind<'a, K> {
     /// Finds the key among those of the operation.
     Key(&'a dyn Fn() -> Option<&'a K>),
     Deadline,
-    /// A time for which a listener has asked has come, before the deadline.
+    /// A wake-up before the deadline, which the listener has asked for.
     Recheck {
-        /// The listener's operation may end now.
+        /// Whether the listener's operation may end now.
         last: bool,
     },
     Other,
 }
 
-/// What an operation can reach of itself while it is examined.
+/// An operation's access to its own waker and deadline, during an examination.
 pub(crate) trait Reach {
     /// Makes a waker that has the operation examined.
     fn waker(&self) -> Waker;
@@ -200,7 +212,7 @@ pub(crate) trait Reach {
 }
 
 impl<'a, K> Cause<'a, K> {
-    /// The method of an operation is called by hand.
+    /// The cause for a method that is called by hand.
     pub(crate) const NONE: Self = Self {
         kind: Kind::Other,
         reach: None,
@@ -228,13 +240,14 @@ impl<'a, K> Cause<'a, K> {
         Self::reaching(Kind::Other, reach)
     }
 
-    /// The check of a key. `find` finds that key among the keys of the operation: `None` only if `Eq` contradicts itself.
+    /// The check of a key. `find` finds that key among the keys of the operation; its `None` means that `Eq`
+    /// contradicts itself.
     #[inline(always)]
     pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>, reach: &'a dyn Reach) -> Self {
         Self::reaching(Kind::Key(find), reach)
     }
 
-    /// For the operation of a listener with rechecks.
+    /// The cause of a wake-up of a listener with rechecks.
     pub(crate) fn recheck(last: bool) -> Self {
         Self {
             kind: Kind::Recheck { last },
@@ -242,11 +255,11 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// The key that is checked, as the operation's own value of it. `None` if the operation is examined for another
-    /// reason, or if one examination stands for several checks.
+    /// The checked key, as the operation's own value of it. `None` if the operation is examined for another reason, or
+    /// if one examination answers several checks.
     ///
-    /// Compares keys of the operation with the one that is checked (`Eq`, or `Equivalent`), until one is equal. For a
-    /// resolved key that was checked by the plain one, it takes the lock of the key's list for an instant.
+    /// Compares keys of the operation with the checked key (`Eq`, or `Equivalent`), until one is equal. For a resolved
+    /// key that was checked by the plain key, takes the lock of the key's list for an instant.
     pub fn key(&self) -> Option<&'a K> {
         match self.kind {
             Kind::Key(find) => find(),
@@ -254,19 +267,23 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// A waker of this operation: to wake it has the operation examined again, by the thread that drives the timer, as
-    /// [`check_later`](crate::Purgatory::check_later) of one of its keys would, but this operation alone. So an operation
-    /// can own a future, and poll it in every examination.
+    /// A waker of this operation. A wake-up has the operation examined again, by the thread that drives the timer, as
+    /// [`check_later`](crate::Purgatory::check_later) of one of its keys would, but only this operation. So an
+    /// operation can own a future, and poll it in every examination.
     ///
-    /// It may be woken on any thread, any number of times, also under locks of yours: no user code runs in `wake` but a
-    /// reactor's wake function. Woken at any time before the operation ends, even before it has parked, it is followed by
-    /// an examination that begins after the wake-up, unless the operation ends first. A wake-up during the examination for
-    /// the deadline finds an operation that is about to expire: an operation that waits for something asks there for
-    /// [more time](Self::reschedule). Woken after the end, the waker does nothing. Wake-ups that come before that
-    /// examination begins are merged. The waker keeps neither the operation nor the purgatory alive.
+    /// Properties of the waker:
     ///
-    /// Every call makes a new waker, which is an allocation. Any of them is good for the whole life of the operation: ask
-    /// once, and keep it. Where you call the method of an operation by hand, the waker does nothing.
+    /// * It may be woken on any thread, any number of times, also under locks of yours: `wake` runs no user code except
+    ///   a reactor's wake function.
+    /// * A wake-up before the operation ends, even before it has parked, is followed by an examination that begins
+    ///   after the wake-up, unless the operation ends first. Wake-ups before that examination begins are merged.
+    /// * A wake-up during the examination at the deadline finds an operation that is about to expire. An operation that
+    ///   waits for something asks for [more time](Self::reschedule) in that examination.
+    /// * After the end of the operation, a wake-up does nothing.
+    /// * The waker keeps neither the operation nor the purgatory alive.
+    ///
+    /// Every call allocates a new waker, and each waker is valid for the whole life of the operation: call this once,
+    /// and keep the waker. If you call `try_complete_for` by hand, the waker does nothing.
     pub fn waker(&self) -> Waker {
         let reach = self.reach;
         reach.map_or_else(|| Waker::noop().clone(), Reach::waker)
@@ -275,19 +292,20 @@ impl<'a, K> Cause<'a, K> {
     /// Lets the operation expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never), unless this
     /// examination completes it. Of several calls in one examination the last counts.
     ///
-    /// It takes effect when the examination returns, as [`Handle::reschedule`](crate::Handle::reschedule) would then: not
-    /// if the deadline has come meanwhile. An examination for the deadline follows then.
+    /// The new deadline takes effect when the examination returns, as [`Handle::reschedule`](crate::Handle::reschedule)
+    /// would at that moment: not if the old deadline has come meanwhile, in which case the examination at the deadline
+    /// follows.
     ///
-    /// In the examination for the deadline ([`is_deadline`](Self::is_deadline)), the call asks for more time: the operation
-    /// stays parked, for one tick at least, and is examined again at the new deadline. Each such extension is counted in
-    /// [`Stats::extended`](crate::purgatory::Stats::extended). An operation that calls this in *every* examination never
-    /// expires.
+    /// In the examination at the deadline ([`is_deadline`](Self::is_deadline)), the call asks for more time: the
+    /// operation stays parked, for at least one tick, and is examined again at the new deadline. Each such extension is
+    /// counted in [`Stats::extended`](crate::purgatory::Stats::extended). An operation that calls this in *every*
+    /// examination never expires.
     ///
-    /// Other than by a handle, an operation does not get beyond
-    /// [`max_timeout`](crate::purgatory::Builder::max_timeout), counted from its arrival: there it expires.
+    /// An operation can move its own deadline at most to [`max_timeout`](crate::purgatory::Builder::max_timeout) after
+    /// its arrival, and expires then. For a handle, the bound counts from its call instead.
     ///
-    /// Reads the clock and takes the lock of a timer shard, after the examination. If the clock panics then, that is a
-    /// panic of the examination; in the examination for the deadline, the operation expires.
+    /// Reads the clock and takes the lock of a timer shard, after the examination. If the clock panics, that counts as
+    /// a panic of the examination; in the examination at the deadline, the operation expires.
     #[doc(alias = "linger")]
     #[doc(alias = "debounce")]
     #[doc(alias = "batch")]
@@ -306,14 +324,15 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// Whether the operation is being parked: the examination before it is watched, or the one after.
+    /// Whether the operation is being parked: in the examination before its keys are watched, or in the one after.
     pub fn is_parking(&self) -> bool {
         matches!(self.kind, Kind::Parking)
     }
 
-    /// Whether the deadline has passed. The operation may look further then than it does in every check. The answer decides
-    /// nothing, and a yes is counted in [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). After a no, the
-    /// operation expires, unless it has asked for [more time](Self::reschedule).
+    /// Whether the deadline has passed. In this examination the operation may search more thoroughly than in a check.
+    /// The answer does not change the ending, and a yes is counted in
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). The operation expires, unless it answers no
+    /// and has asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
     }
@@ -331,7 +350,7 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// Whether a key or a handle was checked, by this thread or by another.
+    /// Whether a key or a handle was checked, by this thread or by another one.
     pub(crate) fn is_check(&self) -> bool {
         matches!(self.kind, Kind::Key(_) | Kind::Other)
     }
@@ -366,9 +385,9 @@ pub enum Completion {
     Satisfied,
     /// The timeout passed first.
     Expired,
-    /// The operation was cancelled while it was being examined. A cancel does not wait, so its caller got `None`, and the
-    /// examining thread ended the operation. (Or `cancel_for_key` had taken the operation back, and then a key panicked.)
-    /// A cancel that returns the operation causes no completion.
+    /// The operation was cancelled while it was being examined. A cancel does not wait: its caller got `None`, and the
+    /// examining thread ended the operation. A cancel that returns the operation causes no completion. If a key's panic
+    /// interrupts `cancel_for_key`, the operations that it had taken back are completed as cancelled.
     Cancelled,
     /// The purgatory was shut down.
     ShutDown,

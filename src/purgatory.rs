@@ -1,22 +1,24 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
-// Begin with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below; an expiry begins with
-// `ReaperLoop::run` in `src/threads/reaper.rs`, and comes by `src/engine/drive.rs` and `src/engine/expire.rs`. The work
-// is done by methods of `Inner` (`inner`), which all clones share:
+// Start with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below. An expiry starts with
+// `ReaperLoop::run` in `src/threads/reaper.rs`, and continues in `src/engine/drive.rs` and `src/engine/expire.rs`.
+// Methods of `Inner` (`inner`), which all clones share, do the work:
 //
 // * `collect`: `collect` makes the keys that an operation watches (`keys`)
 // * `park`: `park`, `park_or_complete`, `register`
-// * `check`: the checks of keys and of handles; `nested`: those that an examination makes; `deferred`: those that wait
-//   for the reaper
+// * `check`: checks of keys and of handles; `nested`: checks made by an examination; `deferred`: checks that wait for
+//   the reaper
 // * `examine`: `examine`; `settle`: acts on the marks of other threads; `end`: `end_and_reclaim`, `cancel_key`,
 //   `force_key`
-// * `deadline`: asking for deadlines and moving them; `due`: what becomes of an operation whose timer has fired
-// * `as_handler`: what the engine calls, at a deadline, at the shutdown, and to complete
+// * `deadline`: reading and moving deadlines; `due`: handles an operation whose timer has fired
+// * `as_handler`: the calls of the engine: at a deadline, at the shutdown, to complete
 //
-// The watch lists are in `src/watch.rs`, deadlines in `src/engine.rs`, above the wheel of the crate `schemes`. Slots
-// are in `src/cell.rs`, with the word that says which thread holds an operation, and what others ask of it: read
-// `src/cell/state.rs` first. Where `on_complete` runs is decided in `src/engine/deliver.rs`; what must not nest waits
-// in `src/callbacks/trampoline.rs`.
+// Other parts:
+//
+// * `src/cell/state.rs`, to be read first: the word that says which thread holds an operation and which marks it has
+// * `src/cell.rs`: the slots; `src/watch.rs`: the watch lists
+// * `src/engine.rs`: the deadlines, above the wheel of the crate `schemes`
+// * `src/engine/deliver.rs`: where `on_complete` runs; `src/callbacks/trampoline.rs`: what must not nest
 
 mod as_handler;
 mod check;
@@ -118,40 +120,46 @@ use std::time::Duration;
 /// # }
 /// ```
 ///
-/// The guide begins with [the words](crate::guide::words): keys, checks, watches, with a picture. Where each wait is a
-/// closure and a future, the purgatory is a [`Waits`](crate::Waits).
+/// The guide begins with [the words](crate::guide::words), keys, checks and watches, and a picture. For waits that are
+/// closures and futures, use a [`Waits`](crate::Waits), which is a purgatory too.
 ///
-/// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is [shut
+/// Cloning is cheap, and all clones are the same purgatory. The drop of the last clone [shuts the purgatory
 /// down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
-/// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
+/// because the drop may happen in a task of an async runtime. Completions in the queue of a thread still run, on that
+/// thread.
 ///
-/// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
-/// keys](DelayedOperation::Key). [`drain`](Self::drain) and the shutdowns wait for your code on other threads; no other
-/// method does. Where a check finds that another thread is examining an operation, that thread examines it once more
-/// (or, after 16 times in a row, leaves that to the thread that drives the timer). All methods may be called from
-/// inside every callback. A check made inside a `try_complete` (in a park, also inside `timeout`, `arrival` and the
-/// clock), or inside the change of [`force_complete_for_key_with`](Self::force_complete_for_key_with), returns 0; the
-/// library makes it before the outermost call on that thread returns, once for each operation that makes it
-/// ([`try_complete`](DelayedOperation::try_complete) has the rule).
+/// Threads and locks:
 ///
-/// After Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
+/// * No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
+///   keys](DelayedOperation::Key).
+/// * Only [`drain`](Self::drain) and the shutdowns wait for your code on other threads. If a check finds that another
+///   thread is examining an operation, that thread examines it once more, or, after 16 times in a row, leaves that to
+///   the thread that drives the timer.
+/// * All methods may be called from inside every callback.
+/// * A check made inside a `try_complete` returns 0, and the library makes it before the outermost call on that thread
+///   returns, once for each operation that makes it ([`try_complete`](DelayedOperation::try_complete) has the rule).
+///   The same holds inside `timeout`, `arrival` and the clock during a park, and inside the change of
+///   [`force_complete_for_key_with`](Self::force_complete_for_key_with).
+///
+/// Modelled on Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
 ///
 /// # Panics
 /// No method panics by itself. Panics of your code:
-/// * In your own park, a panic of a hook, a key, the iterator of keys or the clock unwinds to you. The park is taken
-///   back: no watch, timer or permit stays, and the operation is dropped.
-/// * A panic of an operation that a call examines or completes for somebody else is caught, ends that operation only,
+/// * In your own park, a panic of a hook, a key, the iterator of keys or the clock unwinds to you. The park is undone:
+///   no watch, timer or permit stays, and the operation is dropped.
+/// * A panic of an operation that a call examines or completes for another caller is caught, ends only that operation,
 ///   and is [counted](crate::purgatory::Stats::panicked).
-/// * `Hash`, `Eq`, `Clone` and `Drop` of a key in another call: as with the standard library's `HashMap`, results for
-///   that key are unspecified. Memory stays safe, no lock stays held, and what has ended gets its completion.
+/// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any other call, results for that key are unspecified,
+///   as with the standard library's `HashMap`. Memory stays safe, no lock stays held, and every ended operation gets
+///   its completion.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
 
 impl<Op: DelayedOperation> Purgatory<Op> {
-    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
-    /// The threads start when they are first needed.
+    /// A purgatory with a tick of 1 ms, and with a reaper thread and a completion thread of its own, both named after
+    /// the purgatory. The threads start when they are first needed.
     pub fn new(name: impl Into<String>) -> Self {
         sound(Self::builder(name).build())
     }
@@ -168,35 +176,43 @@ impl<Op: DelayedOperation> Purgatory<Op> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
-    /// Completes `op` at once if it can complete. Otherwise parks it until a check of one of `keys` finds that it can,
-    /// or until it expires.
+    /// Completes `op` at once if it can complete. Otherwise parks `op` until a check of one of `keys` finds that it can
+    /// complete, or until it expires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
-    /// operation is examined after the event, by the checking thread, by the thread that was examining it then, or, if
-    /// that one has examined it 16 times in a row, by the thread that drives the timer. (Unless it was being ended, at
-    /// its deadline for instance.) (A check that stops early, as
-    /// [`check_and_complete_with`](Self::check_and_complete_with) may, examines the operations that its [`Bound`]
-    /// says.)
+    /// operation is examined after the event, unless it is being ended already, at its deadline for instance. The
+    /// examining thread is:
+    ///
+    /// * the checking thread;
+    /// * or the thread that was examining the operation at the check;
+    /// * or, if that thread has examined it 16 times in a row, the thread that drives the timer.
+    ///
+    /// A check that stops early ([`check_and_complete_with`](Self::check_and_complete_with)) examines the operations
+    /// that its [`Bound`] admits.
     ///
     /// `keys` are keys or [watches](Watch): of [resolved](Self::resolve) keys, [at a rank](Watch::at_rank), or both. A
-    /// key given twice counts once: at its lowest rank, or without one if it was once given without.
+    /// key given twice counts once: at its lowest rank, or without a rank if it was given once without.
     ///
-    /// Runs `try_complete` (twice, if it parks, and again for a check that comes meanwhile), `timeout` and, if it
-    /// completes, `on_complete` on this thread. Takes the lock of one timer shard, for which it may wait shortly, and
-    /// for each key that of its map shard, and within it, or alone where the key is given by its resolution, that of
-    /// the list of a resolved key. Reads the clock once, unless the operation knows its
-    /// [arrival](DelayedOperation::arrival). The first finite timeout starts the reaper, which takes about 0.1 ms.
+    /// What runs and is locked, all on this thread:
+    ///
+    /// * `timeout`; `try_complete`, a second time if the operation parks, and again for each check that comes
+    ///   meanwhile; `on_complete`, if the operation completes.
+    /// * The lock of one timer shard, for which the call may wait shortly.
+    /// * For each key, the lock of its map shard. For a resolved key, also the lock of its list: inside the lock of the
+    ///   map shard, or alone if the key is given by its resolution.
+    /// * One reading of the clock, unless the operation knows its [arrival](DelayedOperation::arrival).
+    /// * The first finite timeout starts the reaper, which takes about 0.1 ms.
     ///
     /// # Errors
-    /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
-    /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, or the system
-    /// refused the reaper a thread. Whether the purgatory or a key is full, and whether there is a thread, is decided
-    /// after the first examination only: an operation that can complete at once still does. The others come before it
-    /// (those of a drain or a shutdown if that began before the call).
+    /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) is one of these: no keys, the purgatory
+    /// or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused the
+    /// reaper's thread. `Full`, `KeyFull` and `Thread` are decided after the first examination, so an operation that
+    /// can complete at once still does. The other reasons are decided before it (draining and shut down, if that began
+    /// before the call).
     ///
     /// # Panics
-    /// If a hook of `op`, a key, the iterator of keys or the clock does. Nothing stays parked then, and `op` is
-    /// dropped.
+    /// A panic of a hook of `op`, of a key, of the iterator of keys or of the clock is passed on. Nothing stays parked,
+    /// and `op` is dropped.
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -205,32 +221,36 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.park(op, keys)
     }
 
-    /// Resolves a key: calls that use the result find its watchers without hashing. For keys that are checked often,
-    /// such as the partitions of a broker.
+    /// Resolves a key: calls that use the result find the key's watchers without hashing. For keys that are checked
+    /// often, such as the partitions of a broker.
     ///
-    /// Takes the lock of the key's map shard and, within it, that of its list. Allocates if the key is not resolved
-    /// yet.
+    /// Takes the lock of the key's map shard and, inside it, the lock of the key's list. Allocates if the key is not
+    /// resolved yet.
     pub fn resolve(&self, key: Op::Key) -> ResolvedKey<Op, S> {
         ResolvedKey::new(&self.shared.inner, key)
     }
 
-    /// Examines every operation that watches `key`, and completes those that say they can. Returns how many this call
-    /// completed. Operations that watch the key [at a rank](Watch::at_rank) are examined first, in the order of ranks;
-    /// then the others, in the order in which they were parked.
+    /// Examines every operation that watches `key`, and completes those that can complete. Returns how many operations
+    /// this call completed. Operations that watch the key [at a rank](Watch::at_rank) are examined first, in the order
+    /// of ranks; then the others, in the order in which they were parked.
     ///
-    /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
-    /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
-    /// [`check_later`](Self::check_later). Runs `try_complete` and `on_complete` of those operations on this thread.
-    /// If other threads keep checking one of them meanwhile, this thread examines it at most 16 times in a row, and
-    /// defers the next examination to the reaper, or to the next [`advance`](Self::advance).
+    /// Call it after every change that could satisfy an operation on this key. Hold none of your own locks that
+    /// `try_complete` or `on_complete` of *any* operation takes; where you must hold one, use
+    /// [`check_later`](Self::check_later).
     ///
-    /// Takes the lock of the key's map shard: once if at most 16 operations watch the key, none of them at a rank, and
-    /// it is not resolved; otherwise once more for every 64 of them, and within it the lock of the list. For each
-    /// operation that it completes, it takes the locks of the map shards of its keys, and that of the operation's timer
-    /// shard only if it is free (with the feature `tracing`, it waits for that of an operation that expires meanwhile).
-    /// No lock is held while your code runs.
+    /// Runs `try_complete` and `on_complete` of those operations on this thread. If other threads keep checking one of
+    /// them meanwhile, this thread examines it at most 16 times in a row, and defers the next examination to the
+    /// reaper, or to the next [`advance`](Self::advance).
     ///
-    /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
+    /// No lock is held while your code runs. The call takes:
+    ///
+    /// * the lock of the key's map shard: once if at most 16 operations watch the key, all without a rank, and the key
+    ///   is not resolved; otherwise once more for every 64 of them, with the lock of the list inside it;
+    /// * for each operation that it completes: the locks of the map shards of the operation's keys, and the lock of its
+    ///   timer shard only if that lock is free (with the feature `tracing`, it waits for the lock if the operation
+    ///   expires meanwhile).
+    ///
+    /// Inside a `try_complete`, the check is made later, and this call returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
         self.shared.inner.check_key(key, const { &Bound::all() })
     }
@@ -239,10 +259,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// completions, [up to a rank](Bound::up_to), [until one refuses](Bound::until_refused), or several of these.
     /// Returns how many operations this call completed.
     ///
-    /// They are examined in the order in which they were parked; those with a rank come first, in its order, and it is
-    /// still `try_complete` that decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does; a
-    /// check for `n` completions takes the lock for `n` operations at first, and then for twice as many each time, at
-    /// most 64.
+    /// Operations with a rank are examined first, by rank; then the others, in the order in which they were parked.
+    /// `try_complete` still decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does, except
+    /// that a check for `n` completions takes the lock for `n` operations at first, and then for twice as many each
+    /// time, at most 64.
     pub fn check_and_complete_with<Q>(&self, key: &Q, bound: Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -254,8 +274,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
-    /// operations this call completed. (Inside a `try_complete`, each key is checked by itself, later, and this returns
-    /// 0.)
+    /// operations this call completed. Inside a `try_complete`, each key is checked separately, later, and this call
+    /// returns 0.
     ///
     /// Runs and locks as [`check_and_complete`](Self::check_and_complete) does for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
@@ -266,64 +286,68 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks every watched key that `is_concerned` picks, for events that do not say which keys they change. An
-    /// operation that watches several of them is examined once. Returns how many operations this call completed.
+    /// operation that watches several of these keys is examined once. Returns how many operations this call completed.
     ///
     /// Takes the lock of each map shard in turn, while it clones the keys of the shard; `is_concerned` runs with no
-    /// lock held. Its cost grows with the number of watched keys.
+    /// lock held. The cost grows with the number of watched keys.
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
         let keys = inner.watch.all_keys();
         inner.check_keys(keys.iter().filter(|key| is_concerned(key)))
     }
 
-    /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
-    /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`] says. Several deferred checks of one key become one check.
+    /// Defers a check of `key` to the reaper, or with [`Reaper::Manual`](crate::threads::Reaper::Manual) to the next
+    /// [`advance`](Self::advance). That thread runs `try_complete`; the completions run where [`Builder::dispatch`]
+    /// says. Several deferred checks of one key become one check.
     ///
-    /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
-    /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
-    /// it is safe under any lock of yours that these do not take. After the shutdown it drops the key.
+    /// Takes one internal lock for an instant, under which it hashes and compares keys. It runs no other code of yours
+    /// except the destructor of a key that is not needed, and a [reactor's wake
+    /// function](crate::threads::Reaper::Reactor). So you may call it under any lock of yours that these do not take.
+    /// After the shutdown it only drops the key.
     ///
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
-    /// call starts it, or until the next [`advance`](Self::advance).
+    /// call starts the reaper, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
         self.shared.inner.defer(CheckTarget::key(key), Bound::all());
     }
 
-    /// Cancels every operation that watches `key`: each ends without a completion, and is returned.
+    /// Cancels every operation that watches `key`: each of them ends without a completion, and is returned.
     ///
-    /// An operation that is being examined is not in the result: the thread that does so ends it, with
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is expiring it.
+    /// An operation that another thread is examining is not returned: the examining thread ends it, with
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds the operation satisfied or is expiring
+    /// it.
     ///
-    /// Takes the lock of the key's map shard and, for each operation, those of the map shards of its other keys; that
-    /// of its timer shard only if it is free.
+    /// Takes the lock of the key's map shard. For each operation, takes the locks of the map shards of its other keys,
+    /// and the lock of its timer shard only if that lock is free.
     pub fn cancel_for_key<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> Vec<Op> {
         self.shared.inner.cancel_key(key)
     }
 
-    /// Completes every operation that watches `key` as satisfied, whether it can complete or not: for instance because
-    /// the leader is lost, or the topic is deleted. Returns how many this call completed. An operation that is being
-    /// examined is completed by the thread that does so, unless that finds it satisfied or is expiring it, and is not
-    /// counted.
+    /// Completes every operation that watches `key` as satisfied, whether it can complete or not: because the leader is
+    /// lost or the topic is deleted, for instance. Returns how many operations this call completed. An operation that
+    /// another thread is examining is not counted: the examining thread completes it, unless it finds the operation
+    /// satisfied or is expiring it.
     ///
-    /// Runs `on_complete` on this thread. Takes the lock of the key's map shard and, for each operation, those of the
-    /// map shards of its other keys; that of its timer shard only if it is free.
+    /// Runs `on_complete` on this thread. Takes the lock of the key's map shard. For each operation, takes the locks of
+    /// the map shards of its other keys, and the lock of its timer shard only if that lock is free.
     pub fn force_complete_for_key<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
         self.shared.inner.force_key(key, None)
     }
 
-    /// Runs `change` on every operation that watches `key`, and then completes it as satisfied. `change` may
-    /// set the error that its `on_complete` answers with, for instance. Returns, runs and locks as
-    /// [`force_complete_for_key`](Self::force_complete_for_key) does. (Kafka's `completeAllExceptionally`.)
+    /// Runs `change` on every operation that watches `key`, and then completes it as satisfied. `change` may set the
+    /// error of the operation's answer, for instance. Returns, runs and locks as
+    /// [`force_complete_for_key`](Self::force_complete_for_key) does. Kafka's name for it is
+    /// `completeAllExceptionally`.
     ///
-    /// The change also reaches an operation that another thread is examining: that thread runs `change`, and then
-    /// completes the operation, unless it finds it satisfied or is expiring it. So `change` may run on several threads,
-    /// also after this call has returned. Of two such calls that meet at one operation, it is given one change. No lock
-    /// is held while `change` runs. If it panics, the panic is counted, and the operation ends all the same.
+    /// The change also reaches an operation that another thread is examining: the examining thread runs `change` and
+    /// completes the operation, unless it finds the operation satisfied or is expiring it. So `change` may run on
+    /// several threads, also after this call has returned. If two such calls meet at one operation, the operation gets
+    /// one of the changes. No lock is held while `change` runs. A panic of `change` is counted, and the operation ends
+    /// all the same.
     ///
-    /// What `change` owns is dropped when this call returns, with one exception: a change that was left for an
-    /// operation which another thread then finds satisfied is dropped by the next such call, or when the purgatory has
-    /// nothing to do next, or at the shutdown.
+    /// The captures of `change` are dropped when this call returns, with one exception: a change that was left for an
+    /// operation which its examining thread then finds satisfied. Such a change is dropped by the next such call, or
+    /// when the purgatory is idle, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
@@ -333,29 +357,32 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// The number of keys that at least one operation watches. Takes the lock of each map shard in turn, while it
-    /// counts the keys of the shard; within it, for an instant, that of each resolved list.
+    /// counts the keys of the shard; inside it, for an instant, the lock of each resolved list.
     pub fn watched_keys(&self) -> usize {
         self.shared.inner.watch.keys()
     }
 
     /// Lists the parked operations, the oldest first.
     ///
-    /// Takes the lock of each map shard in turn, while it clones the keys of the shard; then, for each key, that of its
-    /// shard (and within it that of its resolved list) for 64 watchers at a time; then that of a timer shard for each
-    /// operation. Does not hold up completions. Its cost in time and memory grows with the number of parked operations:
-    /// for operators, not for the hot path. If the clock or a key panics, so does this call.
+    /// Does not hold up completions. The cost in time and memory grows with the number of parked operations: for
+    /// operators, not for the hot path. A panic of the clock or of a key is passed on. Takes these locks, one after
+    /// another:
+    ///
+    /// * the lock of each map shard, while it clones the keys of the shard;
+    /// * for each key, the lock of its map shard, with the lock of its resolved list inside, for 64 watchers at a time;
+    /// * for each operation, the lock of its timer shard.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
     }
 
     /// Ends the purgatory: parks are rejected from now on, and every parked operation ends with
-    /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is examining it. Then this
-    /// call joins the purgatory's own threads, after the completions in their queues have run.
+    /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on the thread that is examining the
+    /// operation. Then this call joins the purgatory's own threads, after the completions in their queues have run.
     ///
-    /// Only the first call does this; a later one returns at once, even while the first is still running. No call waits
-    /// for completions on an executor or on a shared reaper's thread: [`shutdown_timeout`](Self::shutdown_timeout)
-    /// does. May be called from any callback, and does not wait for the threads there: they end as soon as the
-    /// callbacks that they run have returned.
+    /// Only the first call does this; a later call returns at once, even while the first is still running. No call
+    /// waits for completions on an executor or on a shared reaper's thread;
+    /// [`shutdown_timeout`](Self::shutdown_timeout) does. In a callback, `shutdown` does not wait for the threads,
+    /// which end as soon as their running callbacks have returned.
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);
     }
@@ -373,50 +400,55 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Rejects every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
-    /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked:
-    /// [`snapshot`](Self::snapshot) says which. Timers and checks go on; a [`shutdown`](Self::shutdown) is the next
-    /// step, and ends a drain that waits.
+    /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked;
+    /// [`snapshot`](Self::snapshot) lists them. Timers and checks go on. The next step is a
+    /// [`shutdown`](Self::shutdown), which also ends a drain that waits.
     ///
-    /// A park that another thread began before this call may still succeed until the call has reached its timer shard.
-    /// After that the number of parked operations only falls.
+    /// A park that another thread began before this call may still succeed, until the call has reached that thread's
+    /// timer shard. After that the number of parked operations only falls.
     ///
-    /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
-    /// may still be running: this call does not wait for it. Looks again after pauses of at most 5 ms. Where no thread
-    /// of the library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait.
-    /// The time is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
+    /// Details of the wait:
+    ///
+    /// * A completion that another thread runs inside its own call (a check that satisfied the operation, for instance)
+    ///   is not waited for.
+    /// * The call polls, with pauses of at most 5 ms. If no thread of the library drives the timer, the call drives it,
+    ///   as [`advance`](Self::advance) does.
+    /// * In a callback the call does not wait.
+    /// * `limit` is measured in the system's time, not by the [`clock`](crate::purgatory::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         drain(&self.shared.inner, limit)
     }
 
-    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, and waits at most `limit` for the end of that
-    /// and for the completions that were handed to an executor or to a shared reaper's thread. In a callback it does
-    /// not wait.
+    /// [Shuts the purgatory down](Self::shutdown) on a background thread, and waits at most `limit` for the end of the
+    /// shutdown and for the completions that were handed to an executor or to a shared reaper's thread. In a callback
+    /// it does not wait.
     ///
-    /// The callbacks of the shutdown run on that thread, so no callback, however slow, makes this call take longer.
+    /// The callbacks of the shutdown run on the background thread, so a slow callback cannot make this call exceed
+    /// `limit`.
     ///
     /// # Errors
-    /// [`ShutdownError`], with what was still running when `limit` had passed. It goes on in the background.
+    /// [`ShutdownError`], with what was still running when `limit` had passed. The shutdown goes on in the background.
     pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
         shut_down_within(&self.shared.inner, limit)
     }
 
-    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, so that no thread of an async runtime is
+    /// [Shuts the purgatory down](Self::shutdown) on a background thread, so that no thread of an async runtime is
     /// blocked, and returns a [`Future`] of the end. The shutdown begins with this call, and goes on whether the future
     /// is polled, dropped or neither. The future is ready when every parked operation has ended and the purgatory's own
-    /// threads have been joined. It needs no runtime.
+    /// threads have been joined. The future needs no runtime.
     ///
     /// # Errors
-    /// If the system refuses the thread. Nothing has happened then.
+    /// If the system refuses the thread, the error is returned, and nothing has happened.
     pub fn shutdown_async(
         &self,
     ) -> io::Result<impl Future<Output = ()> + Send + Unpin + use<Op, S>> {
         shut_down_async(&self.shared.inner)
     }
 
-    /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries they
-    /// count for a moment longer, until their watches are reclaimed.
+    /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries, ended
+    /// operations count until their watches are reclaimed.
     ///
-    /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
+    /// Takes the lock of the key's map shard and, inside it, the lock of the key's list if the key is resolved.
     pub fn watchers<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
         self.shared.inner.watch.count(key)
     }
@@ -424,34 +456,34 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
     shared_methods!("parked operations"
         /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred
-        /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call;
-        /// inside one that runs because a deadline has passed, everything is left, and this returns 0.
+        /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call.
+        /// Inside a `try_complete` that runs because a deadline has passed, all work is left for the next call, and
+        /// this call returns 0.
     );
 }
 
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>, (S, Own));
 
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
-    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
-    /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024
-    /// and at most 4,096. Choose fewer if a process has hundreds of purgatories.
+    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. More shards mean
+    /// less lock contention; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and at most 4,096.
+    /// Choose fewer if a process has hundreds of purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.own.1.map_shards = shards;
         self
     }
 
-    /// The most operations that may watch one key at a time: beyond, a park on it is rejected
+    /// The most operations that may watch one key at a time; a park beyond that is rejected
     /// ([`KeyFull`](RejectReason::KeyFull)). So no client can make the checks of one key long. The bound is exact; a
     /// rejected operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until
-    /// the watches of what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
+    /// the watches of ended operations are removed, as with [`max_parked`](Self::max_parked). Default: no limit.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.1.max_watchers = count;
         self.settings.reclaim_first = true;
         self
     }
 
-    /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
-    /// keys.
+    /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed, because clients often choose keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
         Builder {
             settings: self.settings,
@@ -467,7 +499,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     /// refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
-    /// If the clock does.
+    /// A panic of the clock is passed on.
     pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
         let engine = Engine::new(self.settings)?.observed();
         let (hasher, own) = self.own;

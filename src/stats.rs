@@ -1,17 +1,20 @@
 //! Statistics: [`Stats`].
 
-// Counts belong to a timer shard, so that no cache line is written by every thread. One set of them is written under
-// the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both), and one
-// by all other threads, by atomic addition. Readers add up all of them.
+// Counts belong to a timer shard, so that no cache line is written by every thread. Each shard has three sets:
 //
-// An admission and an ending are counted once, by the thread that makes it, in the step that takes or frees the slot.
-// Operations that expire when the timer is driven are counted before their completions run, and their watches when they
-// are reclaimed.
+// * one written under the shard's lock, by plain stores;
+// * one written without the lock by the thread whose number is that of the shard, by plain stores;
+// * one written by all other threads, by atomic addition.
+//
+// Readers add up all sets. An admission and an ending are counted once, by the thread that makes it, in the step that
+// takes or frees the slot. Operations that expire when the timer is driven are counted before their completions run,
+// and their watches when they are reclaimed.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;
 
-/// How an operation ended, as it is counted. (What it is told: `Ending::completion` in `src/purgatory/end.rs`.)
+/// How an operation ended, as it is counted. `Ending::completion` in `src/purgatory/end.rs` gives what the operation is
+/// told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Satisfied,
@@ -19,7 +22,7 @@ pub(crate) enum Ending {
     Expired,
     Cancelled,
     ShutDown,
-    /// Its `try_complete` panicked, or its park when it had a slot already.
+    /// The operation's `try_complete` panicked, or its park panicked when the operation had a slot already.
     Aborted,
 }
 
@@ -32,27 +35,27 @@ impl Ending {
 pub(crate) struct Count(AtomicU64);
 
 // ORDERING: Relaxed throughout: counters are compared at quiescent moments, which some other synchronisation (a join, a
-// lock, a channel) has made. Where a drain or a shutdown waits for one, fences order what lies around it:
+// lock, a channel) has made. Where a drain or a shutdown waits for a counter, fences order the accesses around it:
 // `Underway::begin`, `completions_have_run`.
 impl Count {
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// For any thread. Returns the count that this makes.
+    /// Adds `n`, for any thread. Returns the new count.
     #[inline]
     pub(crate) fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 
-    /// For the one thread that has the lock of this counter.
+    /// Adds `n`, for the one thread that may write this counter.
     #[inline]
     pub(crate) fn add_exclusively(&self, n: usize) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(n as u64);
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    /// For sums that may exceed a counter: they stop at its maximum.
+    /// Adds `n` and saturates, for sums that may exceed a counter.
     pub(crate) fn add_saturating(&self, n: u64) {
         let sum = |count: u64| Some(count.saturating_add(n));
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -65,7 +68,7 @@ impl Count {
     }
 }
 
-/// What is counted beside the [endings](Ending).
+/// Events that are counted beside the [endings](Ending).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Statistic {
     Admitted = Ending::COUNT as isize,
@@ -78,7 +81,7 @@ pub(crate) enum Statistic {
     Panic,
     /// A completion was handed to another thread, or to the end of an outermost call.
     HandedOver,
-    /// It has run.
+    /// Such a completion has run.
     Delivered,
 }
 
@@ -107,26 +110,26 @@ impl Counts {
     }
 }
 
-/// What threads count without a lock, in a timer shard.
+/// The counts of a timer shard that threads write without its lock.
 ///
-/// A thread whose number is that of the shard is the only one that writes to the shard's own counts, so it needs no
-/// locked instruction. Threads with higher numbers, of which several may come to one shard, share counts.
+/// Only the thread whose number is that of the shard writes the shard's own counts, so it needs no locked instruction.
+/// Threads with higher numbers, several of which may use one shard, write the shared counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     own: CachePadded<Counts>,
     shared: CachePadded<Counts>,
-    /// In nanoseconds. Several threads write them.
+    /// In nanoseconds, written by several threads.
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
-    /// Deadlines that operations have put off when they had come.
+    /// Deadlines that had come and were put off by their operations.
     pub(crate) extensions: Count,
 }
 
 impl Counters {
-    /// Counts for a thread without the lock; `is_owner` tells whether it has the number of the shard.
+    /// Counts for a thread without the lock; `is_owner` says whether the thread has the number of the shard.
     ///
-    /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of one that has
-    /// ended sees all that the other counted (`src/sync/numbers.rs`).
+    /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of an ended thread
+    /// sees everything that thread has counted (`src/sync/numbers.rs`).
     #[inline]
     pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         if is_owner {
@@ -137,11 +140,11 @@ impl Counters {
     }
 }
 
-/// Counts of a purgatory or timer, since it was built. Exact when no call is in progress; an event during the
-/// reading may be counted in one field and not yet in another.
+/// Counts of a purgatory or timer, since it was built. Exact when no call is in progress; an event during the reading
+/// may be counted in one field and not yet in another.
 ///
-/// Every operation that was parked is counted in just one of `completed`, `expired`, `cancelled`, `shut_down` and
-/// `aborted` once it has ended, and in `parked` before.
+/// Every operation that was parked counts in `parked` until it ends, and from then on in exactly one of `completed`,
+/// `expired`, `cancelled`, `shut_down` and `aborted`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -153,9 +156,9 @@ pub struct Stats {
     /// Watches now: the sum of the keys of all parked operations. After many have expired at once, their watches
     /// count until they are reclaimed.
     pub watched: usize,
-    /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
-    /// thread, to an executor, or to the outermost call on its thread. (A completion that runs in the call that ended
-    /// its operation is not counted.) With a slow `on_complete` this grows, and with it memory, unless
+    /// Operations that have ended and whose `on_complete`, handed to the completion thread, to an executor, or to the
+    /// outermost call on its thread, has not run to its end. A completion that runs in the call that ended its
+    /// operation is not counted. With a slow `on_complete` this number grows, and memory with it, unless
     /// [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
@@ -164,59 +167,64 @@ pub struct Stats {
     pub completed: u64,
     /// Parked operations that expired.
     pub expired: u64,
-    /// Parked operations that were cancelled, and those that were rejected because a key is full. Of a timer:
+    /// Parked operations that were cancelled, or rejected because a key is full. For a timer: payloads that were
     /// stopped.
     pub cancelled: u64,
     /// Parked operations that the shutdown ended.
     pub shut_down: u64,
     /// Operations that ended because their `try_complete` panicked, and operations whose park panicked when they had a
-    /// slot already. All of them are dropped.
+    /// slot already. All of these are dropped.
     pub aborted: u64,
-    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys
-    /// while an operation is examined or ends, in a reactor's wake function, in metrics recorders and tracing
-    /// subscribers (but not when a span is closed). Not counted are panics that go through to the caller of a method,
-    /// those of a clock that the reaper asks whether anything is due, and those of the waker of a future whose
-    /// operation or request is dropped. Several destructors that panic one after the other, at the end of one call,
-    /// count as one.
+    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys while an
+    /// operation is examined or ends, in a reactor's wake function, in metrics recorders and tracing subscribers. Not
+    /// counted:
+    ///
+    /// * panics that are passed on to the caller of a method;
+    /// * panics of a clock that the reaper reads to find out whether a timer is due;
+    /// * panics of the waker of a future whose operation or request is dropped;
+    /// * panics of a subscriber when a span is closed.
+    ///
+    /// Several destructors that panic one after another, at the end of one call, count as one.
     pub panicked: u64,
     /// Operations that were rejected: their park returned an error.
     pub rejected: u64,
-    /// Examinations by checks that left the operation parked, and parked operations that ended because `try_complete`
-    /// said yes, whatever made it. (A check does not count an operation that another thread is examining, which it
-    /// leaves to that thread.)
+    /// Examinations by checks that left the operation parked, plus parked operations that ended because `try_complete`
+    /// said yes in any examination. A check does not count an operation that another thread is examining: that
+    /// examination counts instead.
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
-    /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)
-    /// Also calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and
-    /// listeners that found out by a [recheck](crate::future::Listener::recheck_every).
+    /// of the key was made. An operation whose check is in progress at the deadline may be counted. Also counted: calls
+    /// of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and listeners
+    /// that found the event by a [recheck](crate::future::Listener::recheck_every).
     pub missed_checks: u64,
-    /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Not included,
-    /// here and in `missed_checks`, are operations that another thread was examining at the deadline, and ended.)
-    /// Saturates, not before 584 years.
+    /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. Saturates, not
+    /// before 584 years. Operations that another thread was examining at the deadline, and ended, are included neither
+    /// here nor in `missed_checks`.
     pub lateness_total: Duration,
-    /// The longest of these.
+    /// The longest time in the sum of `lateness_total`.
     pub lateness_max: Duration,
-    /// Deadlines that had come, and that operations have put off by
-    /// [`Cause::reschedule`](crate::purgatory::Cause::reschedule). If this grows and `expired` does not, some operation
-    /// puts its deadline off for ever.
+    /// Deadlines that had come and that operations have put off by
+    /// [`Cause::reschedule`](crate::purgatory::Cause::reschedule). If this number grows and `expired` does not, some
+    /// operation puts its deadline off for ever.
     pub extended: u64,
 }
 
 impl Stats {
-    /// Adds up `all`.
+    /// Adds up the counts of all shards.
     pub(crate) fn of<'a>(all: impl Iterator<Item = (&'a Counts, &'a Counters)> + Clone) -> Self {
         let sets = all
             .clone()
             .flat_map(|(locked, it)| [locked, &it.own, &it.shared]);
         let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
         let sum = |event| sum_of(event as usize);
-        // Departures are read before arrivals, so there are never more departures than arrivals.
+        // Read departures before arrivals, so that no departure is read without its arrival.
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
-        // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: of a completion that was delivered, the
-        // handing over is seen as well, so none is taken for another one that is still to run. And with that in
-        // `Underway::begin`: a thread that has read an ending finds that under way.
+        // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: whoever reads that a completion was
+        // delivered also reads that it was handed over, so it is not mistaken for another completion that is still to
+        // run. It also pairs with the fence in `Underway::begin`: a thread that has read an ending finds that ending
+        // under way, or over.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
@@ -248,7 +256,7 @@ impl Stats {
 mod tests {
     use super::*;
 
-    /// All counts, once. Whenever they are looked through, one more operation has been parked, handed over and ended.
+    /// All counts, once. Each traversal parks, hands over and ends one more operation.
     #[derive(Clone)]
     struct Growing<'a>(Option<(&'a Counts, &'a Counters)>);
 
@@ -273,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Departures are read first: what stays counts, whatever comes and goes while the counts are read.
+    /// Departures are read first: what stays is counted, whatever comes and goes during the reading.
     #[test]
     fn g16_what_comes_and_goes_hides_nothing_that_stays() {
         let (counts, counters) = (Counts::default(), Counters::default());
@@ -288,7 +296,7 @@ mod tests {
         assert!(stats.parked >= 1 && stats.watched >= 1 && stats.completions_pending >= 1);
     }
 
-    /// Whichever shard has it.
+    /// The longest lateness counts, whichever shard has it.
     #[test]
     fn g16_the_longest_lateness_of_all_shards_is_told() {
         let shards: [(Counts, Counters); 3] = Default::default();
@@ -301,7 +309,7 @@ mod tests {
         assert_eq!((stats.lateness_total, stats.lateness_max), (total, max));
     }
 
-    /// Each shard for itself, and not before 584 years.
+    /// The sum saturates in each shard separately, and not before 584 years.
     #[test]
     fn g16_the_lateness_of_all_shards_saturates() {
         let shards: [(Counts, Counters); 2] = Default::default();

@@ -1,8 +1,8 @@
-//! What the library takes from its threading platform, in one place; with it the sizes and limits that are smaller in
-//! the models.
+//! The parts of the threading platform that the library uses, in one place, with the sizes and limits that are smaller
+//! in the models.
 //!
-//! But for a few accessors for models, this is the only module that knows about loom and shuttle: a normal build gets
-//! std, parking_lot, crossbeam and dashmap ([`native`]); a build with `--cfg request_purgatory_loom` or `--cfg
+//! Except for a few accessors for models, only this module knows about loom and shuttle. A normal build gets std,
+//! parking_lot, crossbeam and dashmap ([`native`]). A build with `--cfg request_purgatory_loom` or `--cfg
 //! request_purgatory_shuttle` gets instrumented stand-ins of the same shape (`loom-tests/inside/sync.rs`), so that the
 //! models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own code.
 
@@ -47,8 +47,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A value that threads may share although it is not `Sync`: only its owner gets at it. (A mutex that nothing locks
-/// does that without unsafe code.)
+/// A value that threads may share although its type is not `Sync`: only its owner can access it. A mutex that is never
+/// locked provides that without unsafe code.
 pub(crate) struct Exclusive<T>(parking_lot::Mutex<T>);
 
 impl<T> Exclusive<T> {

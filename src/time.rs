@@ -1,4 +1,4 @@
-//! Clocks, and the one place that turns their readings into ticks.
+//! Clocks, and the module that turns their readings into ticks.
 
 pub(crate) mod anchor;
 pub(crate) mod counter;
@@ -41,20 +41,24 @@ impl Timestamp {
 
 /// A source of monotonic time.
 ///
-/// Its methods are called on threads that build, park or reschedule, on callers of `remaining`, `snapshot` and
-/// `advance`, on the reaper, and in tasks whose listener has rechecks; with the feature `metrics` or `tracing`, on every
-/// thread that ends an operation. No lock of the library is held.
+/// Its methods are called with no lock of the library held, on these threads:
+///
+/// * threads that build, park or reschedule;
+/// * callers of `remaining`, `snapshot` and `advance`;
+/// * the reaper;
+/// * tasks whose listener has rechecks;
+/// * with the feature `metrics` or `tracing`, every thread that ends an operation.
 pub trait Clock: Send + Sync + 'static {
     /// The time now. Must never go back.
     fn now(&self) -> Timestamp;
 
     /// How long a thread may sleep before this clock reads `deadline`. `None` if the clock does not follow real time;
-    /// then it must wake sleeping threads by the functions of [`subscribe`](Self::subscribe).
+    /// such a clock must wake sleeping threads by the functions of [`subscribe`](Self::subscribe).
     fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
         Some(deadline.saturating_since(self.now()))
     }
 
-    /// Asks to call `wake` whenever this clock jumps. Clocks that follow real time need not remember it.
+    /// Asks the clock to call `wake` whenever it jumps. A clock that follows real time may ignore `wake`.
     fn subscribe(&self, wake: WakeFn) {
         drop(wake);
     }
@@ -74,24 +78,25 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// Wakes the thread that drives a timer: given to clocks that are moved by hand, and by reactors
+/// Wakes the thread that drives a timer. Given to clocks that are moved by hand, and by reactors
 /// ([`Reaper::Reactor`](crate::threads::Reaper::Reactor)).
 #[derive(Clone)]
 pub struct WakeFn(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl WakeFn {
-    /// Calls `wake`, on any thread, any number of times. `wake` returns `false` when no thread is left to wake, and
-    /// must not block. A wake-up that comes before the thread sleeps must keep it from sleeping.
+    /// A wake function that calls `wake`, on any thread, any number of times. `wake` must not block, and returns
+    /// `false` when no thread is left to wake. A wake-up that comes before the thread sleeps must keep it from
+    /// sleeping.
     pub fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wake))
     }
 
-    /// Wakes the thread. `false` if there is none any more, and this function can be dropped.
+    /// Wakes the thread. `false` if the thread is gone, and this function can be dropped.
     pub fn wake(&self) -> bool {
         (self.0)()
     }
 
-    /// Whether the two are clones of each other.
+    /// Whether `self` and `other` are clones of each other.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -99,7 +104,8 @@ impl WakeFn {
 
 debug_fields!([] WakeFn, "WakeFn", |it|);
 
-/// The system's monotonic clock, counted from this instant: the default, with the moment at which the builder was made.
+/// The system's monotonic clock, counted from this instant. The default clock counts from the moment at which the
+/// builder was made.
 impl Clock for Instant {
     #[inline]
     fn now(&self) -> Timestamp {

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 /// Passes each payload to a callback when its timeout has passed. For use by any number of threads.
 ///
-/// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout,
-/// nothing fires before its deadline or more than a tick after it (while the callbacks keep up), a panic of the
-/// callback ends that payload only, and an idle timer sleeps. How deadlines are kept is the type parameter `W`: the
+/// Runs on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout; no
+/// timer fires before its deadline or more than a tick after it (while the callbacks keep up); a panic of the callback
+/// ends only its payload; and an idle timer sleeps. The type parameter `W` is the scheme that keeps the deadlines: the
 /// [hierarchical wheel](HierarchicalWheel), unless [another scheme](crate::purgatory::Builder::scheme) is chosen.
 ///
 /// ```
@@ -47,24 +47,27 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown): the
-/// payloads are dropped on this thread, and the drop waits for each thread of the timer for at most about 10 ms.
+/// Cloning is cheap, and all clones are the same timer. The drop of the last clone [shuts the timer
+/// down](Self::shutdown): the payloads are dropped on the dropping thread, and the drop waits for each thread of the
+/// timer for at most about 10 ms.
 ///
-/// The callback may call every method. No method holds a lock of the library while your code runs, and only
-/// [`shutdown`](Self::shutdown) waits for your code. Of the methods, only [`advance`](Self::advance) runs the callback,
-/// so you may start, stop or reschedule a timer under a lock that the callback takes. (The clock and the wake function
-/// of a [reactor](crate::threads::Reaper::Reactor) are your code as well: where these take your lock, use
-/// [`start_under_lock`](Self::start_under_lock).) Starting takes the lock of one timer shard, for which it may wait
-/// shortly; stopping never waits.
+/// * The callback may call every method.
+/// * No method holds a lock of the library while your code runs, and only [`shutdown`](Self::shutdown) waits for your
+///   code.
+/// * Of the methods, only [`advance`](Self::advance) runs the callback, so you may start, stop or reschedule a timer
+///   under a lock that the callback takes.
+/// * The clock and the wake function of a [reactor](crate::threads::Reaper::Reactor) are your code as well: if they
+///   take your lock, use [`start_under_lock`](Self::start_under_lock).
+/// * Starting takes the lock of one timer shard, for which it may wait shortly; stopping never waits.
 ///
 /// # When a timer has expired
 ///
 /// The deadline is a moment of the clock: `timeout` after the reading of the start, rounded up to the tick. From that
-/// moment on the timer cannot be rescheduled, whether the thread that drives it has come to it or not (after a stall of
-/// the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper, it comes late), and its callback will run
-/// once. [`stop`](Self::stop) does not look at the clock: it withdraws every payload whose timer has not fired, so that
-/// of the callback and `stop` just one gets the payload. Where a stop past the deadline is to fail as well, compare the
-/// [deadline](Self::deadline) with [`now`](Self::now) first.
+/// moment on the timer cannot be rescheduled, and its callback will run once, even if the thread that drives the timer
+/// is late (after a stall of the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper).
+/// [`stop`](Self::stop) does not look at the clock: it withdraws every payload whose timer has not fired, so that
+/// either the callback or `stop` gets the payload, never both. If a stop past the deadline must fail as well, compare
+/// the [deadline](Self::deadline) with [`now`](Self::now) first.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: SharedHandle<Inner<T, W>>,
 }
@@ -73,25 +76,24 @@ pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerId {
     address: Address,
-    /// Which [`Timer`] gave it out.
+    /// The number of the [`Timer`] that gave the id out.
     timer: u64,
 }
 
 reasons! {
-    /// Why a timer keeps its deadline.
+    /// Why a reschedule failed. The timer keeps its deadline.
     pub enum RescheduleError {
         /// The timer has fired or was stopped, or its deadline has passed; or the timeout is longer than a
         /// [`SimpleWheel`](crate::scheme::SimpleWheel) holds.
         Unchanged = "the timer has fired, was stopped or is past its deadline, or the timeout is too long for its scheme",
-        /// It would be the first deadline of all timers, so the reaper was to be started, and the system refused the
-        /// thread.
+        /// The deadline would be the first of all timers, which starts the reaper, and the system refused the thread.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
 
-/// A deadline was set, and the thread that drives the timer has not been told: that may run your code, the wake
-/// function of a [reactor](crate::threads::Reaper::Reactor). It is told when this is dropped, if the deadline is earlier
-/// than the one it sleeps for. Until then the timer may fire late.
+/// A deadline was set, and the thread that drives the timer has not been told yet, because that may run your code: the
+/// wake function of a [reactor](crate::threads::Reaper::Reactor). The drop of this value wakes the thread, if the
+/// deadline is earlier than the one it sleeps for. Until then the timer may fire late.
 ///
 /// Made by [`start_under_lock`](Timer::start_under_lock) and [`reschedule_under_lock`](Timer::reschedule_under_lock).
 #[must_use = "to be dropped when the lock is released: until then the timer may fire late"]
@@ -117,7 +119,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     // `src/engine/shared_handle.rs`.
     shared_methods!("timers that run");
 
-    /// `None` for an id of another timer.
+    /// The address of a timer. `None` for an id of another `Timer`.
     #[inline]
     fn address_of(&self, id: TimerId) -> Option<Address> {
         (id.timer == self.shared.inner.number).then_some(id.address)
@@ -126,15 +128,15 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// The timer's clock, read once.
     ///
     /// # Panics
-    /// If the clock does.
+    /// A panic of the clock is passed on.
     #[inline]
     pub fn now(&self) -> Timestamp {
         self.shared.inner.engine.clock.now()
     }
 
     /// The time by the timer's clock, or a moment just after it: by which a timeout begins, for
-    /// [`start_under_lock`](Self::start_under_lock). A deadline that is later than this has not passed; whether an earlier
-    /// one has, [`now`](Self::now) says.
+    /// [`start_under_lock`](Self::start_under_lock). A deadline that is later than this has not passed; whether an
+    /// earlier one has, [`now`](Self::now) says.
     ///
     /// Where the system's clock is the processor's time stamp counter, and the timer was given no other, this reads the
     /// counter, in less than half the time, and is some microseconds ahead, and never a millisecond. Elsewhere it is
@@ -147,8 +149,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.soon()
     }
 
-    /// Passes `payload` to the callback once `timeout` has passed, or at a [point in time](Deadline) (`None`: never). Reads
-    /// the clock once.
+    /// Passes `payload` to the callback once `timeout` has passed, or at a [point in time](Deadline) (`None`: never).
+    /// Reads the clock once.
     ///
     /// # Errors
     /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
@@ -170,12 +172,13 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours, but [`weigh`](Builder::weigh). `timeout` counts from
-    /// `since`, a reading of the timer's clock that the caller has taken before (by [`now`](Self::now)), and what may
-    /// have to wake a thread is left to the [`PendingWake`], which is to be dropped when the lock is released.
+    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours, but
+    /// [`weigh`](Builder::weigh). `timeout` counts from `since`, a reading of the timer's clock that the caller has
+    /// taken before (by [`now`](Self::now)), and what may have to wake a thread is left to the [`PendingWake`], which
+    /// is to be dropped when the lock is released.
     ///
-    /// So a record and its timer can be made under one hold of your lock, and a callback that takes that lock finds the
-    /// record of its payload:
+    /// So you can make a record and its timer under one hold of your lock, and a callback that takes that lock finds
+    /// the record of its payload:
     ///
     /// ```
     /// use request_purgatory::Timer;
@@ -242,8 +245,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         }
     }
 
-    /// Withdraws a payload whose timer has not fired, also past its deadline. `None` if the timer has fired or was
-    /// stopped, or is firing: then the callback has the payload, or another call of this.
+    /// Withdraws a payload whose timer has not fired, even past its deadline. `None` if the timer has fired, was
+    /// stopped, or is firing: then the callback, or another call of `stop`, has the payload.
     ///
     /// Runs no code of yours and waits for no lock, but for that of [`max_weight`](Builder::max_weight).
     #[inline]
@@ -252,15 +255,17 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.withdraw(address, Ending::Cancelled)
     }
 
-    /// Lets a running timer expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). Takes the
-    /// lock of a timer shard.
+    /// Lets a running timer expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). Takes
+    /// the lock of a timer shard.
     ///
-    /// Returns `false`, and the old deadline stands, if it has fired or was stopped, or its deadline has passed; if the
-    /// timeout is longer than a simple wheel holds; or if this would be the first deadline of the timer, and the system
-    /// refuses a thread.
+    /// Returns `false`, and the old deadline stands, in these cases:
+    ///
+    /// * the timer has fired or was stopped, or its deadline has passed;
+    /// * the timeout is longer than a simple wheel holds;
+    /// * this would be the first deadline of the timer, and the system refuses the reaper's thread.
     ///
     /// # Panics
-    /// If the clock does. Then the old deadline stands.
+    /// A panic of the clock is passed on. The old deadline stands.
     #[must_use = "a timer whose deadline has passed cannot be rescheduled, and fires"]
     pub fn reschedule(&self, id: TimerId, timeout: impl Into<Deadline>) -> bool {
         let engine = &self.shared.inner.engine;
@@ -270,8 +275,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock, as
-    /// [`start_under_lock`](Self::start_under_lock) starts one: `timeout` counts from `since`, and whether the old
-    /// deadline has passed is decided by that reading.
+    /// [`start_under_lock`](Self::start_under_lock) starts a timer. `timeout` counts from `since`, and that reading
+    /// decides whether the old deadline has passed.
     ///
     /// # Errors
     /// The old deadline stands.
@@ -300,9 +305,9 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         address.is_some_and(|address| self.shared.inner.engine.is_parked(address))
     }
 
-    /// The time until the deadline, zero if it has passed. `None` if the timer has fired or was stopped, or never
-    /// fires; [`is_running`](Self::is_running) tells which. Takes the lock of a timer shard and reads the clock; if that
-    /// panics, so does this call.
+    /// The time until the deadline; zero if the deadline has passed. `None` if the timer has fired or was stopped, or
+    /// never fires; [`is_running`](Self::is_running) tells which. Takes the lock of a timer shard. Reads the clock; a
+    /// panic of the clock is passed on.
     pub fn remaining(&self, id: TimerId) -> Option<Duration> {
         let address = self.address_of(id)?;
         self.shared.inner.engine.remaining(address)
@@ -315,19 +320,18 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// Rejects every start from now on, and returns the payloads whose timers had not fired; a later call returns none.
-    /// Does not wait: a callback may still run, of a timer that had fired. [`shutdown`](Self::shutdown) after this waits
-    /// for these.
+    /// Does not wait: callbacks of timers that had fired may still run. A [`shutdown`](Self::shutdown) after this waits
+    /// for these callbacks.
     ///
     /// For a caller that has to do something with the payloads before callbacks can end, or without waiting for them.
     pub fn close(&self) -> Vec<T> {
         self.shared.inner.close()
     }
 
-    /// Ends the timer: it rejects every start from now on. Returns the payloads whose timers had not fired; a later call
-    /// returns none. Joins the timer's own threads, after the callbacks in their queues have run.
+    /// Ends the timer: every start is rejected from now on. Returns the payloads whose timers had not fired; a later
+    /// call returns none. Joins the timer's own threads, after the callbacks in their queues have run.
     ///
-    /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
-    /// they run have returned.
+    /// In a callback it does not wait for the threads, which end as soon as their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<T> {
         let remains = self.close();
         self.shared.inner.engine.stop_threads(None);
@@ -352,7 +356,7 @@ impl<T: Send + 'static> Timer<T> {
 }
 
 impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
-    /// How deadlines are kept; see [`scheme`](crate::scheme) for what each is good for. Default:
+    /// The scheme that keeps the deadlines; see [`scheme`](crate::scheme) for when to choose which. Default:
     /// [`HierarchicalWheel`](crate::scheme::HierarchicalWheel).
     ///
     /// ```
@@ -404,7 +408,7 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
     /// refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
-    /// If the clock does.
+    /// A panic of the clock is passed on.
     pub fn build(
         self,
         on_expiry: impl Fn(T) + Send + Sync + 'static,

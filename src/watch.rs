@@ -1,13 +1,16 @@
 //! The watch lists: which operations wait for which key.
 //!
 //! This module does not know operations: an [`Address`] is a number. The list of a key lies in the map, under the lock
-//! of the key's shard: adding to it and removing it when it is empty happen under the same lock, so a watch can never
-//! be added to a list that is about to vanish. A look takes that lock, shared, even if it finds nothing: a watch that
-//! it does not find is added after it, and the parker, which examines once more, sees the event of that check. (Before
-//! the first watch there is no map: then `ShardedMap::look` orders the two.) The list of a key that is [resolved] lies
-//! apart, where it is found without the map.
+//! of the key's shard:
 //!
-//! The lock of a resolved list may be taken within that of a shard, never the other way round.
+//! * Adding to a list and removing an empty list happen under the same lock, so a watch is never added to a list that
+//!   is about to be removed.
+//! * Lookups take the lock, shared, even on a miss. That orders a missed watch after the lookup, so the parker's second
+//!   examination sees the event of the check. Before the first watch there is no map; then `ShardedMap::look` orders
+//!   the two.
+//! * The list of a [resolved] key lies elsewhere, where it is found without the map.
+//!
+//! The lock of a resolved list may be taken inside the lock of a shard, never the other way round.
 
 mod arrivals;
 pub(crate) mod bound;
@@ -45,14 +48,14 @@ impl<K> Target<K> {
 
 /// Where the list of a key is.
 enum Location {
-    /// Here.
+    /// In the map itself.
     Here(WatchList),
-    /// With the resolved ones.
+    /// Among the resolved lists.
     Resolved(ListNumber),
 }
 
 impl Location {
-    /// Drops it: a single watcher, as most lists have, without a call.
+    /// Drops the location. The common case, a single watcher, needs no call.
     #[inline(always)]
     fn discard(self) {
         match self {
@@ -72,7 +75,7 @@ impl Location {
 pub(crate) struct WatchMap<K, S> {
     lists: ShardedMap<K, Location, S>,
     resolved: ResolvedLists<K>,
-    /// No list has more watchers.
+    /// The maximum number of watchers of a list.
     max_watchers: usize,
 }
 
@@ -85,7 +88,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, in this order. `false` if the list has `max_watchers` already.
+    /// Adds `watcher` to the list of `target`, in this order. `false` if the list has `max_watchers` watchers already.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(&self, target: Target<&K>, order: Order<'_>, watcher: Address) -> bool {
@@ -122,12 +125,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.resolved.get(number).key()
     }
 
-    /// Gives memory back that no watcher needs.
+    /// Releases memory that no watcher needs.
     pub(crate) fn shrink(&self) {
         self.lists.shrink();
     }
 
-    /// How many watchers `key` has.
+    /// The number of watchers of `key`.
     pub(crate) fn count<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> usize {
         let count = self
             .lists
@@ -142,7 +145,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Removes a watcher that was added with these arguments; does nothing if it was not added.
+    /// Removes a watcher that was added with these arguments. Removing a watcher that was never added is a no-op.
     #[inline(always)]
     pub(crate) fn remove(&self, target: Target<&K>, order: Order<'_>, watcher: Address) {
         let mut orphan = None;
@@ -180,7 +183,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             .read("check_and_complete", key, |stored, _| stored.clone())
     }
 
-    /// The watchers of `key`; `None` if there are none. A short list is copied to `room`.
+    /// The watchers of `key`; `None` if it has none. A short list is copied to `room`.
     #[inline(always)]
     pub(crate) fn find<'r, Q>(&self, key: &Q, room: &'r mut Room) -> Option<Found<'r>>
     where
@@ -201,7 +204,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         found.flatten()
     }
 
-    /// Finds what is not one watcher, under the lock of the key's shard.
+    /// The slow path of [`find`](Self::find), for everything but a single watcher. Runs under the lock of the key's
+    /// shard.
     #[inline(never)]
     fn find_more<'r>(&self, location: &Location, room: &'r mut Room) -> Option<Found<'r>> {
         match location {
@@ -228,9 +232,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// The watchers of the long list of `key`: those that are there during the whole walk, and perhaps some that leave
-    /// meanwhile. First come those with a rank up to that of `bound`, in its order, then those without, in the order of
-    /// their arrival. `pause` is called between slices.
+    /// The watchers of the long list of `key`: all that are there during the whole walk, and perhaps some that leave
+    /// meanwhile. First come the watchers with a rank up to that of `bound`, in the order of ranks, then those without,
+    /// in the order of their arrival. `pause` is called between slices.
     pub(crate) fn walk<'m, Q>(
         &'m self,
         key: &'m Q,
@@ -273,17 +277,17 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Copies of all keys that are watched or resolved.
     pub(crate) fn all_keys(&self) -> Vec<K> {
-        // So that it hardly ever grows under a lock.
+        // Reserved before, so that the vector hardly ever grows under a lock.
         let mut keys = Vec::with_capacity(self.lists.len());
         self.lists
             .for_each("check_where", |key, _| keys.push(key.clone()));
         keys
     }
 
-    /// Moves the list of `key` to the resolved ones, until every resolution of it has been [released](Self::release).
+    /// Moves the list of `key` to the resolved lists, until every resolution of it has been [released](Self::release).
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
-        // Before the lock of the shard is taken: to make room for more lists takes as long as there are many. If the key is
-        // resolved already, or panics, the list is not needed.
+        // Made before the lock of the shard is taken, because making room for more lists takes time in proportion to
+        // their number. Unused if the key is resolved already, or panics.
         let fresh = guard(self.resolved.occupy(key.clone()), |unused| {
             drop(self.resolved.unpin(unused));
         });
@@ -308,20 +312,20 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         (number, self.resolved.get(number).clone())
     }
 
-    /// One resolution less. With the last, a list without watchers vanishes.
+    /// Drops one resolution of `key`. With the last one, a list without watchers is removed.
     pub(crate) fn release(&self, key: &K, number: ListNumber) {
         let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
         self.vacate(key, unpin);
     }
 
-    /// Removes the list of `key`, if that is resolved no more and has no watcher. (It may be resolved again, or have
-    /// another list.)
+    /// Removes the list of `key`, if the list has neither a resolution nor a watcher. The key may have been resolved
+    /// again, or have another list by now.
     #[cold]
     fn retire(&self, key: &K) {
         self.vacate(key, |number| self.resolved.retire(number));
     }
 
-    /// Removes the entry of `key`, if its list can be `retired`.
+    /// Removes the entry of `key`, if `retire` says that its list can be removed.
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;
@@ -333,12 +337,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 }
                 retired.is_some()
             });
-        // The keys of the entry and of the list, under no lock.
+        // Drop the keys of the entry and of the list under no lock.
         drop(entry);
         drop(retired);
     }
 
-    /// The number of keys that are watched.
+    /// The number of keys that have watchers.
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
         self.lists.for_each("watched_keys", |_, location| {

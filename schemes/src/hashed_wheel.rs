@@ -23,7 +23,7 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct HashedWheel {
     ring: Ring,
-    /// The node that the hand examines next. If that node has no timer, the hand is done with its slot.
+    /// The node that the hand examines next. If that node has no timer, the hand has finished its slot.
     cursor: u32,
 }
 

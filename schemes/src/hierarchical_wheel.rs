@@ -17,8 +17,8 @@
 //! *Used by* Kafka's request purgatory, which queues its buckets in a `DelayQueue`. *Choose it* if timeouts are wide or
 //! sparse, if an idle timer must not wake its thread, or when in doubt.
 //!
-//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. (The deadline of a
-//! bucket that became empty stays in the heap until it comes to the top.)
+//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. The deadline of a
+//! bucket that became empty stays in the heap until it comes to the top.
 //!
 //! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket drains, `current`
 //! is the start of its window, and a timer that is started meanwhile cannot be filed in it.
@@ -82,8 +82,8 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// The deadline of an entry of bucket `number`, whose window starts at `current`. It reads the timer's record only
-    /// if it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
+    /// The deadline of an entry of bucket `number`, whose window starts at `current`. Reads the timer's record only if
+    /// it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
     #[inline]
     fn deadline_of(&self, entry: Entry, number: u32, records: &impl Records) -> Tick {
         if number < self.narrow {
@@ -134,8 +134,8 @@ impl Scheme for HierarchicalWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        // A wheel that was idle has fallen behind. From the true present the level is lower, and the cascades are
-        // fewer.
+        // A wheel that was idle has fallen behind. Filed from the true present, a timer gets a lower level and fewer
+        // cascades.
         let limit = match self.next_bucket() {
             Some(next) => now.min(next.saturating_sub(1)),
             None => now,

@@ -19,7 +19,7 @@ use crate::parts::overdue::Overdue;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// The only list.
+/// The only list of the pool.
 const LIST: u32 = 0;
 
 /// Scheme 2: a doubly linked list sorted by deadline.

@@ -1,4 +1,4 @@
-//! The parts that the schemes are made of. None of them knows a scheme.
+//! The parts that the schemes are made of. No part knows a scheme.
 
 pub(crate) mod bucket_pool;
 pub(crate) mod geometry;

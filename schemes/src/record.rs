@@ -1,4 +1,4 @@
-//! What a scheme and its caller tell each other: ticks, positions, records and steps.
+//! The types that a scheme and its caller exchange: ticks, positions, records and steps.
 
 use std::error::Error;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What every timer scheme does.
+//! The trait of every timer scheme.
 
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use std::fmt;

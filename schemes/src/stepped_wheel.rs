@@ -1,10 +1,10 @@
 //! Scheme 7 of Varghese & Lauck (1987), driven tick by tick.
 //!
 //! The levels, slots and cascades are those of a [`HierarchicalWheel`](crate::HierarchicalWheel), but there is no queue
-//! of buckets. While it holds a timer, the wheel asks for an advance at every tick, and passes its slots one by one. It
-//! counts the timers of each level. So a late pass visits at most one revolution of a level, and then goes from slot to
-//! slot of the next higher one. From each bucket that it reaches, it fires the timers whose deadline is not past the
-//! end of the pass, and moves the others to the slots below.
+//! of buckets. While the wheel holds a timer, it asks for an advance at every tick, and passes its slots one by one.
+//! The wheel counts the timers of each level. So a late pass visits at most one revolution of a level, and then goes
+//! from slot to slot of the next higher level. From each bucket that it reaches, the pass fires the timers whose
+//! deadline is not past the end of the pass, and moves the others to the slots below.
 //!
 //! A pass fires overdue timers first, in no order, and then the others by deadline. In a late pass the timers of one
 //! bucket of a higher level fire in no particular order.
@@ -15,8 +15,8 @@
 //! | tick | O(1), and O(1) per fired timer and per cascade, with at most one cascade per level and timer; a jump at most O(slots × levels) more |
 //! | space | the slots of the levels in use, and the timers |
 //!
-//! *Used by* Linux until 4.7, and NetBSD's callouts. (tokio's wheel has these levels, and a bitmap of the used slots of
-//! each.) *Choose it* if the program runs at every tick anyway, so that the wheel need not ask for it.
+//! *Used by* Linux until 4.7, and NetBSD's callouts; tokio's wheel has these levels, with a bitmap of the used slots of
+//! each. *Choose it* if the program runs at every tick anyway, so that the wheel need not ask for it.
 //!
 //! INVARIANT: `current` is never past the start of a bucket that is not empty. While a bucket drains, `current` is the
 //! start of its window, and a timer that is started meanwhile cannot be filed in it.
@@ -35,7 +35,7 @@ pub struct SteppedWheel {
     current: Tick,
     /// The bucket that starts at `current`, until it is found empty.
     draining: Option<u32>,
-    /// The number of timers in each level. (Two slots per level make the most levels.)
+    /// The number of timers in each level. With two slots per level, there are the most levels.
     timers: [usize; Tick::BITS as usize],
     overdue: Overdue,
     /// Timers in the buckets.

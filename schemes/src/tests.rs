@@ -90,7 +90,7 @@ fn started<S: Scheme>(slots: u32, now: Tick, deadlines: &[Tick]) -> (S, Table) {
     (scheme, records)
 }
 
-/// Whatever position it is told to stop, also by the callback of an advance, a scheme does not panic, removes at most
+/// Whatever position it is asked to stop, even by the callback of an advance, a scheme does not panic, removes at most
 /// one timer, and fires the others.
 fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32]) {
     let (mut scheme, mut records) = started::<S>(16, 100, deadlines);
@@ -147,7 +147,7 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
     }
 }
 
-/// The place of one that fired or was stopped is used again: what a scheme takes depends on the timers that it has.
+/// The place of a timer that fired or was stopped is reused: the memory of a scheme depends on its present timers.
 fn timers_that_come_and_go_use_few_places<S: Scheme>() {
     let (mut scheme, mut records) = started::<S>(16, 0, &[]);
     let mut places = BTreeSet::new();
@@ -208,7 +208,7 @@ fn timers_fire_by_deadline() {
         scheme.advance(&mut records, 9, |_, _, id, at| fired.push((at, id)));
         fired
     }
-    // Those with the same deadline in the order of their starts.
+    // Timers with the same deadline fire in the order of their starts.
     let sorted = [
         (1, 6),
         (3, 1),
@@ -284,7 +284,7 @@ fn an_idle_scheme_wakes_its_thread_so_often() {
     assert_eq!(wake_ups::<OrderedList>(TEN_HOURS), 2);
     assert_eq!(wake_ups::<Heap>(TEN_HOURS), 2);
     assert_eq!(wake_ups::<HierarchicalWheel>(TEN_HOURS), 7);
-    // These are woken by every tick, here for a minute.
+    // These schemes are woken by every tick, here for a minute.
     assert_eq!(wake_ups::<SortedHashedWheel>(60_000), 60_000);
     assert_eq!(wake_ups::<HashedWheel>(60_000), 60_000);
     assert_eq!(wake_ups::<SteppedWheel>(60_000), 60_000);
@@ -308,7 +308,8 @@ fn the_wheel_announces_only_earlier_deadlines() {
     let mut model = Model::<HierarchicalWheel>::new(64, 0);
     model.begin_pass(When::At(70));
     model.start(64, 0);
-    // In the bucket that starts at 64. (`start` compares the announcement with the deadlines before and after.)
+    // The timer goes into the bucket that starts at 64. `start` compares the announcement with the deadlines before and
+    // after.
     model.start(100, 0);
     assert_eq!(model.scheme.next_deadline(), Some(64));
 }

@@ -1,6 +1,6 @@
 //! Scheme 1 of Varghese & Lauck (1987): timers in no order, all examined in each tick.
 //!
-//! They lie in a vector, and a removal fills the hole with the last timer. The scheme does not keep the earliest
+//! The timers lie in a vector, and a removal fills the hole with the last timer. The scheme does not keep the earliest
 //! deadline but searches for it on request. Timers fire in no particular order.
 //!
 //! | | cost |
@@ -43,7 +43,7 @@ impl Scheme for UnorderedList {
         deadline: Tick,
         _: Tick,
     ) -> Result<Started, HorizonError> {
-        // Not `next_deadline`, which is O(n): the caller knows only the bound that it has left.
+        // Not `next_deadline`, which is O(n): the caller knows only the bound left by its last call.
         let before = self.timers.earliest();
         let position = self.timers.push(id, deadline);
         Ok(Started::at(position, before, self.timers.earliest()))

@@ -1,35 +1,37 @@
-//! Which operation's `try_complete` (or change, where it is forced) the calling thread is in, and why. A check that is
-//! made in there waits on the [trampoline](crate::callbacks::trampoline), as every completion does; from here it knows
-//! which operation has made it.
+//! Which operation the calling thread is examining, and why. An examination is a call of `try_complete`, or of the
+//! change of a forced operation. A check made inside an examination waits on the
+//! [trampoline](crate::callbacks::trampoline), as every completion does; this module tells which operation made the
+//! check.
 
 use std::cell::Cell;
 
-/// Names the operation that a thread is examining, among those of all purgatories: the address of its slot in memory,
-/// and which occupant of the slot it is.
+/// Names the operation that a thread is examining, unique across all purgatories: the memory address of its slot, and
+/// which occupant of the slot it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Examinee {
     pub(crate) slot: usize,
     pub(crate) generation: u32,
 }
 
-/// Why an operation is examined: a bit above those of its generation.
+/// Why an operation is examined. Stored as a bit above the bits of the generation.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Trigger {
-    /// It is being parked, or this thread checks it.
+    /// The operation is being parked, or this thread checks it.
     Check = 0,
-    /// It was asked for while the operation was held.
+    /// Another thread asked for the examination while the operation was held.
     Mark = 1 << 32,
-    /// Its deadline has passed.
+    /// The deadline of the operation has passed.
     Deadline = 1 << 33,
 }
 
-/// One call of an operation's `try_complete`. (Two words, since every examination writes one and restores another.)
+/// One call of an operation's `try_complete`. Kept to two words, because every examination writes them when it begins,
+/// and restores the previous ones when it ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Examination {
-    /// 0 if there is none.
+    /// 0 if the thread examines no operation.
     slot: usize,
-    /// The generation, [why](Trigger) it is made, and whether one that it is inside of is made at a deadline.
+    /// The generation, the [reason](Trigger), and whether this examination or one around it is made at a deadline.
     detail: u64,
 }
 
@@ -43,12 +45,12 @@ impl Examination {
         }
     }
 
-    /// Whether another thread has asked for it.
+    /// Whether another thread asked for this examination.
     pub(crate) fn is_for_a_mark(self) -> bool {
         self.detail & Trigger::Mark as u64 != 0
     }
 
-    /// Whether this one, or one that it is inside of, is made because a deadline has passed.
+    /// Whether this examination, or one around it on the stack, is made because a deadline has passed.
     pub(crate) fn is_in_expiry(self) -> bool {
         self.detail & Trigger::Deadline as u64 != 0
     }
@@ -64,7 +66,7 @@ pub(crate) struct Examining {
 }
 
 impl Examining {
-    /// Stands for every operation that is not parked yet. (No slot is there.)
+    /// Stands for every operation that is not parked yet. No slot has this memory address.
     pub(crate) const UNPARKED: Examinee = Examinee {
         slot: 1,
         generation: 0,
@@ -86,7 +88,7 @@ impl Examining {
         }
     }
 
-    /// The `try_complete` that the calling thread is in.
+    /// The `try_complete` call that the calling thread is inside.
     #[inline]
     pub(crate) fn current() -> Option<Examination> {
         let examination = EXAMINING.try_with(Cell::get).ok()?;
@@ -97,7 +99,7 @@ impl Examining {
 impl Drop for Examining {
     #[inline]
     fn drop(&mut self) {
-        // The local may be destroyed already.
+        // Ignore the error: the thread is ending, and the local may be destroyed.
         let _ = EXAMINING.try_with(|examining| examining.set(self.outer));
     }
 }

@@ -1,16 +1,16 @@
-//! Several pieces of user code, each of which runs even if one before it panics.
+//! Runs several pieces of user code, each of them even if an earlier one panics.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
-/// Panics of user code, until all of that has run.
+/// The first panic of several pieces of user code, kept until all of them have run.
 #[derive(Debug, Default)]
 pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
 
 impl Panics {
-    /// Runs `user_code`, and ends its panic here. `None` if it panics. (The payload may be the user's too, and panic
-    /// when it is dropped.)
+    /// Runs `user_code` and discards its panic. `None` if `user_code` panics. The panic's payload may be the user's
+    /// type, whose destructor may panic too.
     #[inline(always)]
     pub(crate) fn contain<R>(user_code: impl FnOnce() -> R) -> Option<R> {
         Self::caught(user_code).map_err(Self::discard).ok()
@@ -22,7 +22,7 @@ impl Panics {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| Self(Some(payload)))
     }
 
-    /// Whether there was none.
+    /// Whether no piece of user code has panicked.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -38,16 +38,17 @@ impl Panics {
         .ok()
     }
 
-    /// Ends the panics here.
+    /// Discards the panic.
     #[cold]
     pub(crate) fn discard(self) {
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(self))) {
-            // The destructor of the payload has panicked, and that of this payload might.
+            // Leak the second payload: the destructor of the first one panicked, and the destructor of the second
+            // might.
             std::mem::forget(again);
         }
     }
 
-    /// Lets the panic that there is go on, also if the thread unwinds already: the user's code may catch it in there.
+    /// Resumes the panic, even if the thread is unwinding already: the user's code may catch the panic in there.
     pub(crate) fn go_on(self) -> ! {
         match self.0 {
             Some(payload) => resume_unwind(payload),
@@ -55,8 +56,8 @@ impl Panics {
         }
     }
 
-    /// Lets the first panic go on. If the thread unwinds already, a second panic would abort the process: then the
-    /// first ends here.
+    /// Resumes the first panic. If the thread is unwinding already, a second panic would abort the process, so the
+    /// first one is discarded.
     pub(crate) fn resume(self) {
         match self.0 {
             Some(payload) if !thread::panicking() => resume_unwind(payload),
@@ -70,7 +71,7 @@ impl Panics {
 mod tests {
     use super::*;
 
-    /// All of it runs, and the cause of the trouble is told.
+    /// Every piece of user code runs, and the first panic, the cause of the trouble, is the one reported.
     #[test]
     fn g14_the_first_of_several_panics_goes_on() {
         let mut panics = Panics::default();

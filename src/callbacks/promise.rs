@@ -20,16 +20,16 @@ pub(crate) struct WakeCell<V> {
 
 struct Contents<V> {
     value: V,
-    /// Of a task that found nothing to do yet.
+    /// The waker of a task that has polled and found the value not ready.
     waker: Option<Waker>,
 }
 
 /// What a task finds when it reads the value.
 pub(crate) enum Readiness<R> {
     Ready(R),
-    /// Not yet.
+    /// The value is not ready yet.
     NotYet,
-    /// It will never be ready.
+    /// The value will never be ready.
     Never,
 }
 
@@ -41,12 +41,13 @@ impl<V> WakeCell<V> {
         }
     }
 
-    /// Changes the value under the lock, so `change` must run no code of the user's. If it says so, wakes the task that
-    /// waits, with no lock held.
+    /// Calls `change` under the lock, so `change` must not run user code. If `change` returns `true`, wakes the waiting
+    /// task, with no lock held.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
         let (result, waker) = {
             let mut contents = self.contents.lock();
             let (result, wake) = change(&mut contents.value);
+            // ORDERING: Relaxed, see `will_wait`.
             self.will_wait.store(false, Ordering::Relaxed);
             (result, contents.waker.take_if(|_| wake))
         };
@@ -56,8 +57,8 @@ impl<V> WakeCell<V> {
         result
     }
 
-    /// Reads the value under the lock, so `read` must run no code of the user's. If it is not ready, the task of `cx` takes
-    /// the place of the task that waited before.
+    /// Calls `read` under the lock, so `read` must not run user code. If the value is not ready, the task of `cx`
+    /// replaces the task that waited before.
     pub(crate) fn poll<R>(
         &self,
         cx: &Context<'_>,
@@ -65,6 +66,7 @@ impl<V> WakeCell<V> {
     ) -> Poll<R> {
         // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
         // unchanged waker need not be cloned again.
+        // ORDERING: Relaxed, see `will_wait`.
         let will_wait = self.will_wait.load(Ordering::Relaxed);
         let mut clone = will_wait.then(|| cx.waker().clone());
         loop {
@@ -72,6 +74,7 @@ impl<V> WakeCell<V> {
             match read(&mut contents.value) {
                 Readiness::Ready(result) => {
                     let will_wait = contents.waker.is_none();
+                    // ORDERING: Relaxed, see `will_wait`.
                     self.will_wait.store(will_wait, Ordering::Relaxed);
                     return Poll::Ready(result);
                 }
@@ -83,6 +86,7 @@ impl<V> WakeCell<V> {
                 return Poll::Pending;
             }
             if let Some(clone) = clone.take() {
+                // ORDERING: Relaxed, see `will_wait`.
                 self.will_wait.store(false, Ordering::Relaxed);
                 let old = contents.waker.replace(clone);
                 drop(contents);
@@ -94,8 +98,8 @@ impl<V> WakeCell<V> {
         }
     }
 
-    /// Sets the value, and forgets the task that waits. Returns the old value and the waker, because the destructors of
-    /// both may be the user's.
+    /// Sets the value and removes the waiting task. Returns the old value and the waker, because the destructors of
+    /// both may be user code.
     pub(crate) fn close(&self, value: V) -> (V, Option<Waker>) {
         let mut contents = self.contents.lock();
         let value = std::mem::replace(&mut contents.value, value);
@@ -108,8 +112,8 @@ debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 /// A value that one side sets, once, and that a task of the other side awaits. Both sides share it, in an `Arc` for
 /// instance: it is what lies between an operation or a value of a tracker and a future of your own.
 ///
-/// No code of yours runs under its lock: wakers are cloned, woken and dropped without, and what is not wanted any more is
-/// returned, so that you drop it where its destructor may run.
+/// No code of yours runs under its lock: wakers are cloned, woken and dropped without, and what is not wanted any more
+/// is returned, so that you drop it where its destructor may run.
 ///
 /// ```
 /// use request_purgatory::future::{Promise, block_on};
@@ -176,9 +180,9 @@ impl<T> Promise<T> {
     }
 
     /// Leaves the value here until [`tell`](Self::tell) is called: so that the other side, if it [closes](Self::close)
-    /// before, need not wait until that call has its turn in some queue. `make` makes of `source` the value, and what is to
-    /// be dropped before it is told. It runs under the lock, so it must run no code of the user's. `source` comes back if
-    /// there is a value already, or none is wanted.
+    /// before, need not wait until that call has its turn in some queue. `make` makes of `source` the value, and what
+    /// is to be dropped before it is told. It runs under the lock, so it must run no code of the user's. `source` comes
+    /// back if there is a value already, or none is wanted.
     pub(crate) fn hand_over<S>(
         &self,
         source: S,
@@ -194,8 +198,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// The value, if there is one. If not, the task of `cx` is woken when it comes, in place of the one that polled before.
-    /// After the value was handed out, and after a [`close`](Self::close), every poll is pending.
+    /// The value, if there is one. If not, the task of `cx` is woken when it comes, in place of the one that polled
+    /// before. After the value was handed out, and after a [`close`](Self::close), every poll is pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open | Promised::Untold(_) => Readiness::NotYet,
@@ -261,12 +265,13 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs `future` to its end on this thread, which sleeps meanwhile: for programs without an async runtime.
+/// Runs `future` to its end on this thread, which sleeps while the future is pending. For programs without an async
+/// runtime.
 ///
 /// # Panics
 /// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that gives a
-/// taken value back): the call that ends the future may have to run on the thread that is blocked. A panic of `future`
-/// goes on.
+/// taken value back): the call that ends the future might have to run on the blocked thread. A panic of `future` is
+/// passed on.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !Trampoline::in_progress(),
@@ -278,7 +283,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(output) => return output,
-            // A wake-up before this is kept; one without cause only polls again.
+            // A wake-up before this line is kept by the thread's token; a spurious wake-up only polls once more.
             Poll::Pending => thread::park(),
         }
     }

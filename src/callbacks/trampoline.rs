@@ -1,12 +1,12 @@
-//! The trampoline: what user code causes while the library calls it runs after that call has returned, not inside it.
+//! The trampoline: calls caused inside a callback run after that callback has returned, not inside it.
 //!
-//! User code that the library calls may call the library again. If a completion caused in there ran on the spot, a
-//! chain of operations that complete one another would recurse as deep as the chain is long, and a completion could
-//! run in the middle of another operation's `try_complete`. So calls that are caused by inner calls wait in a queue of
-//! the thread, and the outermost call runs them before it returns.
+//! User code that the library calls may call the library again. If a completion caused by such an inner call ran on the
+//! spot, a chain of operations that complete one another would recurse as deep as the chain is long, and a completion
+//! could run in the middle of another operation's `try_complete`. So the calls that inner calls cause wait in a queue
+//! of the thread, and the outermost call runs them before it returns.
 //!
-//! Completions, and destructors of what has ended, come before *nested checks*: those that an operation's
-//! `try_complete` makes. (`examining` knows which `try_complete` a thread is in.)
+//! Two queues: completions and destructors of ended values run first; *nested checks*, made by a `try_complete`, run
+//! when no completion or destructor waits. The module `examining` tells which `try_complete` a thread is inside.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::SLICE;
@@ -18,12 +18,12 @@ use std::rc::Rc;
 /// A call that waits for the end of the outermost call.
 pub(crate) type WaitingCall = Box<dyn FnOnce()>;
 
-/// What waits for the end of the outermost call.
+/// The calls that wait for the end of the outermost call.
 struct Waiting {
     calls: VecDeque<WaitingCall>,
-    /// They run when no call waits.
+    /// Run only when `calls` is empty.
     checks: VecDeque<WaitingCall>,
-    /// What is known of the checks, by purgatory, until none waits.
+    /// Bookkeeping of the nested checks, one entry for each purgatory, cleared when no check waits.
     known: Vec<Rc<dyn Any>>,
 }
 
@@ -53,7 +53,7 @@ impl Trampoline {
     /// Begins a call that may run user code.
     #[inline]
     pub(crate) fn enter() -> Self {
-        // (Outside the models this local is never destroyed: a call on a thread that is ending nests as ever.)
+        // Outside the loom models this local is never destroyed, so nesting is tracked on an ending thread as well.
         let nested = ACTIVE.try_with(|active| active.replace(true));
         Self {
             outermost: !nested.unwrap_or(false),
@@ -79,14 +79,14 @@ impl Trampoline {
         }
     }
 
-    /// Whether calls wait for the end of this one.
+    /// Whether calls wait for the end of this call.
     #[inline(always)]
     pub(crate) fn has_waiting(&self) -> bool {
         self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false)
     }
 
-    /// Runs the calls that wait for the end of this one, then ends it, and returns their panics: for a caller that has a
-    /// value to return all the same.
+    /// Runs the calls that wait for the end of this call, ends it, and returns their panics instead of resuming the
+    /// first one, for a caller that has a value to return.
     pub(crate) fn leave(self) -> Panics {
         match self.has_waiting() {
             true => run_waiting(),
@@ -106,10 +106,10 @@ impl Drop for Trampoline {
     }
 }
 
-/// The thread is outside the library.
+/// Marks the thread as outside the library.
 #[inline]
 fn leave() {
-    // The local may be destroyed already.
+    // Ignore the error: the thread is ending, and the local may be destroyed.
     let _ = ACTIVE.try_with(|active| active.set(false));
 }
 
@@ -120,8 +120,8 @@ fn leave_after_waiting() {
     panics.resume();
 }
 
-/// Runs `call` when the outermost call of this thread, which is in progress, is about to return; or now, if the thread
-/// is just ending and its locals are destroyed, the queue with them.
+/// Runs `call` when the outermost call in progress on this thread is about to return. Runs `call` at once if the thread
+/// is ending and its queue is destroyed.
 pub(crate) fn run_later(call: WaitingCall) {
     let mut call = Some(call);
     let queue = |waiting: &RefCell<Waiting>| waiting.borrow_mut().calls.extend(call.take());
@@ -135,10 +135,10 @@ pub(crate) fn run_later(call: WaitingCall) {
 /// Runs `call` on this thread, outside every callback of the library: now, or when the outermost call of the library in
 /// progress on this thread is about to return.
 ///
-/// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) that wakes, completes or destroys
-/// what may cause the next of its kind: a chain of these then needs no stack, however long it is. What waits runs in the
-/// order of the calls. If one panics, the others still run, and the panic goes on from the outermost call (or is counted
-/// there, where that has a result to return).
+/// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) whose wake-ups, completions or
+/// destructors may cause further ones of the same kind: with `run_unnested`, a chain of any length needs no stack.
+/// Queued calls run in the order in which they were made. If one of them panics, the others still run, and the panic is
+/// passed on by the outermost call, or counted there if that call has a result to return.
 ///
 /// ```
 /// use request_purgatory::threads::run_unnested;
@@ -183,14 +183,14 @@ fn run_waiting() -> Panics {
     let mut panics = Panics::default();
     let run_next = || {
         run_one() || {
-            // What is known of the checks is forgotten; with it go keys, whose destructors may add calls.
+            // Clear the bookkeeping of the checks. Dropping its keys may run destructors that queue more calls.
             let known = WAITING.try_with(|waiting| std::mem::take(&mut waiting.borrow_mut().known));
             known.is_ok_and(|known| !known.is_empty())
         }
     };
     while panics.catch(run_next).unwrap_or(true) {}
     SOMETHING_WAITS.with(|something| something.set(false));
-    // The memory of a long chain is not kept.
+    // Release the memory of a long chain.
     let _ = WAITING.try_with(|waiting| {
         let waiting = &mut *waiting.borrow_mut();
         [&mut waiting.calls, &mut waiting.checks].map(|queue| queue.shrink_to(SLICE))
@@ -198,8 +198,8 @@ fn run_waiting() -> Panics {
     panics
 }
 
-/// Runs one call that waits, or else one nested check. `false` if none waits. (Nothing waits if the queues are gone
-/// because the thread is ending.)
+/// Runs one waiting call, or else one nested check. `false` if the queues are empty, or destroyed because the thread is
+/// ending.
 fn run_one() -> bool {
     let next = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
@@ -217,8 +217,8 @@ pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// What is known of the nested checks that wait on this thread: that which `is_wanted`, or what `new` makes. `None` if
-/// the thread is just ending and has no queue for checks any more.
+/// Finds the bookkeeping of this thread's nested checks for which `is_wanted` holds, or else makes it by `new`, and
+/// stores it. `None` if the thread is ending and its queue is destroyed.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,
@@ -236,15 +236,15 @@ pub(crate) fn known_of_nested_checks<T: 'static>(
     found.ok()
 }
 
-/// Runs `check` when the outermost call is about to return, and no other call waits. The queue is there: it
-/// has just [told](known_of_nested_checks) what it knows.
+/// Queues `check` to run when the outermost call is about to return and no other call waits. Call
+/// [`known_of_nested_checks`] first: its `Some` says that the queue exists.
 pub(crate) fn queue_check(check: WaitingCall) {
     WAITING.with(|waiting| waiting.borrow_mut().checks.push_back(check));
 }
 
-/// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
-/// outermost call is about to return. So where a destructor ends another operation, the destructors of that one run
-/// after it, not inside it. The caller is inside a call of the library.
+/// Drops a value whose destructor may be user code: at once or, if this thread is inside another such destructor, when
+/// the outermost call is about to return. So destructors that end other operations run one after another, not nested.
+/// The caller is inside a call of the library.
 #[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
@@ -252,8 +252,8 @@ pub(crate) fn drop_user_value<T: 'static>(value: T) {
     }
 }
 
-/// [Drops](drop_user_value) several values, one after the other: of two destructors that panic together the process
-/// would die. The first panic goes on when all are dropped.
+/// [Drops](drop_user_value) several values one after another: two destructors that panic together would abort the
+/// process. The first panic is resumed when all values are dropped.
 pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
     let mut panics = Panics::default();
     for value in values {
@@ -262,7 +262,7 @@ pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) 
     panics.resume();
 }
 
-/// Several values whose destructors may be the user's, which are [dropped](drop_user_values) one after the other.
+/// Several values whose destructors may be user code. The values are [dropped](drop_user_values) one after another.
 pub(crate) struct UserValues<C: Default + IntoIterator<Item: 'static>>(pub(crate) C);
 
 impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
@@ -274,20 +274,20 @@ impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
     }
 }
 
-/// Runs `call`, which destroys something of the user's: when and why, see [`drop_user_value`].
+/// Runs `call`, which destroys a value of the user's. See [`drop_user_value`] for when.
 pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            // The local may be destroyed already.
+            // Ignore the error: the thread is ending, and the local may be destroyed.
             let _ = IN_DESTRUCTOR.try_with(|inside| inside.set(false));
         }
     }
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
         return run_later(Box::new(move || {
-            // The destructor that it has waited for is over. Or it lies below on the stack, because the queue is gone
-            // with the thread. Then this one nests.
+            // The destructor that this call waited for has returned; or the thread is ending, its queue is destroyed,
+            // and this call nests in the destructor.
             drop(Reset);
             in_turn(call);
         }));
@@ -296,14 +296,14 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     call();
 }
 
-/// A park that is made inside another call of the library.
+/// A park made inside another call of the library.
 pub(crate) struct NestedPark(());
 
 impl NestedPark {
-    /// At most this many parks are nested: each takes stack.
+    /// The limit of nested parks, because each of them takes stack.
     const MAX: u32 = 8;
 
-    /// `None` if too many are nested already.
+    /// `None` if too many parks are nested already.
     pub(crate) fn enter() -> Option<Self> {
         NESTED_PARKS.with(|nested| {
             let depth = nested.get();

@@ -29,7 +29,7 @@ use std::mem::{ManuallyDrop, MaybeUninit, needs_drop};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32 as Link;
 
-/// Size of a cache line; where that is another one, no harm is done.
+/// Size of a cache line. On a processor with another size, this is only slower.
 const LINE: usize = 64;
 /// The items of a block take at most this many bytes, unless one of them takes more.
 const PAGE: usize = 4_096;
@@ -80,19 +80,19 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         }
         // SAFETY: `locate` keeps the offset inside the chunk, which `push` allocated.
         let item = unsafe { chunk.add(offset) };
-        // SAFETY: below `len`, so `push` has written it. From then on it is only borrowed shared, until the storage is
-        // dropped, which the result does not outlive.
+        // SAFETY: the item is below `len`, so `push` has written it. From then on the item is only borrowed shared,
+        // until the storage is dropped, which the result does not outlive.
         Some(unsafe { &*item })
     }
 
     /// Adds an item, and returns its index.
     ///
     /// # Safety
-    /// No other thread calls this at the same time. If several threads do, one after the other, `T` is `Send`.
+    /// No other thread calls this at the same time. If several threads call it, one after another, `T` is `Send`.
     pub(super) unsafe fn push(&self, item: T) -> u32 {
         let index = self.len();
         let (number, offset) = Self::locate(index);
-        // ORDERING: Relaxed on both: only the thread that adds reads it before `len` publishes it.
+        // ORDERING: Relaxed on both: only the adding thread reads the pointer before `len` publishes it.
         let mut chunk = self.chunks[number].load(Ordering::Relaxed);
         if chunk.is_null() {
             chunk = allocate(Self::room(number));
@@ -100,8 +100,8 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         }
         // SAFETY: `locate` keeps the offset inside the chunk.
         let place = unsafe { chunk.add(offset) };
-        // SAFETY: memory for an item. No other thread writes it, by the contract of this function; none reads an item
-        // that is not below `len`.
+        // SAFETY: `place` is memory for an item. No other thread writes it, by the contract of this function; no thread
+        // reads an item that is not below `len`.
         unsafe { place.write(item) };
         // ORDERING: Release pairs with the Acquire in `get`.
         self.len.store(index + 1, Ordering::Release);
@@ -155,7 +155,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Drop for Growing<T, CHUNKS, D
                 // SAFETY: `push` has written these items, and no thread borrows one: this is the last use of them.
                 unsafe { items.drop_in_place() };
             }
-            // SAFETY: `push` allocated it with this layout.
+            // SAFETY: `push` allocated the chunk with this layout.
             unsafe { dealloc(chunk.cast(), Self::layout(number)) };
         }
     }

@@ -65,7 +65,7 @@ pub(crate) struct Slab<P, G> {
     blocks: Chunks<Record<Slot<P>>>,
     /// The number of its timer shard.
     shard: usize,
-    // What every park writes, on cache lines of its own.
+    // These two are written by every park, and have cache lines of their own.
     remote: CachePadded<RemoteList>,
     locked: CachePadded<Mutex<Locked<G>>>,
 }
@@ -124,8 +124,8 @@ impl<P, G> Slab<P, G> {
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Claims the operation at `at`. `None` if it has ended, or if it is held already: then it has `mark` now, and the
-    /// holder will act on it.
+    /// Claims the operation at `at`. `None` if the operation has ended, or is held already: then it gets `mark`, on
+    /// which the holder will act.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let Some(slot) = self.resident.get(at.index()) else {
@@ -215,7 +215,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// The operations that are here now.
+    /// The operations in the slab now.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
         (0..self.used()).filter_map(|index| self.occupant(index))
     }
@@ -234,7 +234,7 @@ impl<P, G> Slab<P, G> {
         self.remote.len()
     }
 
-    /// For tests: as if the vacant slot at `index` had had this many occupants.
+    /// For tests: ages the vacant slot at `index`, as if it had had this many occupants.
     #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn age(&self, index: u32, occupants: u32) {
         if let Some(state) = self.state(index) {
@@ -242,7 +242,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// Leaves an ended slot for a later holder of the lock. Returns how many slots wait for that now.
+    /// Leaves an ended slot for a later holder of the lock. Returns how many slots are on the remote free list.
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         debug_assert_eq!(ended.at.shard(), self.shard);
@@ -276,7 +276,7 @@ pub(crate) struct SlabGuard<'a, P, G> {
 }
 
 impl<'a, P, G> SlabGuard<'a, P, G> {
-    /// What lies beside the slots under this lock, and the slots' timer fields.
+    /// The data beside the slots under this lock, and the slots' timer fields.
     pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
         let fields = FieldsView { slab: self.slab };
         (&mut self.locked.beside, fields)
@@ -383,8 +383,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         slot.fields.with_mut(|place| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
             let place = unsafe { &mut *place };
-            // Field by field, each from its register: one wide copy would load what narrower stores have just written, and
-            // wait until they have reached the cache.
+            // Store field by field, each from its register. One wide copy would load the result of narrower stores,
+            // which defeats store forwarding.
             place.deadline = fields.deadline;
             place.arrived_at = fields.arrived_at;
             place.position = fields.position;
@@ -495,7 +495,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
     }
 
-    /// One of the slots on the remote free list, to be freed.
+    /// Takes one slot off the remote free list, to be freed.
     #[inline(always)]
     pub(crate) fn next_remote(&mut self) -> Option<EndedSlot> {
         if self.locked.chain == NIL {
@@ -514,7 +514,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 }
 
-/// The timer fields of a slab's slots; lives no longer than the lock is held.
+/// The timer fields of a slab's slots. Lives no longer than the lock is held.
 pub(crate) struct FieldsView<'g, P, G> {
     slab: &'g Slab<P, G>,
 }

@@ -44,17 +44,20 @@
 //! | `EXAMINE` | defers a check of this operation | parked |
 //! | no mark | is done | parked |
 //!
-//! The third line keeps a hot key from occupying one client's thread with other clients' events.
+//! The third line keeps the events of a hot key from occupying one client's thread.
 //!
-//! No thread waits for a holder. A thread that finds the operation held leaves a mark, and the holder cannot release
-//! the operation past a mark: its release fails, and it acts on the mark. That is the whole handoff.
+//! No thread waits for a holder. A thread that finds the operation held leaves a mark. A mark makes the holder's
+//! release fail, and the holder then acts on the mark. That is the whole handoff.
 //!
-//! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation. A thread
-//! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
-//! call, see `trampoline`), so only other threads leave an `EXAMINE`. (The holder itself may leave an ending mark: its
-//! `try_complete` may cancel its operation; while it parks one, the user's wake function or subscriber may drive the
-//! timer or shut down. And where the map has a key already, the destructor of the spare one, which the parker drops
-//! before it examines, may check a key of the operation: that is one examination more.)
+//! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation.
+//!
+//! A thread that holds an operation runs no check while it examines: checks made inside `try_complete` wait for the
+//! outermost call (see `trampoline`). So only other threads leave marks, with these exceptions:
+//!
+//! * `EXAMINE`: where the map has a key already, the parker drops the spare key before the second examination, and the
+//!   destructor of that key may check a key of the operation. The cost is one more examination.
+//! * An ending mark: the holder's `try_complete` may cancel its own operation, and during a park the user's wake
+//!   function or subscriber may drive the timer or shut the purgatory down.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
@@ -63,27 +66,28 @@ const PARKED: u64 = 1;
 const HELD: u64 = 1 << 1;
 const EXAMINE: u64 = Mark::Examine as u64;
 const GENERATION: u32 = 32;
-/// The generation after the last: the counter has wrapped. No slot that has had an occupant has it otherwise.
+/// The generation after the last one: the counter has wrapped. A slot that has had an occupant has this generation only
+/// when it is retired.
 const RETIRED: u32 = 0;
 
-/// A request to the holder, by a thread that finds the operation held.
+/// A request to the holder, left by a thread that finds the operation held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Mark {
-    /// Examine it once more.
+    /// Examine the operation once more.
     Examine = 1 << 2,
-    /// End it as satisfied.
+    /// End the operation as satisfied.
     Force = 1 << 3,
-    /// End it as cancelled.
+    /// End the operation as cancelled.
     Cancel = 1 << 4,
-    /// End it as expired.
+    /// End the operation as expired.
     Expire = 1 << 5,
-    /// End it as shut down.
+    /// End the operation as shut down.
     ShutDown = 1 << 6,
 }
 
 impl Mark {
-    /// Marks that end the operation; where there are several, the first one here says how.
+    /// Marks that end the operation, by precedence: the first of them that is set decides the ending.
     const ENDING: [Self; 4] = [Self::Force, Self::Cancel, Self::Expire, Self::ShutDown];
 }
 
@@ -92,7 +96,7 @@ impl Mark {
 pub enum Claim {
     /// The caller is the holder now.
     Held,
-    /// It is held already (perhaps by the caller, below on its stack), and the holder will see the mark.
+    /// The operation is held already, perhaps by the caller further down its stack; the holder will see the mark.
     Marked,
     /// The address is stale: that operation has ended.
     Stale,
@@ -101,10 +105,10 @@ pub enum Claim {
 /// Why a caller of [`State::release`] still is the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreleased {
-    /// It must examine the operation again.
+    /// The holder must examine the operation again.
     Examine,
-    /// It must end the operation so; if another examination was asked for (`unexamined`), not before it has made one
-    /// more.
+    /// The holder must end the operation as `mark` says. With `unexamined`, another examination was asked for, and the
+    /// holder makes it first.
     End { mark: Mark, unexamined: bool },
 }
 
@@ -136,20 +140,20 @@ impl Snapshot {
         (self.0 >> GENERATION) as u32
     }
 
-    /// Whether this is the parked operation that a reference of `generation` means.
+    /// Whether the slot holds the operation that a reference with `generation` means.
     fn is(self, generation: u32) -> bool {
         self.has(PARKED) && self.generation() == generation
     }
 }
 
 impl State {
-    /// The word of a slot that was never used.
+    /// The state word of a slot that was never used.
     pub fn vacant() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The only compare-and-swap loop on the word, which was `now`. `step` gives the answer, and what the word is next if
-    /// it changes.
+    /// The only compare-and-swap loop on the word; `now` is the caller's guess at its value. `step` returns the answer,
+    /// and the next word if the word changes.
     #[inline(always)]
     fn transition_from<A>(
         &self,
@@ -161,10 +165,10 @@ impl State {
             let Some(next) = next else {
                 return answer;
             };
-            // ORDERING: AcqRel, because every transition hands something over in one direction or the other. Release:
-            // `release` publishes what the holder did to the operation to the next `claim_or_mark` that gets it; one
-            // that leaves a mark publishes the event behind it to the holder's `release` that takes it. Acquire: the
-            // other end of each.
+            // ORDERING: AcqRel, because every transition hands something over. Release: `release` publishes what the
+            // holder did to the operation to the next `claim_or_mark` that gets it; a `claim_or_mark` that leaves a
+            // mark publishes the event behind it to the holder's `release` that takes the mark. Acquire: the other end
+            // of each.
             match self
                 .0
                 .compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire)
@@ -175,7 +179,7 @@ impl State {
         }
     }
 
-    /// The first try of a transition: from what the word mostly is.
+    /// The first try of a transition, from the word's most likely value.
     #[inline(always)]
     fn exchange(&self, from: Snapshot, to: Snapshot) -> Result<u64, u64> {
         // ORDERING: as in `transition_from`.
@@ -183,7 +187,7 @@ impl State {
             .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// vacant -> held. The caller has the slot from the free list; returns the occupant's generation.
+    /// vacant -> held. The caller took the slot from the free list. Returns the generation of the new occupant.
     #[inline]
     pub fn occupy(&self) -> u32 {
         // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread
@@ -196,11 +200,11 @@ impl State {
         vacant.generation()
     }
 
-    /// parked -> held, or held -> held with `mark`: the holder will act on that.
+    /// parked -> held; or held -> held with `mark`, on which the holder will act.
     #[inline(always)]
     pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claim {
-        // Most are parked and not held. A load before would bring the line from another processor first to be read, and
-        // then once more to be written.
+        // Exchange without a load first: most operations are parked and not held, and a load would fetch the cache line
+        // as shared and the exchange once more as exclusive.
         let parked = Snapshot::of(generation, PARKED);
         match self.exchange(parked, parked.with(HELD)) {
             Ok(_) => Claim::Held,
@@ -216,22 +220,22 @@ impl State {
             } else if !now.has(HELD) {
                 (Claim::Held, Some(now.with(HELD)))
             } else {
-                // Written even when the mark is there already: it is this write that hands *our* event to the
-                // holder, not the write of the thread that came before.
+                // Write even if the mark is set already: this write publishes the event of this thread to the holder.
+                // The earlier write published only the event of the other thread.
                 (Claim::Marked, Some(now.with(mark as u64)))
             }
         })
     }
 
-    /// held -> parked, unless a mark forbids it. Only the holder calls this, after an examination that completed
-    /// nothing.
+    /// held -> parked, unless a mark forbids it. Called only by the holder, after an examination that did not complete
+    /// the operation.
     ///
-    /// Without `examine_again`, an operation whose only mark is `Examine` is released all the same: the answer is
-    /// `Ok(true)`, and the caller has to see to that examination. `Ok(false)`: there was no mark. Beside an ending mark it
-    /// is not released: the holder examines it once more, and ends it.
+    /// `Ok(false)`: there was no mark. `Ok(true)`, only without `examine_again`: the only mark was `Examine`, the
+    /// operation is released all the same, and the caller must see to that examination. With an ending mark as well,
+    /// the operation is not released: the holder examines it once more and ends it.
     #[inline(always)]
     pub fn release(&self, generation: u32, examine_again: bool) -> Result<bool, Unreleased> {
-        // Most have no mark.
+        // Most operations have no mark.
         let held = Snapshot::of(generation, PARKED | HELD);
         match self.exchange(held, held.without(HELD)) {
             Ok(_) => Ok(false),
@@ -244,7 +248,8 @@ impl State {
         self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
             let unexamined = now.has(EXAMINE);
-            // The examination comes first: an event that was reported before the ending is examined before it.
+            // The examination comes first: an event that was reported before the ending is then examined before the
+            // ending.
             if unexamined && examine_again {
                 return (Err(Unreleased::Examine), Some(now.without(EXAMINE)));
             }
@@ -255,21 +260,21 @@ impl State {
         })
     }
 
-    /// held -> held, without [`Mark::Expire`]. Only the holder calls this, before it files the operation's timer anew: a
-    /// timer that fires after that leaves its mark again.
+    /// held -> held, without [`Mark::Expire`]. Called only by the holder, before it files the operation's timer anew. A
+    /// timer that fires later leaves the mark again.
     #[cold]
     pub(crate) fn forget_expiry(&self) {
-        // ORDERING: Relaxed: the load only guesses what the word is.
+        // ORDERING: Relaxed: the load is a guess, which `transition_from` checks.
         let now = self.0.load(Ordering::Relaxed);
         self.transition_from(now, |now| ((), Some(now.without(Mark::Expire as u64))));
     }
 
-    /// held -> vacant, whatever marks there are. Only the holder calls this.
+    /// held -> vacant, whatever marks are set. Called only by the holder.
     #[inline(always)]
     pub fn end(&self, generation: u32) {
-        // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: a thread that sees the end also
-        // sees what the holder did before. A plain store may overwrite a mark just being left; the end answers every
-        // mark.
+        // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: a thread that sees the end
+        // also sees what the holder did before it. A plain store may overwrite a mark that is being left; the end
+        // answers every mark.
         let next = match generation {
             LAST_GENERATION => RETIRED,
             _ => generation + 1,
@@ -277,14 +282,15 @@ impl State {
         overwrite(&self.0, Snapshot::of(next, 0).0, Ordering::Release);
     }
 
-    /// Whether the vacant slot has had its last occupant: another one could be mistaken for an earlier one.
+    /// Whether the slot, now vacant, has used up its generations: one more occupant could be mistaken for an earlier
+    /// one.
     #[inline]
     pub(crate) fn is_retired(&self) -> bool {
-        // ORDERING: Relaxed: asked under the lock that brought the slot back.
+        // ORDERING: Relaxed: the caller has the lock under which the slot came back.
         Snapshot(self.0.load(Ordering::Relaxed)).generation() == RETIRED
     }
 
-    /// Whether the operation that a reference of `generation` means is still parked (or held).
+    /// Whether the operation that a reference with `generation` means is still parked, held or not.
     pub fn is_parked(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)
@@ -304,8 +310,8 @@ impl State {
     }
 }
 
-/// The word on one thread, against its truth table written out in plain variables. (What threads do to each other is
-/// the matter of the models.)
+/// Tests of the word on one thread, against its truth table in plain variables. The models test the races between
+/// threads.
 #[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::{Claim, Mark, State, Unreleased};
@@ -320,13 +326,13 @@ mod tests {
         Mark::ShutDown,
     ];
 
-    /// What the word should say.
+    /// The expected contents of the word.
     #[derive(Debug, Default)]
     struct Table {
         generation: u32,
         parked: bool,
         held: bool,
-        /// As in [`MARKS`].
+        /// One flag for each of [`MARKS`].
         marks: [bool; 5],
     }
 
@@ -350,7 +356,7 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// With a reference to the present occupant, or to an earlier one.
+        /// A claim with a reference to the present occupant or to an earlier one.
         Claim(u32, usize),
         Release(bool),
         End,
@@ -396,7 +402,7 @@ mod tests {
                     }
                     Step::End if table.held => {
                         word.end(table.generation);
-                        // The one after the last is 0.
+                        // The generation after the last one is 0.
                         let generation = table.generation.wrapping_add(1);
                         table = Table { generation, ..Table::default() };
                         prop_assert_eq!(word.is_retired(), generation == 0);

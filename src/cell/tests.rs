@@ -31,8 +31,8 @@ fn end<P>(cells: &Slab<P, ()>, at: Address) -> Option<P> {
     Some(payload)
 }
 
-/// Without the lock: only the length of the storage has told it of the slots. For Miri, which tries the orders that a
-/// weak memory allows.
+/// The reading thread takes no lock: it learns of the slots only from the length of the storage. For Miri, which tries
+/// the reorderings of a weak memory model.
 #[test]
 fn a_thread_that_looks_at_all_slots_races_their_growth() {
     let cells = Arc::new(Cells::new(0, ()));
@@ -116,7 +116,7 @@ fn a_dropped_slab_drops_what_is_parked() {
     );
 }
 
-/// Also where that is more than a cache line.
+/// A slot is aligned as its payload demands, even to more than a cache line.
 #[test]
 fn g12_a_slot_is_aligned_as_its_payload_has_to_be() {
     type Payload = crate::sync::CachePadded<u64>;

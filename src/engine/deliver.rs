@@ -9,26 +9,26 @@ use crate::threads::dispatch::{Dispatch, Job};
 use scopeguard::guard;
 use std::mem::ManuallyDrop;
 
-/// Where the user's code runs for payloads that did not expire. (For expired ones, the builder decides.)
+/// Where the user's code runs for payloads that did not expire. For expired payloads, the builder decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunOn {
-    /// On the thread that ended it.
+    /// On the thread that ended the payload.
     Caller,
     /// Where the builder's dispatch says, as for expired payloads.
     Dispatch,
 }
 
-/// Collects payloads that have ended, and delivers them when it is dropped: a panic on the way (of a key's `Hash`,
-/// say) loses none of them.
+/// Collects payloads that have ended, and delivers them when it is dropped, so that a panic on the way (of a key's
+/// `Hash`, for instance) loses none of them.
 pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    /// The destructor of the outbox leaves nothing in here.
+    /// Empty after the destructor of the outbox.
     ended: ManuallyDrop<Collected<EndedPayload<H::Value>>>,
 }
 
-/// Most calls end one payload, or none.
+/// The payloads that a call has ended: most calls end one or none.
 enum Collected<T> {
     None,
     Only(T),
@@ -41,7 +41,7 @@ impl<T> Collected<T> {
         std::mem::replace(self, Self::None)
     }
 
-    /// Out of line, so that what is pushed first stays in registers.
+    /// Adds a payload to those collected before. Not inlined, so that the first payload stays in registers.
     #[inline(never)]
     fn push_another(&mut self, another: T) {
         let mut all = self.take().into_vec();
@@ -77,8 +77,8 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Runs the user's code for the last payload of a call now, if it is the only one and belongs on this thread. If
-    /// not, it is pushed. A panic of the user's code unwinds from here.
+    /// Runs the user's code for the last payload of a call now, if it is the only payload and belongs on this thread.
+    /// Otherwise pushes it. A panic of the user's code unwinds from here.
     #[inline(always)]
     pub(crate) fn complete_or_push(&mut self, last: EndedPayload<H::Value>) {
         let is_only = matches!(*self.ended, Collected::None);
@@ -89,7 +89,7 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Delivers the payload, if it is one alone. A panic of the user's code unwinds from here.
+    /// Delivers the payload, if exactly one was collected. A panic of the user's code unwinds from here.
     #[inline(always)]
     pub(crate) fn deliver_only(&mut self) {
         let Collected::Only(only) = &*self.ended else {
@@ -144,7 +144,7 @@ impl<H: Handler> Drop for Outbox<'_, H> {
     }
 }
 
-/// Runs the user's code for one payload where it belongs. No lock is held.
+/// Runs the user's code for one payload on the thread where it belongs. No lock is held.
 #[inline(always)]
 pub(crate) fn deliver<H: Handler>(
     handler: &Arc<H>,
@@ -159,7 +159,7 @@ pub(crate) fn deliver<H: Handler>(
     }
 }
 
-/// Whether the user's code runs for this payload on this thread, and at once.
+/// Whether the user's code for this payload runs on this thread, at once.
 #[inline(always)]
 fn runs_here<H: Handler>(
     handler: &Arc<H>,
@@ -170,7 +170,7 @@ fn runs_here<H: Handler>(
     trampoline.is_outermost() && !runs_elsewhere::<H>(handler, ended, run_on)
 }
 
-/// Out of line, so that what completes at once stays in registers.
+/// [Delivers](deliver) one payload. Not inlined, so that a payload that completes at once stays in registers.
 #[cold]
 #[inline(never)]
 fn deliver_one<H: Handler>(
@@ -223,16 +223,16 @@ pub(crate) fn deliver_all<H: Handler>(
         }
     };
     match &engine.dispatch {
-        // One job for each: they may run side by side.
+        // One job for each payload, so that the jobs can run in parallel.
         Dispatch::Executor(executor) => elsewhere.into_iter().for_each(|ended| {
             let job = job(handler, vec![ended], true);
-            // If it panics, the unwinding drops the job, which runs it.
+            // If the executor panics, the unwinding drops the job, and the drop runs it.
             let _ = engine.guarded(|| executor(job));
         }),
-        // One job for all: the thread runs them one after the other anyway.
+        // One job for all payloads: the thread runs them one after another anyway.
         Dispatch::OwnThread if !elsewhere.is_empty() => {
             let job = job(handler, elsewhere, false);
-            // After the shutdown the thread takes no more; and the system may refuse the thread.
+            // The thread takes no job after the shutdown, and the system may refuse the thread.
             let untaken = match &engine.threads.completions {
                 Some(thread) => thread.submit(&engine.name, job).err(),
                 None => Some(job),
@@ -251,7 +251,7 @@ fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Value>, run_o
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
-/// Runs the user's code for one payload. A panic is counted, and concerns this payload only.
+/// Runs the user's code for one payload. A panic is counted, and affects this payload only.
 #[inline(always)]
 fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     let _ = handler
@@ -259,11 +259,12 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
         .guarded(move || complete_in_guard(handler, ended));
 }
 
-/// Runs the user's code for one payload, by [`Handler::complete`]; nothing else calls that. Then its permit is free,
-/// also after a panic, which unwinds from here.
+/// Runs the user's code for one payload, by the only call of [`Handler::complete`]. Then frees its permit, even after a
+/// panic, which unwinds from here.
 #[inline(always)]
 fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
-    // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.
+    // Take the payload apart, so that it stays in registers: a closure that borrows a part would force the whole to
+    // memory.
     let EndedPayload {
         value,
         ending,
@@ -280,15 +281,15 @@ fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     handler.complete(value, ending);
 }
 
-/// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.
+/// Runs the user's code when it is dropped, on whatever thread: an executor that loses the job cannot lose the ending.
 struct Delivery<H: Handler> {
     handler: Arc<H>,
     ended: Vec<EndedPayload<H::Value>>,
-    /// An executor of the user's runs it, perhaps at once.
+    /// Whether an executor of the user's runs the job, perhaps at once.
     by_executor: bool,
 }
 
-/// Hands payloads over to whatever runs the job.
+/// Makes a job that delivers payloads, and counts them as handed over.
 fn job<H: Handler>(
     handler: &Arc<H>,
     mut ended: Vec<EndedPayload<H::Value>>,
@@ -307,7 +308,7 @@ fn job<H: Handler>(
 impl<H: Handler> Drop for Delivery<H> {
     fn drop(&mut self) {
         let ended = std::mem::take(&mut self.ended);
-        // Inside the call that handed it over, it must not nest.
+        // Inside the call that hands the job over, the completions must not nest.
         if self.by_executor && Trampoline::in_progress() {
             let later = Self {
                 handler: self.handler.clone(),
@@ -316,7 +317,7 @@ impl<H: Handler> Drop for Delivery<H> {
             };
             return run_later(Box::new(move || drop(later)));
         }
-        // On a thread of the user's: what this causes must not nest in it.
+        // The thread may be the user's: enter the library, so that calls caused by a completion do not nest in it.
         let trampoline = Trampoline::enter();
         let engine = self.handler.engine();
         for ended in ended {
@@ -325,7 +326,7 @@ impl<H: Handler> Drop for Delivery<H> {
             fence(Ordering::Release);
             engine.count(Statistic::Delivered, 1);
         }
-        // A job never panics: the thread may be the user's.
+        // A job never panics, because the thread may be the user's.
         engine.leave(trampoline);
     }
 }

@@ -1,4 +1,4 @@
-//! Driving a handler when time has passed, and setting its alarm.
+//! Drives a handler: expires what is due, and sets the handler's alarm to the next deadline.
 
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
@@ -10,11 +10,12 @@ use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::time::Duration;
 
-/// Expires payloads, makes deferred checks and reclaims, by the time that it is now: as [`Driven::drive`], for a caller
-/// that is not the thread that sleeps. Returns how many payloads expired.
+/// Expires payloads, makes deferred checks and reclaims, as [`Driven::drive`] does, for a caller that is not the
+/// sleeping thread. Returns how many payloads expired.
 ///
-/// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends. (Between
-/// deferred checks, those that are due by then expire too; that ends with the last of these checks.)
+/// Timers that user code starts during this call are left for the next call, however near their deadlines are, so that
+/// this call ends. One exception: between two deferred checks, timers due by then expire too; that ends with the last
+/// of these checks.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}
@@ -46,36 +47,36 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     (next, engine.alarm.set(next))
 }
 
-/// Sets the alarm anew, for the thread that sleeps until it. Returns the tick of the next thing to do, and the tick that
-/// the alarm was set to before.
+/// Sets the alarm anew, for the thread that sleeps until it. Returns the tick of the next work, and the tick that the
+/// alarm was set to before.
 fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     let alarm = &handler.engine().alarm;
     let before = alarm.reset();
     let (next, _) = set_alarm(handler);
-    // Other threads may have set the alarm to deadlines of their own: the earlier one counts.
+    // Other threads may have set the alarm to deadlines of their own: the earliest tick counts.
     (next.min(alarm.time()), before)
 }
 
-/// The time of the next thing to do, for a caller that asks.
+/// The time of the next work, for a caller that asks.
 pub(crate) fn next_deadline<H: Handler>(handler: &H) -> Option<Timestamp> {
     let next = rearm_for_caller(handler);
     (next != NEVER).then(|| handler.engine().scale.timestamp(next))
 }
 
-/// For a caller that has driven the handler, or asks when to.
+/// Sets the alarm for a caller that has driven the handler, or that asks when to drive it.
 fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
     let engine = handler.engine();
     let (next, tell) = if engine.threads.has_reaper() {
-        // The caller is not the thread that sleeps, so it does not reset the alarm. If the scheduler stopped it right
-        // after the reset, a reaper that woke would find no alarm, and sleep without end. An alarm that is too early
+        // The caller is not the sleeping thread, so it does not reset the alarm: if the scheduler stopped the caller
+        // right after a reset, a reaper that woke would find no alarm and sleep without end. An alarm that is too early
         // costs one wake-up.
         set_alarm(handler)
     } else {
-        // One caller at a time: of two, neither would know which alarm the reactor has been told of.
+        // One caller at a time: of two callers, neither would know which alarm the reactor was told of.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // This caller may not be the reactor. If it finds a deadline before the thread that made it announces it, that
-        // thread finds the alarm set, and wakes nobody. So the reactor is woken here.
+        // Wake the reactor here, because this caller may not be the reactor. If this caller finds a deadline before it
+        // is announced by the thread that filed it, that thread will find the alarm set, and wake no thread.
         (next, next < before)
     };
     if tell {
@@ -96,11 +97,11 @@ impl<H: Handler> Driven for H {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        // After a storm, what expired payloads left is still to be reclaimed: a part, then the alarm again.
+        // After a storm: reclaim a part of what expired payloads left, then look at the alarm again.
         if reclaim(&self) {
             return Some(Duration::ZERO);
         }
-        // A deadline that no reading of the clock can reach never passes.
+        // A deadline beyond the last reading of the clock never passes.
         if next == NEVER || !engine.scale.can_come(next) {
             idle(&*self);
             return Some(Duration::MAX);

@@ -1,13 +1,16 @@
-//! One pass of the time: expiring payloads, running the user's code for them, and reclaiming what they leave behind.
+//! A pass: expires payloads, runs the user's code for them, and reclaims what they leave behind.
 //!
-//! In a storm the order counts. A payload that has expired has ended, and no thread finds it any more; but its entries
-//! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when a slice
-//! or more of one timer shard expires, or more of its timers may be due, or the queue is not empty, completions run
-//! first; slots and watches go to the reclaim queue, of which a part is reclaimed after each pass. Otherwise, and
-//! always where `reclaim_first` says so, they are reclaimed first: then the completions find no watch of them.
+//! The order matters in a storm. An expired payload has ended, and no thread finds it any more; but its slot and its
+//! entries in the watch lists are still there, and reclaiming them takes longer than all the rest. So the order is:
 //!
-//! The cost of it is that of memory: a million slots and lists lie far apart. They are prefetched by slices, in loops
-//! that only load, so that many loads are under way together; then they are worked on.
+//! * In a storm, completions run first. Slots and watches go to the reclaim queue, and a part of the queue is reclaimed
+//!   after each pass. It is a storm if a slice or more of one timer shard expires, or more of its timers may be due, or
+//!   the queue is not empty.
+//! * Otherwise, and always with `reclaim_first`, slots and watches are reclaimed first, so that the completions find no
+//!   watch of the expired payloads.
+//!
+//! The cost is cache misses: a million slots and lists lie far apart. A slice of them is prefetched in loops that only
+//! load, so that many loads are in flight together, and is then worked on.
 
 use super::Engine;
 use super::deliver::{RunOn, deliver_all, hand_over};
@@ -21,24 +24,24 @@ use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
 use std::time::Duration;
 
-/// At most this many payloads expire before their completions run, and are reclaimed together.
+/// At most this many payloads expire before their completions run; they are reclaimed together.
 const BATCH: usize = 8 * SLICE;
 
 /// Makes the deferred checks, and expires every payload whose deadline has passed. Returns how many payloads expired.
 ///
-/// A check that was deferred before the deadline is made before the expiry. But deferred checks and timers take turns:
-/// when a tick has passed, the timers that have become due fire before the next deferred check, or slice of one.
+/// A check that was deferred before the deadline is made before the expiry. Deferred checks and timers take turns: when
+/// a tick has passed, the timers that have become due fire before the next deferred check or slice of one.
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
-    // An expiry examines its operation, which may drive the timer in turn: passes would nest, one for each operation
-    // whose deadline has passed. These operations are left to the pass in progress.
+    // An expiry examines its operation, whose `try_complete` may drive the timer in turn: passes would nest, one for
+    // each operation that is due. Leave these operations to the pass in progress.
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
     let _underway = handler.engine().underway.begin();
     let mut now = handler.engine().now();
-    // It begins in all timer shards: what user code starts from here on, in whatever shard, is for the next pass.
+    // The pass begins in all timer shards: what user code starts from here on, in any shard, is for the next pass.
     let begin = |now| {
         let shards = handler.engine().shards.iter();
         let begun = shards.map(|shard| (shard, shard.begin_pass(now)));
@@ -48,15 +51,15 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
         begun.into_iter().map(each).sum::<usize>()
     };
-    // What this pass has still to expire. `None` if a later pass has begun between two checks: that one has expired it,
-    // beside timers that deferred checks had started and that were due by then.
+    // What this pass has still to expire. `None` if a later pass has begun between two checks: the later pass has
+    // expired it, together with timers that the deferred checks started and that were due by then.
     let mut begun = Some(begin(now));
     let mut expired = 0;
-    // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
-    // so the checks stay for the next pass.
+    // A thread inside a `try_complete` holds an operation, and a deferred check on this thread could not examine that
+    // operation. So the deferred checks stay for the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
     let mut expire_meanwhile = || {
-        // The clock may be the user's. If it panics, the timers wait for the next slice.
+        // The clock may be user code. If it panics, the timers wait for the next slice.
         let later = handler.engine().guarded(|| handler.engine().now()).ok();
         if let Some(later) = later.filter(|later| *later > now) {
             now = later;
@@ -71,8 +74,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     expired + begun.map_or(0, |begun| expire(begun, now))
 }
 
-/// Expires the due payloads of one timer shard, batch by batch. The pass may still meet `timers_left` timers: user code
-/// that starts timers close by cannot make it endless.
+/// Expires the due payloads of one timer shard, batch by batch. Meets at most `timers_left` timers; without that limit,
+/// user code that starts near timers could make the pass endless.
 fn expire_in<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
@@ -86,18 +89,18 @@ fn expire_in<H: Handler>(
     let mut more = timers_left > 0;
     let mut fired = Vec::new();
     while more {
-        // The deadlines are those of the payloads that have expired.
+        // The deadlines of the payloads that have expired.
         let (mut all, mut unreclaimed, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
         let began_at = engine.guarded(|| engine.now()).ok();
         while more && all.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && timers_left > fired.len();
             timers_left = timers_left.saturating_sub(fired.len());
-            // Timers that only move to a finer level are no reason to let completions wait.
+            // Stop if timers only moved to a finer level: completions do not wait for that.
             if fired.is_empty() {
                 break;
             }
             for (at, deadline) in fired.drain(..) {
-                // A payload that another thread holds is ended by that thread.
+                // If another thread holds the payload, that thread ends it.
                 let held = engine.claim_or_mark(at, Mark::Expire);
                 if let Some((mut ended, rest)) = held.and_then(|held| handler.expire(held, now)) {
                     // Before others are examined.
@@ -109,32 +112,33 @@ fn expire_in<H: Handler>(
                     unreclaimed.push(rest);
                 }
             }
-            // Where `try_complete` takes its time, the completions of those that have expired do not wait for the
-            // others. (The clock may be the user's.)
+            // Where a `try_complete` takes longer than a tick, deliver what has expired so far. The clock may be user
+            // code.
             if engine.guarded(|| engine.now()).ok() != began_at {
                 break;
             }
         }
-        // A completion finds its ending counted.
+        // Count the endings before the completions run, so that a completion finds its own ending counted.
         expired += deadlines.len();
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // `max_parked` and `max_watchers_per_key` are exact: what ended payloads leave is reclaimed before the user's code
-        // hears of it.
+        // `max_parked` and `max_watchers_per_key` are exact: what ended payloads leave is reclaimed before user code
+        // hears of the endings.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);
         } else {
             handler.reclaim(unreclaimed);
         }
-        // What has expired goes where the builder says. Those whose `try_complete` panicked are dropped here.
+        // Completions of expired payloads go where the builder's `Dispatch` says. Payloads whose `try_complete`
+        // panicked are dropped here.
         deliver_all(handler, trampoline, all, RunOn::Caller);
     }
     expired
 }
 
-/// Reclaims a part of the queue. `false` if it was empty.
+/// Reclaims a part of the reclaim queue. `false` if the queue was empty.
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let _trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
@@ -145,12 +149,12 @@ pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     true
 }
 
-/// Counts how late payloads with these deadlines have expired: all of them by now.
+/// Counts how late payloads with these deadlines have expired, measured from now.
 fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, deadlines: &[Tick]) {
-    // The clock may be the user's. If it panics, nothing is counted.
+    // The clock may be user code. If it panics, the lateness is not counted.
     if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
         let (mut total, mut max) = (0_u64, 0);
-        // Most deadlines of a bucket are equal.
+        // Most deadlines of one bucket are equal.
         for same in deadlines.chunk_by(|one, next| one == next) {
             let late = now.saturating_since(engine.scale.timestamp(same[0]));
             let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);

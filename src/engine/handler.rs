@@ -1,5 +1,5 @@
-//! The trait of the purgatory and of the timer, and what they and the engine hand each other: payloads that have ended,
-//! and what these leave behind.
+//! The trait that the purgatory and the timer implement, and the values that handlers and the engine pass to each
+//! other: payloads that have ended, and what they leave behind.
 
 use super::Engine;
 use super::phase::UnderwayGuard;
@@ -9,12 +9,12 @@ use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex};
 
-/// A reclaim queue of this many batches is reclaimed twice as fast.
+/// A pass reclaims one batch, and one more for each `LONG` batches in the queue.
 const LONG: usize = 256;
 
 /// A payload that has ended, on its way to the user's code.
 pub(crate) struct EndedPayload<V> {
-    /// What the user's code gets of it.
+    /// The part of the payload that the user's code gets.
     pub(crate) value: V,
     pub(crate) ending: Ending,
     /// Where it was parked, whose permit it has still: [`Address::NONE`] if it has none.
@@ -34,34 +34,34 @@ impl<V> EndedPayload<V> {
     }
 }
 
-/// Ends payloads when the engine says so, and runs the user's code for them. Implemented by the purgatory
+/// Ends payloads when the engine asks for it, and runs the user's code for them. Implemented by the purgatory
 /// (`src/purgatory/as_handler.rs`) and by the timer (`src/timer/inner.rs`).
 pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// The contents of a slot.
     type Payload: Send + 'static;
-    /// How deadlines are kept.
+    /// The timer scheme that keeps the deadlines.
     type Scheme: Scheme;
-    /// What the user's code gets of a payload that has ended.
+    /// The part of an ended payload that the user's code gets.
     type Value: Send + 'static;
-    /// What an expired payload leaves behind, its slot at least.
+    /// What an expired payload leaves behind: at least its slot.
     type Unreclaimed: Send + 'static;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
 
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
-    /// Ends a payload whose timer has fired at `now`: as expired, or as aborted if its `try_complete` panics. `None` if it
-    /// has another deadline now, or has ended otherwise and was delivered.
+    /// Ends a payload whose timer has fired at `now`: as expired, or as aborted if its `try_complete` panics. `None` if
+    /// the payload has another deadline now, or has ended otherwise and was delivered.
     fn expire(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
         now: Tick,
     ) -> Option<(EndedPayload<Self::Value>, Self::Unreclaimed)>;
 
-    /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
+    /// Frees the slots of payloads that have expired and been counted, and removes what else they left behind.
     fn reclaim(&self, batch: Vec<Self::Unreclaimed>);
 
-    /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
+    /// Ends a payload because of the shutdown. `None` if the user's code gets no part of the payload.
     fn on_shutdown(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
@@ -78,12 +78,12 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// Runs the user's code for a payload that has ended; the caller catches its panics.
     fn complete(&self, value: Self::Value, ending: Ending);
 
-    /// How many checks were deferred until the timer is driven.
+    /// The number of checks that wait until the timer is driven.
     fn deferred(&self) -> usize {
         0
     }
 
-    /// Makes one deferred check; `pause` is called between slices of a long one.
+    /// Makes one deferred check; calls `pause` between the slices of a long one.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
     /// Gives memory back beside that of the timer shards. Any thread may call it, at any time.
@@ -92,18 +92,18 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// The thread that drives the timer finds no deadline: forgets what was noted for the next one.
     fn on_idle(&self) {}
 
-    /// The last clone was dropped: drops the payloads that the shutdown left for its caller.
+    /// Drops the payloads that the shutdown left for its caller. Called when the last clone was dropped.
     fn on_dropped(&self) {}
 
-    /// The shutdown has ended every payload, or left that to the thread that holds it. Drops all deferred checks, and
-    /// takes no more.
+    /// Drops all deferred checks, and takes no more. Called when the shutdown has ended every payload, or has left the
+    /// ending to the thread that holds the payload.
     fn on_closed(&self) {}
 }
 
-/// The reclaim queue: slots, timers and watches of expired payloads, which no thread needs any more, in batches.
+/// The reclaim queue: batches of slots, timers and watches of expired payloads, which no thread needs any more.
 ///
-/// Reclaiming takes longer than expiring the payloads. So if many expire at once, what they leave is queued, and
-/// a part of that is reclaimed after each pass.
+/// Reclaiming takes longer than expiring. So if many payloads expire at once, what they leave is queued, and a part of
+/// the queue is reclaimed after each pass.
 pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<T>>>);
 
 impl<T> ReclaimQueue<T> {
@@ -119,15 +119,15 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// Batches to reclaim next, the latest ones (the order does not matter), more of them from a longer queue. So the queue
-    /// stops growing even if payloads expire faster than they are reclaimed.
+    /// Takes the batches to reclaim next: the latest ones, because the order does not matter, and more of them from a
+    /// longer queue. So the queue stops growing even if payloads expire faster than one batch a pass is reclaimed.
     pub(crate) fn take(&self) -> Vec<T> {
         let mut queue = self.0.lock();
         let part = 1 + queue.len() / LONG;
         let rest = queue.len().saturating_sub(part);
         let mut part = queue.split_off(rest);
         if queue.is_empty() {
-            // A storm's memory is not kept.
+            // Release the memory of a storm.
             *queue = Vec::new();
         }
         drop(queue);

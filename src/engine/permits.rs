@@ -10,12 +10,12 @@ pub(crate) const ONE: u64 = 1;
 /// A table with room for at most so many weights stays when it is empty: the next ones need it as well.
 const KEPT: usize = 28;
 
-/// A payload takes a permit before it gets a slot, and frees it when the user's code for it has run, or when it goes back
-/// to the caller.
+/// A payload takes a permit before it gets a slot, and frees it when the user's code for it has run, or when it goes
+/// back to the caller.
 ///
-/// Without a bound nothing is counted, and a park pays for one branch. A bound on the number is one counter. A bound on the
-/// weight is a lock: a payload has to fit under both bounds at once, and one that fits under the first alone must not
-/// stand in another's way meanwhile.
+/// Without a bound nothing is counted, and a park pays for one branch. A bound on the number is one counter. A bound on
+/// the weight is a lock: a payload has to fit under both bounds at once, and one that fits under the first alone must
+/// not stand in another's way meanwhile.
 pub(crate) struct Permits(Option<Box<Bounds>>);
 
 enum Bounds {
@@ -67,8 +67,8 @@ impl Permits {
         self.0.is_some()
     }
 
-    /// Takes a permit, unless this would go past a bound. [`free`](Self::free) is called by `withdraw` of the engine, by
-    /// `complete` in `deliver`, and where the purgatory returns an operation to its caller;
+    /// Takes a permit, unless this would go past a bound. [`free`](Self::free) is called by `withdraw` of the engine,
+    /// by `complete` in `deliver`, and where the purgatory returns an operation to its caller;
     /// [`free_unparked`](Self::free_unparked) for a payload that gets no slot.
     #[inline]
     pub(crate) fn take(&self, weight: u64) -> bool {

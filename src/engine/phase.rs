@@ -1,4 +1,4 @@
-//! The phases of an engine, and what a drain and a shutdown wait for.
+//! The phases of an engine, and the counts that a drain and a shutdown wait for.
 
 use crate::callbacks::promise::Promise;
 use crate::error::RejectReason;
@@ -6,8 +6,8 @@ use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use std::io;
 use std::mem;
 
-/// It takes payloads; it rejects payloads and lets the parked ones end by themselves; it is shut down, by the calling
-/// thread or by one in the background.
+/// The phases: open, takes payloads (the default); draining, rejects payloads and lets the parked ones end by
+/// themselves; closed, by the calling thread; closed, by a thread in the background.
 pub(super) const OPEN: u32 = 0; // the default
 pub(super) const DRAINING: u32 = 1;
 pub(super) const CLOSED: u32 = 2;
@@ -23,7 +23,8 @@ impl Phase {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Returns whether this call entered `phase`: phases only follow one another, and of the last two there is one.
+    /// Returns whether this call entered `phase`. Phases only move forward, and only one of the two closed phases is
+    /// entered.
     pub(super) fn enter(&self, phase: u32) -> bool {
         // ORDERING: AcqRel pairs with the Acquire in `now`; an exchange, so that one caller does the work.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -31,7 +32,7 @@ impl Phase {
         self.0.fetch_update(set, fetch, enter).is_ok()
     }
 
-    /// Why no payload is taken. Only a shortcut: what the shards reject decides.
+    /// The reason for which payloads are rejected now, if any. Only a shortcut: each shard decides for itself.
     #[inline(always)]
     pub(crate) fn reject_reason(&self) -> Option<RejectReason> {
         match self.now() {
@@ -46,28 +47,28 @@ impl Phase {
     }
 }
 
-/// The ending of payloads that is under way: passes, the shutdown, and holders that end a payload for a mark of either.
+/// Counts the endings that are under way: passes, the shutdown, and holders that end a payload for a mark of either.
 ///
-/// Each ends payloads and counts them, and runs or hands over their completions only then. So a thread that finds no
-/// payload parked, and waits for the completions, asks first whether all of this is over.
+/// A pass first ends payloads and counts them, and runs or hands over their completions only then. So a thread that
+/// finds no payload parked and waits for the completions asks first whether every such ending is over.
 #[derive(Debug, Default)]
 pub(crate) struct Underway(Arc<AtomicU64>);
 
-/// It is under way until this is dropped.
+/// One ending under way, until this guard is dropped.
 pub(crate) struct UnderwayGuard(Arc<AtomicU64>);
 
 impl Underway {
     pub(crate) fn begin(&self) -> UnderwayGuard {
         // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`: a thread that has
-        // read a count that is made from here on also finds this here, or finds it over.
+        // read a count made from here on also finds this ending under way, or finds it over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         UnderwayGuard(self.0.clone())
     }
 
-    /// Whether all is over whose counts this thread has read, by `Stats::of`.
+    /// Of the endings whose counts this thread has read by `Stats::of`: whether all are over.
     pub(crate) fn is_over(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `drop`: what was handed over is seen to be so.
+        // ORDERING: Acquire pairs with the Release in `drop`: what was handed over is seen as handed over.
         self.0.load(Ordering::Acquire) == 0
     }
 }
@@ -79,7 +80,7 @@ impl Drop for UnderwayGuard {
     }
 }
 
-/// The shutdown on a thread of its own, of which an engine has one at most.
+/// The shutdown on a thread of its own. An engine has at most one such thread.
 #[derive(Default)]
 pub(crate) struct Background(Mutex<Progress>);
 
@@ -88,13 +89,13 @@ struct Progress {
     /// Whether the thread was started.
     begun: bool,
     over: bool,
-    /// To be kept when it is over.
+    /// The promises to keep when the shutdown is over.
     promises: Vec<Arc<Promise<()>>>,
 }
 
 impl Background {
-    /// Starts the thread by `spawn`, unless it was started before. `done`, if given, is kept at the [end](Self::finish).
-    /// Returns whether that was before.
+    /// Starts the thread by `spawn`, unless it was started before. `done`, if given, is kept at the [end](Self::finish)
+    /// of the shutdown. Returns whether that end has come already.
     pub(crate) fn begin(
         &self,
         done: Option<&Arc<Promise<()>>>,
@@ -109,7 +110,7 @@ impl Background {
         Ok(progress.over)
     }
 
-    /// The shutdown is over. Returns the promises to be kept.
+    /// Notes the end of the shutdown. Returns the promises to keep.
     pub(crate) fn finish(&self) -> Vec<Arc<Promise<()>>> {
         let mut progress = self.0.lock();
         progress.over = true;

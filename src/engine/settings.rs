@@ -18,7 +18,7 @@ pub(crate) struct Settings {
     pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
-    /// If `clock` is the default: from when it counts.
+    /// The instant from which the default clock counts; `None` for another clock.
     pub(crate) system_since: Option<Instant>,
     pub(crate) dispatch: Option<Dispatch>,
     pub(crate) reaper: Reaper,
@@ -45,20 +45,20 @@ impl Settings {
     }
 }
 
-/// What was built with the default settings.
+/// Unwraps what was built with the default settings.
 pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
     built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
 }
 
 /// A type that has a [`Builder`].
 pub(crate) trait Built {
-    /// Its settings beside the common ones.
+    /// The settings of the type beside the common ones.
     type Own;
 }
 
 /// The settings of a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer), each with a default.
 ///
-/// `builder(name)` of the type begins, and `build` ends.
+/// Made by `builder(name)` of the type, and consumed by `build`.
 #[expect(private_bounds, reason = "the two types are all that can be built")]
 pub struct Builder<T: Built> {
     pub(crate) settings: Settings,
@@ -74,36 +74,36 @@ impl<T: Built> Builder<T> {
         }
     }
 
-    /// The resolution of the timer: an operation expires at its deadline or up to one tick later. More than zero, and at
-    /// most 584 years. Default: 1 ms.
+    /// The resolution of the timer: an operation expires at its deadline or up to one tick later. More than zero, and
+    /// at most 584 years. Default: 1 ms.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.settings.tick = tick;
         self
     }
 
-    /// Slots per level of the timing wheel. Level `n` covers `tick * wheel_size^(n + 1)`; levels are added as
-    /// timeouts ask for them. From 2 to 65,536; powers of two are a little faster. Default: 64.
+    /// Slots per level of the timing wheel. Level `n` covers `tick * wheel_size^(n + 1)`; levels are added when
+    /// timeouts need them. From 2 to 65,536; powers of two are a little faster. Default: 64.
     pub fn wheel_size(mut self, slots: usize) -> Self {
         self.settings.wheel_size = slots;
         self
     }
 
-    /// The highest number of parked operations (timers). Beyond it, a park is rejected with
-    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). One that has ended counts until your code for it has
-    /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
-    /// thread writes. Default: none.
+    /// The maximum number of parked operations (timers). A park beyond it is rejected with
+    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). An ended operation counts until your code for it
+    /// has returned, on whatever thread, so this setting bounds memory. The bound is exact, and costs a counter that
+    /// every thread writes. Default: no limit.
     pub fn max_parked(mut self, count: usize) -> Self {
         self.settings.max_parked = Some(count);
         self
     }
 
     /// The highest weight of all parked operations (timers) together: bytes, for instance. What each weighs is
-    /// [`DelayedOperation::weight`](crate::DelayedOperation::weight), or what
-    /// [`weigh`](Builder::weigh) of a timer says. Beyond it, a park is rejected with
-    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full); so is one that weighs more by itself. A weight is free
-    /// again when a place of [`max_parked`](Self::max_parked) is, and
-    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the sum. The bound is exact, also beside `max_parked`, and costs
-    /// a lock that every thread takes for an instant, in each park and each ending. Default: none, and nothing is weighed.
+    /// [`DelayedOperation::weight`](crate::DelayedOperation::weight), or what [`weigh`](Builder::weigh) of a timer
+    /// says. Beyond it, a park is rejected with [`RejectReason::Full`](crate::purgatory::RejectReason::Full); so is one
+    /// that weighs more by itself. A weight is free again when a place of [`max_parked`](Self::max_parked) is, and
+    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the sum. The bound is exact, also beside `max_parked`, and
+    /// costs a lock that every thread takes for an instant, in each park and each ending. Default: none, and nothing is
+    /// weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self
@@ -119,19 +119,18 @@ impl<T: Built> Builder<T> {
     /// The source of time. Default: the system's monotonic clock, counted from the [`Instant`] at which the builder was
     /// made.
     ///
-    /// By default, with ticks of 1 ms or more, the processor's time stamp counter stands in for that clock where a
-    /// deadline is made, if the kernel's clock source is that counter (`tsc`; x86-64 Linux). It is set by the clock each
-    /// millisecond in each thread, and makes a deadline some microseconds later at most. `clock(Instant::now())` reads
-    /// the clock itself each time; `docs/guarantees.md` (G10) says when that is worth it.
+    /// **Default on x86-64 Linux.** With ticks of 1 ms or more, if the kernel's clock source is the time stamp counter
+    /// (`tsc`), deadlines are computed from the processor's counter. In each thread the counter is set by the clock
+    /// every millisecond, and makes a deadline at most some microseconds later. `clock(Instant::now())` reads the clock
+    /// itself each time; `docs/guarantees.md` (G10) says when that is worth it.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
         self.settings.system_since = None;
         self
     }
 
-    /// The thread on which your code runs for an operation (payload) that has expired, or that a
-    /// deferred check has completed. Default: [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper thread
-    /// of the library.
+    /// The thread on which your code runs for an operation (payload) that has expired, or that a deferred check has
+    /// completed. Default: [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper thread of the library.
     pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
         self.settings.dispatch = Some(dispatch);
         self
@@ -143,10 +142,10 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// Starts the threads when this is built, so that the system refuses them there
-    /// ([`BuildError::Thread`](crate::purgatory::BuildError::Thread)) and no later call pays for the start. Default:
-    /// they start [when they are first needed](crate::guide::threads#when-the-threads-start), and the call that needs the
-    /// reaper takes about 0.1 ms longer.
+    /// Starts the threads during `build`, so that a refusal of the system is an error of `build`
+    /// ([`BuildError::Thread`](crate::purgatory::BuildError::Thread)), and no later call pays for the start. Default:
+    /// threads start [when they are first needed](crate::guide::threads#when-the-threads-start), and the call that
+    /// needs the reaper takes about 0.1 ms longer.
     pub fn threads_at_once(mut self) -> Self {
         self.settings.threads_at_once = true;
         self

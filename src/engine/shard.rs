@@ -1,7 +1,7 @@
-//! A timer shard: the slab and the timer for the payloads that some of the threads park.
+//! A timer shard: the slots and the timers of payloads that some of the threads park.
 //!
-//! Each thread parks in the shard that its number names, so threads rarely meet at a lock, with any keys and
-//! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
+//! Each thread parks in the shard that its number selects, so threads rarely contend for a lock, with any keys and
+//! timeouts. One hold of the lock takes a slot and starts its timer; one hold stops the timer and frees the slot.
 
 use crate::cell::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Spent};
@@ -15,13 +15,13 @@ use crate::time::ticks::NEVER;
 /// The arrival and the deadline of a payload, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// When it arrived.
+    /// The tick at which the payload arrived.
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
-    /// A tick that has certainly passed: a wheel that lags behind may go on to it. 0 where a caller has supplied the
-    /// reading, which may be of the future, and would lead past deadlines.
+    /// A tick that has certainly passed: a wheel that lags behind may advance to it. It is 0 if the caller has supplied
+    /// the reading: such a reading may be of the future, and would move the wheel past deadlines.
     pub(crate) present: Tick,
-    /// The reading of the clock behind it.
+    /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,
 }
 
@@ -33,13 +33,13 @@ pub(crate) struct Schedule<W> {
     begun: Tick,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     rejects: Option<RejectReason>,
-    /// How many parks until one looks for slots that other threads have freed.
+    /// How many more parks until one empties the remote free list.
     parks_to_empty: u32,
 }
 
 impl<W: Scheme> Schedule<W> {
-    /// Starts the timer of the slot at `index`, unless it never expires. Returns where it is filed, and the shard's next
-    /// deadline, if this timer has made it earlier.
+    /// Starts the timer of the slot at `index`, unless the timer never fires. Returns the timer's position, and the
+    /// shard's next deadline if this timer has made it earlier.
     #[inline(always)]
     fn start(
         &mut self,
@@ -62,13 +62,13 @@ pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 pub(crate) struct Shard<P, W> {
     pub(crate) number: usize,
     pub(crate) slab: Slab<P, Schedule<W>>,
-    /// Written under the slab's lock.
+    /// Counts that are written under the slab's lock.
     pub(super) locked_counts: CachePadded<Counts>,
     pub(super) counters: Counters,
 }
 
-/// A payload keeps its deadline: it has ended, or the deadline has passed; the scheme cannot hold the new deadline, or
-/// that would be the first one and the system refuses a thread.
+/// A payload keeps its deadline, for one of these reasons: it has ended, its deadline has passed, the scheme cannot
+/// hold the new deadline, or the new deadline would be the first one and the system refuses the reaper's thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unchanged;
 
@@ -101,8 +101,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
-    /// `watches` is for the counts. The caller holds the payload. Where the shard's next deadline is earlier now, it is
-    /// returned, to be announced.
+    /// `watches` is for the counts. The caller holds the payload. If the shard's next deadline is earlier now, that
+    /// deadline is returned, to be announced.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
@@ -116,8 +116,8 @@ impl<P, W: Scheme> Shard<P, W> {
         if let Some(reason) = schedule.rejects {
             return Err((reason, payload));
         }
-        // It does not always empty the remote free list: each time takes the cache line of that list from the processor of
-        // a thread that pushes there, which then has to take it back.
+        // Empty the remote free list only now and then. Each time takes the list's cache line from the processor of a
+        // thread that pushes there, and that processor has to take it back.
         schedule.parks_to_empty -= 1;
         if schedule.parks_to_empty == 0 || guard.is_full(limit) {
             self.empty_remote_for_park(guard);
@@ -153,11 +153,11 @@ impl<P, W: Scheme> Shard<P, W> {
         self.empty_remote(guard);
     }
 
-    /// Frees the slot of a payload that has ended, stops its timer, and counts the ending; `watches` are gone from the
-    /// lists.
+    /// Frees the slot of a payload that has ended, stops its timer, and counts the ending. The payload's `watches` are
+    /// off the lists by now.
     ///
-    /// Never waits: if another thread has the lock, this calls `count` for the count, and a thread that gets the lock
-    /// later does the rest.
+    /// Never waits: if another thread has the lock, this calls `count` to count the ending, and a later holder of the
+    /// lock does the rest.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -190,8 +190,8 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Frees a slot whose ending is counted, for a thread of another shard.
     ///
-    /// It does not even try to take the lock, but once for every slice of slots: the memory under the lock would move
-    /// between the two processors with every life. A thread that parks here, or drives the timer, does the rest.
+    /// Tries the lock only once for every slice of slots: the cache lines under the lock would otherwise move between
+    /// the two processors with every payload. A thread that parks here, or drives the timer, does the rest.
     pub(crate) fn free_from_other_shard(&self, ended: EndedSlot) {
         if self.slab.push_remote(ended) >= SLICE {
             self.try_empty_remote();
@@ -214,17 +214,17 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// For a thread that has just pushed a slot on the remote free list: if the lock was taken, it may have been released
-    /// just before, and then no other thread is on the way. (If it is taken again, the slot waits for a park that looks, one
-    /// of `PARKS_PER_EMPTYING` here, or for the thread that drives the timer; it is never lost.)
+    /// For a thread that has just pushed a slot on the remote free list. If the lock was taken then, its holder may
+    /// have released it just before, and no other thread would come. If the lock is taken again, the slot waits for a
+    /// park that looks (one of `PARKS_PER_EMPTYING`) or for the thread that drives the timer. The slot is never lost.
     fn try_empty_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.empty_remote(&mut guard);
         }
     }
 
-    /// Frees a slice of the remote free list, in the hold of the lock that the caller has anyway. Returns whether there
-    /// may be more, for the next holder.
+    /// Frees a slice of the remote free list, under the lock that the caller holds anyway. Returns whether there may be
+    /// more, for the next holder.
     #[inline(always)]
     fn empty_remote(&self, guard: &mut Guard<'_, P, W>) -> bool {
         for _ in 0..SLICE {
@@ -244,8 +244,9 @@ impl<P, W: Scheme> Shard<P, W> {
         guard.put_back_ended(ended);
     }
 
-    /// Begins a pass at `now`, in which [`fire`](Self::fire) takes out the timers that are here now and due. One that is
-    /// started later waits for the next pass, however close its deadline is. Returns how many timers the shard has.
+    /// Begins a pass at `now`, in which [`fire`](Self::fire) takes out the timers that are in the wheel now and due. A
+    /// timer started later waits for the next pass, however near its deadline is. Returns how many timers the shard
+    /// has.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
         let (schedule, _) = guard.split();
@@ -274,8 +275,8 @@ impl<P, W: Scheme> Shard<P, W> {
         drop(before);
     }
 
-    /// Takes timers that are due at `now` out of the wheel: one slice of them, so that no thread waits long for the
-    /// lock. Adds them to `fired`, and returns whether more may be due.
+    /// Takes one slice of the timers that are due at `now` out of the wheel, so that no thread waits long for the lock.
+    /// Adds them to `fired`, and returns whether more may be due.
     pub(crate) fn fire(&self, now: Tick, fired: &mut Vec<(Address, Tick)>) -> bool {
         let mut guard = self.slab.lock();
         self.empty_remote(&mut guard);
@@ -297,18 +298,18 @@ impl<P, W: Scheme> Shard<P, W> {
         true
     }
 
-    /// When the next bucket is due.
+    /// The deadline of the next bucket.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         loop {
             let mut guard = self.slab.lock();
-            // Timers that were stopped and are still in the wheel do not count.
+            // First free the slots on the remote free list: stopped timers that are still in the wheel do not count.
             if !self.empty_remote(&mut guard) {
                 return guard.split().0.timer.next_deadline();
             }
         }
     }
 
-    /// Gives the payload at `at` another deadline, which may have to be announced. Not where its timer has fired.
+    /// Moves the deadline of the payload at `at`, unless its timer has fired. Returns a deadline to announce.
     pub(crate) fn reschedule(
         &self,
         at: Address,
@@ -317,8 +318,8 @@ impl<P, W: Scheme> Shard<P, W> {
         self.file_anew(at, timing, false)
     }
 
-    /// [Reschedules](Self::reschedule) a payload whose timer has fired, for the thread that holds the payload because of
-    /// that.
+    /// [Reschedules](Self::reschedule) a payload whose timer has fired, for the thread that holds the payload for that
+    /// reason.
     pub(crate) fn extend(&self, at: Address, timing: Timing) -> Result<Option<Tick>, Unchanged> {
         self.file_anew(at, timing, true)
     }
@@ -336,13 +337,14 @@ impl<P, W: Scheme> Shard<P, W> {
         }
         let before = fields.read(at.index());
         let has_fired = before.position == Position::NONE.number();
-        // Past its deadline a payload has expired, though no thread has come yet to fire its timer. It keeps its deadline,
-        // whoever comes first. Only a check and a stop ignore the deadline: better an answer than none.
+        // Past its deadline a payload has expired, even if no thread has fired its timer yet. It keeps its deadline,
+        // whichever thread comes first. Only a check and a stop ignore the deadline: better an answer than none.
         let is_past = has_fired || before.deadline <= timing.start;
         if before.deadline != NEVER && is_past && !fired_too {
             return Err(Unchanged);
         }
-        // Asked before the timer is stopped: started again, even with its old deadline, it would be for the next pass.
+        // Ask before the timer is stopped: a timer started again, even with its old deadline, would wait for the next
+        // pass.
         if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
             return Err(Unchanged);
         }
@@ -360,7 +362,7 @@ impl<P, W: Scheme> Shard<P, W> {
         Ok(earlier)
     }
 
-    /// When the payload at `at` was parked, and its deadline.
+    /// The ticks of the arrival and the deadline of the payload at `at`.
     pub(crate) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let mut guard = self.slab.lock();
         let (_, fields) = guard.split();
@@ -370,7 +372,7 @@ impl<P, W: Scheme> Shard<P, W> {
         })
     }
 
-    /// From now on the shard takes no payload, for this reason.
+    /// From now on the shard rejects payloads, for this reason.
     pub(crate) fn close_with(&self, reason: RejectReason) {
         Self::reject(&mut self.slab.lock(), reason);
     }
@@ -378,7 +380,7 @@ impl<P, W: Scheme> Shard<P, W> {
     /// [Closes](Self::close_with) the shard whose lock this is.
     pub(super) fn reject(guard: &mut Guard<'_, P, W>, reason: RejectReason) {
         let rejects = &mut guard.split().0.rejects;
-        // A drain may come late, and does not hide a shutdown.
+        // A drain that comes late does not overwrite a shutdown.
         if *rejects != Some(RejectReason::ShutDown) {
             *rejects = Some(reason);
         }

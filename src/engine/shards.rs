@@ -1,8 +1,9 @@
-//! The timer shards of an engine, each made when a thread first comes to it.
+//! The timer shards of an engine. Each shard is made when a thread first comes to it.
 //!
-//! One lock orders four things: a shard is made, the engine's own reaper is started, a drain begins, a shutdown begins.
-//! The last two enter their phase before they take the lock. So what comes after them finds the phase, and they find
-//! what came before. (The start and the end of the thread for completions are ordered by the lock of its queue.)
+//! One lock orders four steps: making a shard, starting the engine's own reaper, beginning a drain, beginning a
+//! shutdown. A drain and a shutdown enter their phase before they take the lock. So a later step finds the phase, and
+//! the drain or shutdown finds the results of earlier steps. The start and the end of the completion thread are ordered
+//! by the lock of its own queue.
 
 use super::shard::Shard;
 use crate::cell::address::SHARD_BITS;
@@ -11,11 +12,11 @@ use crate::scheme::Scheme;
 use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 
 pub(crate) struct Shards<P, W> {
-    /// By number. Those behind the last shard stay empty.
+    /// The shards by number, each empty until it is made. Entries beyond the last number stay empty.
     made: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
     /// The highest number of a shard, a power of two less one.
     last: usize,
-    /// For the wheels of the shards.
+    /// The wheel size of each shard.
     wheel_size: u32,
     /// Held while a shard is made, and while the engine's own reaper is started.
     pub(super) order: Mutex<()>,
@@ -24,7 +25,7 @@ pub(crate) struct Shards<P, W> {
 const _: () = assert!(MAX_TIMER_SHARDS <= 1 << SHARD_BITS, "an address names it");
 
 impl<P, W: Scheme> Shards<P, W> {
-    /// Room for at least `count` shards, or for as many as there may be.
+    /// Room for at least `count` shards, up to the maximum.
     pub(crate) fn new(count: usize, wheel_size: u32) -> Self {
         Self {
             made: std::array::from_fn(|_| OnceLock::new()),
@@ -34,18 +35,19 @@ impl<P, W: Scheme> Shards<P, W> {
         }
     }
 
-    /// The number of the shard for a thread or a neighbour, by the lower bits of `number`.
+    /// Maps a thread's number, or that of a neighbour, to the number of a shard by its low bits.
     #[inline(always)]
     pub(crate) fn wrap(&self, number: usize) -> usize {
         number & self.last
     }
 
-    /// How many there may be.
+    /// The number of shards that can exist.
     pub(crate) fn count(&self) -> usize {
         self.last + 1
     }
 
-    /// The shard with this number, which is in range. Where the shard is made, `rejects` says in which phase.
+    /// The shard with this number, which is in range. If the shard is made by this call, `rejects` tells the phase that
+    /// the shard starts in.
     #[inline(always)]
     pub(crate) fn at(
         &self,
@@ -67,7 +69,7 @@ impl<P, W: Scheme> Shards<P, W> {
         self.made[number].get_or_init(make)
     }
 
-    /// Those that threads have come to.
+    /// The shards that have been made.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard<P, W>> + Clone {
         let made = self.made[..=self.last].iter();
         made.filter_map(OnceLock::get).map(|shard| &**shard)
@@ -115,11 +117,11 @@ mod tests {
         Engine::new(settings).expect("no threads to refuse")
     }
 
-    /// A drain that finds another one under way has begun when every shard rejects payloads, not before.
+    /// A second drain, during a first one, has begun only when every shard rejects payloads.
     #[test]
     fn g15_a_second_drain_reaches_every_shard_itself() {
         let engine = by_hand("g15-drains");
-        // All are there, the last one also.
+        // Make all shards, including the last one.
         let last = (0..engine.shards.count())
             .map(|number| engine.shard(number))
             .last();
@@ -134,7 +136,7 @@ mod tests {
         });
     }
 
-    /// Several batches of what a storm has left may come back at once, of several shards.
+    /// The slots that a storm has left may be reclaimed in several batches at once, of several shards.
     #[test]
     fn g06_the_slots_of_each_shard_come_back_to_it() {
         let engine = by_hand("g06-shards");
@@ -148,7 +150,8 @@ mod tests {
         assert_eq!(shards.map(Shard::next_deadline), [None, None]);
     }
 
-    /// A thread whose shard is locked parks in the next one. Behind the last comes the first: no pass comes to others.
+    /// A thread whose shard is locked parks in the next shard. The shard after the last one is the first, because a
+    /// pass visits no shard beyond the last.
     #[test]
     fn g07_the_neighbour_of_the_last_shard_is_one_of_them() {
         let engine = by_hand("g07-neighbours");

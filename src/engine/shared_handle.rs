@@ -7,7 +7,7 @@ use crate::threads::reaper::Driven;
 use std::any::Any;
 use std::marker::PhantomData;
 
-/// Exists as long as some [`SharedHandle`] does.
+/// Exists for as long as a [`SharedHandle`] of the handler exists; its drop shuts the handler down.
 struct ShutdownOnDrop<H: Handler> {
     inner: Arc<H>,
 }
@@ -18,22 +18,22 @@ impl<H: Handler> Drop for ShutdownOnDrop<H> {
     }
 }
 
-/// The strong handle inside a public type of the library. (The reaper holds the handler weakly, and callbacks in a
-/// queue hold it strongly: neither keeps it from being shut down.)
+/// The strong handle inside a public type of the library. Neither the reaper, which holds the handler weakly, nor a
+/// queued callback, which holds it strongly, keeps the handler from being shut down.
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,
 }
 
 impl<H: Handler> SharedHandle<H> {
-    /// Lets the handler's reaper drive it from now on, and its clock wake the thread that does.
+    /// From now on the handler's reaper drives it, and its clock wakes the thread that drives it.
     pub(crate) fn start(inner: Arc<H>) -> Self {
         let shutdown = Arc::new(ShutdownOnDrop {
             inner: inner.clone(),
         });
         let driven: Weak<dyn Driven> = Arc::<H>::downgrade(&inner);
         let engine = inner.engine();
-        // If the clock panics in here, the threads end.
+        // If the clock panics in here, the drop of `shutdown` ends the threads.
         engine.threads.adopt(driven, &*engine.clock);
         Self { inner, shutdown }
     }
@@ -55,11 +55,11 @@ pub(crate) trait OverHandle: Sized {
     fn over(shared: SharedHandle<Self::Handler>) -> Self;
 }
 
-/// A reference to a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer) that does not keep it running.
-/// `downgrade` of the type makes it.
+/// A reference to a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer) that does not keep it running. Made by
+/// `downgrade` of that type.
 pub struct WeakRef<T> {
-    /// Any [`ShutdownOnDrop`], without its type: an operation may hold a reference to its own purgatory, and with the type
-    /// the compiler would have to know whether `Op` is [`Send`] to find out whether `Op` is.
+    /// A [`ShutdownOnDrop`] with its type erased. An operation may hold a reference to its own purgatory; with the
+    /// type, the compiler would need `Op: Send` in order to decide `Op: Send`.
     shutdown: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }
@@ -74,7 +74,7 @@ impl<T: OverHandle> WeakRef<T> {
         }
     }
 
-    /// What it refers to, if that is not shut down by the drop of its last clone.
+    /// The purgatory or timer, unless the drop of its last clone has shut it down.
     pub fn upgrade(&self) -> Option<T> {
         let shutdown: Arc<ShutdownOnDrop<T::Handler>> = self.shutdown.upgrade()?.downcast().ok()?;
         Some(T::over(SharedHandle {
@@ -95,7 +95,7 @@ impl<T> Clone for WeakRef<T> {
 
 debug_fields!([T] WeakRef<T>, "WeakRef", |it| alive: it.shutdown.strong_count() > 0);
 
-/// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
+/// The methods shared by every public type that has a [`SharedHandle`] in its field `shared`.
 macro_rules! shared_methods {
     ($what:literal $(#[$checks:meta])*) => {
         #[doc = concat!("The number of ", $what, " now. Takes no lock.")]
@@ -116,18 +116,19 @@ macro_rules! shared_methods {
         #[doc = concat!("Expires ", $what, " whose deadline has passed. For use without a reaper (with one, it is")]
         /// harmless). Returns how many expired.
         ///
-        /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says. Timers that your code starts meanwhile are
-        /// left for the next call, unless a tick passes between deferred checks and they are due then.
+        /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says. Timers that your code starts during this
+        /// call are left for the next call, unless a tick passes between deferred checks and the timers are due by
+        /// then.
         $(#[$checks])*
         ///
-        /// Takes the lock of every timer shard in turn, for 64 timers at a time, and those of the map shards of the keys
-        /// of what has expired. Reads the clock; if that panics, so does this call.
+        /// Takes the lock of every timer shard in turn, for 64 timers at a time, and the locks of the map shards of the
+        /// keys of expired operations. Reads the clock; a panic of the clock is passed on.
         pub fn advance(&self) -> usize {
             crate::engine::drive::advance(&self.shared.inner)
         }
 
-        /// The time of the next call of [`advance`](Self::advance), on the clock in use: at or before the earliest
-        /// deadline; a time that has passed if there is something to do now. `None` if there is nothing to do.
+        /// The time at which to call [`advance`](Self::advance) next, on the clock in use: at or before the earliest
+        /// deadline, and in the past if there is work now. `None` if there is no work.
         ///
         /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake function.
         pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
@@ -168,7 +169,7 @@ macro_rules! shared_methods {
             self.shared.inner.engine.phase.is_closed()
         }
 
-        /// A reference that does not keep it running, for callbacks.
+        /// A reference that does not keep the purgatory or timer running, for callbacks.
         pub fn downgrade(&self) -> crate::engine::shared_handle::WeakRef<Self> {
             crate::engine::shared_handle::WeakRef::to(&self.shared)
         }
@@ -176,7 +177,7 @@ macro_rules! shared_methods {
 }
 pub(crate) use shared_methods;
 
-/// What [`Clone`] and the like are for a public type over a [`SharedHandle`].
+/// Implements [`Clone`] and the other traits of a public type over a [`SharedHandle`].
 macro_rules! shared_type {
     ([$($generics:tt)*] $name:ident, $type:ty, $handler:ty, $own_settings:ty) => {
         impl<$($generics)*> crate::engine::settings::Built for $type {

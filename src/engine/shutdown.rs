@@ -15,12 +15,12 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The first and the longest pause between two evaluations of a thread that [waits](wait).
+/// The first and the longest pause between two evaluations in [`wait`].
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LAST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Ends every payload and the threads, once, and waits for the threads unless this is called from a callback. Returns
-/// whether this call did it.
+/// Ends every payload and the threads, once. Waits for the threads, unless the caller is a callback. Returns whether
+/// this call did the shutdown.
 pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     let closed = close(handler, CLOSED);
     if closed {
@@ -29,7 +29,7 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     closed
 }
 
-/// [Shuts down](shut_down) for the drop of the last clone, which waits for the threads for a moment only.
+/// [Shuts down](shut_down) for the drop of the last clone, which waits for the threads only for a moment.
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
     {
@@ -37,18 +37,19 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
         handler.on_dropped();
     }
     let engine = handler.engine();
-    // Where the shutdown came from a callback, no thread has joined the threads yet. One in the background joins them.
+    // If the shutdown came from a callback, the threads have not been joined yet. A shutdown in the background joins
+    // them itself.
     if engine.phase.now() != CLOSED_IN_BACKGROUND {
         engine.stop_threads(Some(GRACE));
     }
 }
 
-/// Whether every payload has ended because of the shutdown and, but for jobs of an executor, been completed; and whether
-/// the threads have ended.
+/// Whether the shutdown has ended every payload, the completions have run (except jobs of an executor), and the threads
+/// have ended.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // When the shutdown itself is over, nothing more is parked. What it left to a thread that holds it is ended by that
-    // one, which is under way meanwhile: so this is asked again.
+    // Ask `underway` twice: a payload that the shutdown left to its holder may end in between, and that ending is under
+    // way until its completion has run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0
@@ -56,8 +57,8 @@ pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
         && engine.threads.running().is_empty()
 }
 
-/// Lets a thread of its own shut the handler down, the same one whatever number of calls asks for it. `done`, if given,
-/// is kept when the shutdown is over.
+/// Starts a thread that shuts the handler down. However many calls ask for it, there is one such thread. `done`, if
+/// given, is kept when the shutdown is over.
 fn shut_down_in_background<H: Handler>(
     handler: &Arc<H>,
     done: Option<&Arc<Promise<()>>>,
@@ -68,11 +69,11 @@ fn shut_down_in_background<H: Handler>(
         Worker::default().start(&engine.name, "shutdown", move || {
             let engine = handler.engine();
             if !close(&handler, CLOSED_IN_BACKGROUND) {
-                // Another thread closes it, and may be at that still.
+                // Another thread closes the handler, and may not have finished.
                 wait(Duration::MAX, || engine.underway.is_over());
             }
-            // Also where another thread has closed it: that may have been a callback, which does not wait. If another
-            // thread is joining them, this one waits as well.
+            // Stop the threads also if another thread has closed the handler: that thread may have been in a callback,
+            // which does not wait. If another thread is joining them, this thread waits as well.
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
@@ -84,16 +85,16 @@ fn shut_down_in_background<H: Handler>(
     Ok(())
 }
 
-/// The shutdown is over.
+/// Keeps the promises of a shutdown that is over.
 fn keep_promises<H: Handler>(handler: &Arc<H>) {
     let engine = handler.engine();
     for done in engine.background.finish() {
-        // A waker is the user's code.
+        // A waker is user code.
         let _ = engine.guarded(|| done.keep(()));
     }
 }
 
-/// As [`shut_down`], on a thread of its own.
+/// As [`shut_down`], on a background thread.
 pub(crate) fn shut_down_async<H: Handler>(
     handler: &Arc<H>,
 ) -> io::Result<impl Future<Output = ()> + Unpin + use<H>> {
@@ -102,7 +103,7 @@ pub(crate) fn shut_down_async<H: Handler>(
     Ok(poll_fn(move |cx| done.poll(cx)))
 }
 
-/// Shuts down on a thread of its own, and waits for that thread for at most `limit`.
+/// Shuts down on a background thread, and waits for that thread for at most `limit`.
 pub(crate) fn shut_down_within<H: Handler>(
     handler: &Arc<H>,
     limit: Duration,
@@ -120,7 +121,7 @@ pub(crate) fn shut_down_within<H: Handler>(
     })
 }
 
-/// Ends every payload because of the shutdown. Returns whether this call did it.
+/// Ends every payload because of the shutdown. Returns whether this call did the shutdown.
 pub(crate) fn close_now<H: Handler>(handler: &Arc<H>) -> bool {
     close(handler, CLOSED)
 }
@@ -145,15 +146,15 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
 /// [Closes](close), if `enter` enters the phase.
 fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool {
     let engine = handler.engine();
-    // Before the phase is entered: a thread that finds that it is closed finds this pass, or finds it over.
+    // Begin before the phase is entered: a thread that finds the phase closed then finds this pass under way or over.
     let _underway = engine.underway.begin();
     if !enter() {
         return false;
     }
     let trampoline = Trampoline::enter();
     for shard in engine.shards.settled() {
-        // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
-        // holder will find the mark.
+        // After this no payload gets a slot here. A payload that has a slot and is still being registered is held, and
+        // its holder will find the mark.
         shard.close_with(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
@@ -166,37 +167,39 @@ fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool 
     }
     handler.on_closed();
     while reclaim(handler) {}
-    // A destructor's panic must not go on from here: the threads would not be stopped.
+    // A destructor's panic must not be passed on here: the threads would not be stopped.
     engine.leave(trampoline);
     true
 }
 
-/// Rejects every payload from now on, and waits for at most `limit` until all parked ones have ended and been
-/// completed. Returns how many are parked.
+/// Rejects every payload from now on, and waits for at most `limit` until all parked payloads have ended and been
+/// completed. Returns how many are still parked.
 pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     let engine = handler.engine();
     engine.begin_drain();
     wait(limit, || {
-        // Where no thread of the library drives the timer, this one does.
+        // If no thread of the library drives the timer, this thread does.
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // In this order: what is found to have ended is handed over by now, or its pass is in progress.
+        // Read `parked` first: the completion of a payload that was found ended has then been handed over, or its pass
+        // is in progress.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
 
-/// Whether the completions of payloads have run that were found to have ended: of the expired ones all; of the others
-/// those that do not run in the call that ended the payload.
+/// Whether the completions of all payloads that this thread has found ended have run. Completions that run in the call
+/// that ended their payload are not included, except those of expired payloads.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // ORDERING: by the Acquire fence of `Stats::of` this thread sees what the completions did that it finds delivered.
+    // ORDERING: by the Acquire fence of `Stats::of` this thread sees the effects of the completions that it finds
+    // delivered.
     engine.underway.is_over() && engine.stats().completions_pending == 0
 }
 
-/// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is
-/// asked once: what it waits for may have to be done by this very thread.
+/// Evaluates `is_done` repeatedly until it returns `true` or `limit` has passed. Returns the last answer. In a
+/// callback, `is_done` is evaluated once: the awaited work may have to be done by this very thread.
 pub(crate) fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     let mut pause = FIRST_PAUSE;

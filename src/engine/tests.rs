@@ -1,4 +1,4 @@
-//! How long the lock of a timer shard is held, and which timers a pass that has begun fires.
+//! Tests: how long the lock of a timer shard is held, and which timers a pass that has begun fires.
 
 use super::Engine;
 use super::handler::ReclaimQueue;
@@ -26,7 +26,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// From `present` to `deadline`.
+/// A timing from `present` to `deadline`.
 pub(super) fn timing(deadline: Tick, present: Tick) -> Timing {
     Timing {
         start: present,
@@ -56,7 +56,7 @@ pub(super) fn parked<W: Scheme>(
 #[test]
 fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
-    // Two levels up from the present.
+    // The deadline is two levels up from the present.
     const DEADLINE: u64 = 64 * 64;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     for held in parked(&shard, SLICES * SLICE, timing(DEADLINE + 1, 0)) {
@@ -98,14 +98,15 @@ fn g10_a_rejected_deadline_keeps_the_old_one() {
     assert_eq!(due, [(at, 1)]);
 }
 
-/// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.
+/// Slots that other threads end return to the free list with the next hold of the lock, or by slices if no thread takes
+/// the lock.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1.detach());
-    // The beginning of a pass says how many timers there are, whatever is deferred.
+    // Beginning a pass reports the number of timers, whatever frees are deferred.
     for ended in held.by_ref().take(SLICE - 1) {
         shard.free_from_other_shard(ended);
         assert_eq!(shard.begin_pass(0), count);
@@ -120,7 +121,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// Parks do not always look for them, but often enough, and before they are rejected.
+/// Parks do not always look at the remote free list, but often enough, and always before they are rejected.
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -140,7 +141,7 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
         let timers = shard.begin_pass(0);
         assert!(timers <= few as usize, "{timers} timers");
     }
-    // All are vacant now.
+    // All slots are vacant now.
     assert_eq!(shard.next_deadline(), None);
     let mut ended: VecDeque<_> = (0..few)
         .map(|_| park(few).expect("there is room"))
@@ -159,7 +160,8 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// What is left of a storm comes back as well when its shard is locked just then, behind what other threads have freed.
+/// Slots that a storm has left return to the free list even if their shard is locked at that moment, behind the slots
+/// that other threads have freed.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     const BEFORE: usize = SLICE / 2;
@@ -179,7 +181,8 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// While one thread has the lock and stands still, others end many payloads. The slots come back a slice at a time.
+/// While one thread holds the lock and stands still, other threads end many payloads. Their slots return to the free
+/// list a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -194,7 +197,7 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
         assert!(!shard.fire(0, &mut due));
         assert_eq!(shard.begin_pass(0), left * SLICE);
     }
-    // One that wants to know of all has the lock several times.
+    // A call that needs all slots takes the lock several times.
     assert_eq!(shard.next_deadline(), None);
     assert_eq!((shard.begin_pass(0), due), (0, Vec::new()));
 }
@@ -228,7 +231,7 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     assert_eq!(take(), 0);
 }
 
-/// An operation that completes when it may.
+/// An operation that completes when its state allows it.
 struct Op(Duration, std::sync::Arc<parking_lot::Mutex<State>>);
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -269,7 +272,7 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
-/// What still runs on a thread that has given its number back, destructors of its thread-local values, counts under no
+/// Code that still runs on a thread that has given its number back (destructors of thread-local values) counts under no
 /// number that another thread may have by now.
 #[test]
 fn g16_a_thread_that_has_given_its_number_back_has_none() {
@@ -285,7 +288,7 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     }
     let (sender, late) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
-        // One of them is dropped after the number is given back, whichever order the system has.
+        // One of the values is dropped after the number is given back, in whichever order the system destroys locals.
         BEFORE.set(Some(Late(sender.clone())));
         let number = thread_number();
         AFTER.set(Some(Late(sender)));
@@ -295,8 +298,8 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     assert!(late.iter().any(|late| late != number));
 }
 
-/// With a low number a thread has counters of its own. So has each thread of a server with one for each request, and
-/// those that come after many at once.
+/// A thread with a low number has counters of its own. So has each thread of a server that starts a thread for each
+/// request, and so have threads that come after a burst of threads.
 #[test]
 fn g16_threads_that_come_and_go_use_low_numbers() {
     let number = || std::thread::spawn(thread_number).join();
@@ -312,12 +315,12 @@ fn g16_threads_that_come_and_go_use_low_numbers() {
     assert_eq!([(); 4].map(|()| numbers.take()), [0, 2, 3, 4]);
 }
 
-/// The system refuses the reaper. Whatever the call was, it can be made again when there are threads.
+/// The system refuses the reaper thread. Whichever call needed it can be repeated when there are threads again.
 #[test]
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
     {
-        // A call that is rejected takes no permit either.
+        // A rejected call takes no permit.
         let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(2);
         let purgatory = purgatory.build().expect("it starts no thread");
         let op = Op::new(Duration::MAX);
@@ -334,14 +337,14 @@ fn g28_a_refused_thread_changes_nothing() {
         }
         assert_eq!((infinite.deadline(), purgatory.stats().parked), (None, 1));
         assert_eq!(purgatory.stats().rejected, 2);
-        // The check stays deferred, and is made with the first deadline that gets its threads.
+        // The check stays deferred, and is made when a first deadline can start the reaper.
         *state.lock() = State::May;
         purgatory.check_later(1);
         assert!(infinite.is_parked());
         grant(usize::MAX);
         let far = Op::new(3_600_000 * SOON);
         assert!(purgatory.try_complete_else_watch(far, [3]).is_ok());
-        // And its permit is free.
+        // The permit of the operation is free.
         let is_delivered = || purgatory.stats().completions_pending == 0;
         eventually(|| *state.lock() == State::Ended && is_delivered());
         let op = Op::new(SOON);
@@ -351,8 +354,8 @@ fn g28_a_refused_thread_changes_nothing() {
     }
 }
 
-/// The system refuses the completion thread: completions run on the thread that expires, and none is lost. The next one
-/// gets a thread, if there is one.
+/// The system refuses the completion thread: completions run on the thread that expires, and none is lost. The next
+/// completion gets a thread if there is one.
 #[test]
 fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     const SOON: Duration = Duration::from_millis(1);
@@ -385,7 +388,7 @@ fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     assert_eq!(timer.stats().expired, 4);
 }
 
-/// The next deferred check starts the threads as well, be it of the same key, or the caller makes it.
+/// The next deferred check, of the same key or of another, starts the threads as well; or the caller makes the check.
 #[test]
 fn g28_a_deferred_check_waits_for_a_thread() {
     for next in [None, Some(1), Some(2)] {
@@ -406,7 +409,7 @@ fn g28_a_deferred_check_waits_for_a_thread() {
     }
 }
 
-/// A drain that reaches a timer shard when the shutdown has been there.
+/// A drain reaches a timer shard after the shutdown.
 #[test]
 fn g15_a_late_drain_does_not_hide_the_shutdown() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, Some(RejectReason::Draining));
@@ -469,14 +472,14 @@ fn g28_a_refused_thread_gives_values_back() {
     grant(usize::MAX);
     assert!(timer.reschedule(id, SOON));
     assert_eq!(expired.recv(), Ok(1));
-    // The call that was rejected has not begun it, and this one does.
+    // The rejected call has not begun the shutdown; this call does.
     assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
 }
 
-/// However long it has waited.
+/// The pause between two evaluations stays short, however long the thread has waited.
 #[test]
 fn g15_who_waits_looks_again_every_few_milliseconds() {
-    // Were each pause twice as long as the one before, the last of them would take minutes.
+    // If each pause were twice as long as the one before, the last pauses would take minutes.
     const LOOKS: u32 = 25;
     let mut looks = 0;
     let mut is_done = || {
@@ -486,7 +489,7 @@ fn g15_who_waits_looks_again_every_few_milliseconds() {
     assert!(wait(Duration::from_secs(20), &mut is_done), "{looks} looks");
 }
 
-/// What a storm leaves is reclaimed by batches, and the reaper looks at its timers before each of them.
+/// What a storm leaves is reclaimed by batches, and the reaper looks at its timers before each batch.
 #[test]
 fn g10_timers_do_not_wait_for_what_a_storm_has_left() {
     const STORM: u64 = 3_000;
@@ -531,7 +534,7 @@ fn g06_a_rejected_deadline_gives_the_slot_back() {
     assert_eq!(park(1), Ok(()));
 }
 
-/// The counter stands in for the default clock alone, and not where its error would show: with short ticks, and with a
+/// The counter replaces the default clock only, and not where its error would show: with short ticks, or with a
 /// horizon.
 #[test]
 fn g10_the_counter_stands_in_for_the_default_clock_alone() {
@@ -541,7 +544,7 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     let counts = |builder: Builder<Purgatory<Op>>| {
         let purgatory = builder.build().expect("it starts no thread");
         let engine = &purgatory.shared.inner.engine;
-        // A reading may be ahead by a tick: the one before has passed.
+        // The counter's reading may be a tick ahead of the clock, so the wheel may move only to the tick before it.
         let lead = u64::from(engine.counter.is_some());
         std::thread::sleep(2 * engine.scale.duration(1));
         let timing = engine.timing(None, TICK.into());
@@ -558,7 +561,7 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     assert!(engine.is_ok_and(|engine| engine.counter.is_none()));
 }
 
-/// A timeout without end stays one, and the longest finite ones do not become one.
+/// An infinite timeout stays infinite, and the longest finite timeouts stay finite.
 #[test]
 fn g09_beside_the_counter_every_timeout_is_kept() {
     let purgatory = Purgatory::<Op>::builder("g09-counter").build();
@@ -578,8 +581,8 @@ fn g09_beside_the_counter_every_timeout_is_kept() {
     }
 }
 
-/// A call has filed a deadline, and is about to announce it. Who finds it meanwhile wakes the reactor, which may ask at
-/// once, so no lock is held.
+/// A call has filed a deadline, and is about to announce it. Another thread that finds the deadline meanwhile wakes the
+/// reactor with no lock held, because the reactor may call back at once.
 #[test]
 fn g03_who_finds_a_deadline_wakes_the_reactor_with_no_lock_held() {
     type Place = OnceLock<WeakRef<Purgatory<Op>>>;

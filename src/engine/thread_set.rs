@@ -13,15 +13,15 @@ pub(crate) struct ThreadSet {
     pub(super) completions: Option<Arc<CompletionThread>>,
     /// Wakes the thread that drives the timer.
     waker: Option<WakeFn>,
-    /// Whether they are those of a shared reaper, which go on without this engine.
+    /// Whether the threads belong to a shared reaper, which runs on without this engine.
     shared: bool,
-    /// Whether the engine's own reaper was started. Always, if it has none.
+    /// Whether the engine's own reaper was started. Always `true` if the engine has none.
     started: AtomicBool,
 }
 
 impl ThreadSet {
-    /// The threads that the settings ask for, to be [started](Self::start), or shared ones. Returns the dispatch, also
-    /// where that was left open.
+    /// The threads that the settings ask for, not [started](Self::start) yet, or shared threads. Returns the dispatch
+    /// as well, with the default filled in.
     pub(crate) fn new(reaper: Reaper, dispatch: Option<Dispatch>) -> (Self, Dispatch) {
         let dispatch = dispatch.unwrap_or(match reaper {
             Reaper::Manual | Reaper::Reactor(_) => Dispatch::Inline,
@@ -45,9 +45,9 @@ impl ThreadSet {
         (threads, dispatch)
     }
 
-    /// Starts the engine's own reaper: without it no deadline would pass. (The thread for completions starts with the
-    /// first of them, and a park does not wait for it.) To be called by one thread at a time; where the system refuses
-    /// the thread, a later call tries again.
+    /// Starts the engine's own reaper: without it no deadline would pass. Called by one thread at a time; if the system
+    /// refuses the thread, a later call tries again. A park does not start the completion thread, which starts with its
+    /// first job.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
@@ -57,13 +57,13 @@ impl ThreadSet {
         Ok(())
     }
 
-    /// Starts the engine's own thread for completions, if it is to have one.
+    /// Starts the engine's own completion thread, if the engine has one.
     pub(crate) fn start_completions(&self, name: &str) -> io::Result<()> {
         self.own_completions()
             .map_or(Ok(()), |completions| completions.start(name))
     }
 
-    /// Whether the engine's own reaper was started, or it has none.
+    /// Whether the engine's own reaper was started, or the engine has none.
     #[inline]
     pub(crate) fn reaper_is_started(&self) -> bool {
         // ORDERING: Acquire, see `start`.
@@ -82,14 +82,14 @@ impl ThreadSet {
         }
     }
 
-    /// Wakes the thread that drives the timer. (With `Reaper::Manual`, there is none to wake.)
+    /// Wakes the thread that drives the timer. Does nothing with `Reaper::Manual`.
     pub(crate) fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake();
         }
     }
 
-    /// Whether a thread of the library drives the timer, or will.
+    /// Whether a thread of the library drives the timer, now or once it is started.
     pub(crate) fn has_reaper(&self) -> bool {
         self.reaper.is_some()
     }
@@ -102,8 +102,8 @@ impl ThreadSet {
         self.completions.as_deref().filter(|_| !self.shared)
     }
 
-    /// Ends the engine's own threads. The reaper ends first, so that no more jobs come to the completion thread, which
-    /// runs all jobs of its queue before it ends. Waits for each as `Worker::join` does.
+    /// Ends the engine's own threads, the reaper first, so that no more jobs come to the completion thread, which runs
+    /// all queued jobs before it ends. Waits for each thread as `Worker::join` does.
     pub(crate) fn stop(&self, limit: Option<Duration>) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();
@@ -115,7 +115,7 @@ impl ThreadSet {
         }
     }
 
-    /// The names of the engine's own threads that have not ended.
+    /// The names of the engine's own threads that are still running.
     pub(crate) fn running(&self) -> Vec<String> {
         let reaper = self.own_reaper().map(|it| &it.thread);
         let completions = self.own_completions().map(|it| &it.thread);

@@ -1,4 +1,4 @@
-//! Waiting for the end of an operation.
+//! Awaiting the end of an operation.
 
 use super::reply::{HandedOver, Reply};
 use super::wait::WaitFuture;
@@ -13,13 +13,15 @@ use crate::time::{Deadline, Timestamp};
 use std::mem;
 use std::time::Duration;
 
-/// An operation whose end can be awaited: `Purgatory<Awaited<Op>>` parks it by
-/// [`completion`](Purgatory::completion), which gives a [`Future`] of the operation and how it ended.
+/// An operation whose end can be awaited: a `Purgatory<Awaited<Op>>` parks it by [`completion`](Purgatory::completion),
+/// which returns a [`Future`] of the operation and how it ended.
 ///
-/// The result of the future takes the place of `on_complete`, which is not called for an operation that is awaited, nor
-/// if the future is dropped. An operation that is made by [`new`](Self::new) and parked by
-/// [`try_complete_else_watch`](Purgatory::try_complete_else_watch) is not awaited, and its `on_complete` is called. One
-/// purgatory can hold both.
+/// Whether `on_complete` is called depends on how the operation was parked. One purgatory can hold both kinds.
+///
+/// * By `completion`: the result of the future replaces `on_complete`, which is not called, even if the future is
+///   dropped.
+/// * By [`try_complete_else_watch`](Purgatory::try_complete_else_watch), after [`new`](Self::new): no future awaits the
+///   operation, and its `on_complete` is called.
 ///
 /// ```
 /// use request_purgatory::future::Awaited;
@@ -60,7 +62,7 @@ enum State<Op: 'static> {
     Spent,
 }
 
-/// What an operation and its future share.
+/// The value that an operation and its future share.
 type Outcome<Op> = Promise<Result<(Op, Completion), WaitError>>;
 
 impl<Op: 'static> Awaited<Op> {
@@ -69,7 +71,7 @@ impl<Op: 'static> Awaited<Op> {
         Self(State::Waiting { op, reply: None })
     }
 
-    /// The operation, for instance one that was cancelled. Its future, if there is one, resolves to
+    /// Returns the operation, for instance a cancelled one. Its future, if it has one, resolves to
     /// [`WaitError::Cancelled`].
     pub fn into_operation(self) -> Op {
         match self.0 {
@@ -170,11 +172,11 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
 debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op());
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
-    /// Parks `op` unless it can complete at once, and returns a future of the operation and its end. Examines, locks and
-    /// rejects as [`try_complete_else_watch`](Self::try_complete_else_watch) does.
+    /// Parks `op` unless it can complete at once, and returns a future of the operation and how it ended. Examines,
+    /// locks and rejects as [`try_complete_else_watch`](Self::try_complete_else_watch) does.
     ///
-    /// The operation is parked when this returns, whether the future is polled or not: an event after the call is not
-    /// missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the
+    /// The operation is parked when this call returns, whether the future is polled or not: an event after the call is
+    /// not missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the
     /// thread on which `on_complete` would run.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Listening to checks, for conditions that only the waiter can evaluate: listen, evaluate, await a check, evaluate
-//! again.
+//! Listening to checks, for conditions that only the waiter can evaluate. The loop: listen; evaluate; await a check;
+//! evaluate again.
 
 use super::answer::Answer;
 use super::further::{FurtherKeys, OwnFurther};
@@ -43,20 +43,22 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// [`until`](Listener::until) is this loop, with one more evaluation at the deadline.
     /// [`until_best`](Listener::until_best) is for a condition that may have half of an answer.
     ///
-    /// No check after this call is missed, also while the condition is being evaluated. So call this first, and then
-    /// evaluate. If the purgatory rejects the listener (it is full, for instance), this call does not fail:
+    /// Call `listen` first, and then evaluate: no check after this call is missed, even while the condition is being
+    /// evaluated. If the purgatory rejects the listener (because it is full, for instance), this call does not fail:
     /// [`checked`](Listener::checked) returns the reason. A condition that is true at once needs no permit of the
     /// purgatory.
     ///
-    /// The thread that checks a key runs none of the waiter's code but its waker. The library does not know the condition.
-    /// So the statistics count every check as an examination in vain, and a listener that expires as no
-    /// [missed check](crate::purgatory::Stats::missed_checks). A check [for at most n completions](crate::Bound::at_most)
-    /// wakes all listeners of the key, because a listener does not complete in a check: workers that compete for
-    /// something use [`take`](Self::take). A listener that watches a key [at a rank](Watch::at_rank) is not woken by a
-    /// check up to a lower rank.
+    /// The thread that checks a key runs no code of the waiter except its waker. The library does not know the
+    /// condition, which has these consequences:
     ///
-    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; locks as
-    /// [`try_complete_else_watch`](Self::try_complete_else_watch) does. Does not keep the purgatory alive.
+    /// * Every check counts as an examination in vain, and a listener that expires does not count as a [missed
+    ///   check](crate::purgatory::Stats::missed_checks).
+    /// * A listener does not complete in a check, so a check [for at most n completions](crate::Bound::at_most) wakes
+    ///   all listeners of the key. Workers that compete for something use [`take`](Self::take).
+    /// * A listener that watches a key [at a rank](Watch::at_rank) is not woken by a check up to a lower rank.
+    ///
+    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; takes the same locks as
+    /// [`try_complete_else_watch`](Self::try_complete_else_watch). Does not keep the purgatory alive.
     pub fn listen<'a>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -73,7 +75,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped or its timeout has passed.
+/// Listens to checks of some keys, from [`listen`](Purgatory::listen) until the listener is dropped or its timeout
+/// passes.
 ///
 /// | the waiter | calls |
 /// |---|---|
@@ -107,7 +110,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
-    /// Behind the operation, which ends first.
+    /// Declared after the operation, so that the operation ends first.
     recheck: Option<Recheck<K, S>>,
     /// The keys that [`also`](Self::also) has added.
     further: OwnFurther<K, S>,
@@ -144,7 +147,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// future. [`until_best`](Self::until_best) does without the evaluation at the deadline.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory has rejected the listener.
+    /// The future resolves to a [`WaitError`], among others if the purgatory has rejected the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -184,9 +187,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far: if the listener
-    /// ends before there is enough, for instance by its timeout, the future resolves to the last of these and the reason.
-    /// The condition is *not* evaluated again then. So a fetch that has half of its bytes at the deadline answers with
-    /// these.
+    /// ends before there is enough, by its timeout for instance, the future resolves to the last `best` and the reason.
+    /// The condition is *not* evaluated again at the end. So a fetch that has half of its bytes at the deadline answers
+    /// with these bytes.
     ///
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
@@ -206,12 +209,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # assert_eq!(futures::executor::block_on(fetch(&Waits::new("doc"), b"half")), b"half");
     /// ```
     ///
-    /// The condition is evaluated in the task that awaits this future, and at least once, also if the purgatory has
-    /// rejected the listener. A deadline does not interrupt an evaluation, not even the first: its answer is the last one
-    /// then, though a key may have been checked meanwhile.
+    /// The condition is evaluated in the task that awaits this future, at least once, even if the purgatory has
+    /// rejected the listener. A deadline does not interrupt an evaluation, not even the first. The answer of that
+    /// evaluation is then the last one, even if a key was checked meanwhile.
     ///
     /// # Errors
-    /// The last answer that was not enough, and the [`WaitError`] that ended the listener.
+    /// The last `best` answer, and the [`WaitError`] that ended the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.

@@ -1,4 +1,4 @@
-//! The operation of [`Waits`](super::Waits): a predicate, or a listener's end.
+//! The operation of [`Waits`](super::Waits): a predicate with its future, or one of a listener's operations.
 
 use super::reply::{Awaiting, HandedOver, Reply};
 use super::signal::Signal;
@@ -12,11 +12,12 @@ use crate::time::Deadline;
 use std::mem;
 use std::time::Duration;
 
-/// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
+/// The operation parked in [`Waits`](super::Waits): a predicate and the reply to its future, or the reply to a
+/// listener.
 ///
-/// [`Purgatory::wait`](crate::Purgatory::wait) and the calls beside it make one. A cancel by key or handle returns it;
-/// its destructor tells its future or listener that it was cancelled. Do not park it again: its future would not cancel
-/// the second park, and checks of the second park would wake its listener.
+/// Made by [`Purgatory::wait`](crate::Purgatory::wait) and the calls beside it. A cancel by key or handle returns it;
+/// its destructor tells its future or listener of the cancel. Do not park it again: its future would not cancel the
+/// second park, and checks of the second park would wake its listener.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
@@ -109,7 +110,7 @@ where
         // A value that was found is kept, also if the examination at the deadline found it.
         let result = condition.found.ok_or(lost);
         let mut panics = Panics::default();
-        // Dropped before the future is told. If its destructor panics, the future is told all the same.
+        // Drop the predicate before the future is told. If its destructor panics, the future is told all the same.
         panics.catch(|| drop(condition.predicate));
         panics.catch(|| condition.reply.answer(result));
         panics.resume();

@@ -1,8 +1,8 @@
 //! Rechecks: wake-ups of a listener after an interval, without a check.
 //!
-//! They need no timer of their own: that of the listener's operation is filed at the next recheck, if that comes before
-//! the deadline (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received the last one, so a
-//! slow waiter is not woken twice. While no listener has rechecks, nothing ticks for them.
+//! A recheck needs no timer of its own: the timer of the listener's operation is filed at the next recheck, if that
+//! comes before the deadline (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received the
+//! last one, so a slow waiter is not woken twice. While no listener has rechecks, no thread wakes for them.
 
 use super::further::OwnFurther;
 use super::operation::{Listening, WaitOperation};
@@ -11,17 +11,17 @@ use crate::hash::{Key, KeyHasher};
 use crate::purgatory::Handle;
 use std::time::Duration;
 
-/// A check that comes within this time after a recheck has found the event was late, not missed.
+/// The grace after a recheck that has found the event: a check within this time was late, not missed.
 const LATE: Duration = Duration::from_millis(100);
 
-/// In how many parts an interval is divided: all rechecks that are due within one part share a wake-up of the thread.
+/// The number of parts of an interval. All rechecks that are due within one part share a wake-up of the thread.
 const PARTS: u32 = 10;
 
 /// The rechecks of one listener. To be dropped after its operation has ended.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
     handle: Handle<WaitOperation<K>, S>,
     interval: Duration,
-    /// Whether the last wake-up of the waiter was a recheck and no check.
+    /// Whether the last wake-up of the waiter was a recheck without a check.
     pub(super) woke: bool,
 }
 
@@ -35,7 +35,7 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         })
     }
 
-    /// Begins an interval of this length, also if another one is running.
+    /// Begins an interval of this length, replacing one that is running.
     pub(super) fn begin(&mut self, interval: Duration) {
         self.interval = interval.max(Duration::from_millis(1));
         self.begin_next();
@@ -48,8 +48,8 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         self.handle.recheck(self.interval, self.interval / PARTS);
     }
 
-    /// The condition was true after a recheck. The operation stays parked for the [grace](LATE); if no check comes
-    /// meanwhile, it was missed.
+    /// Notes that the condition was true after a recheck. The operation stays parked for the [grace](LATE); if no check
+    /// comes within it, a check was missed.
     #[cold]
     #[inline(never)]
     pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
@@ -61,7 +61,7 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
             kept: Box::new((listening, further, self)),
         }));
         if !handle.recheck_last(LATE) {
-            // It has ended, or is about to: no check is noted any more.
+            // The operation has ended, or is about to end: no check is noted any more.
             signal.count_if_missed();
             signal.forget_found();
         }

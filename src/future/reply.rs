@@ -1,5 +1,5 @@
-//! The two ends of what is awaited: the parked operation holds one, the future the other, and what lies between them
-//! is shared.
+//! The two ends of an awaited result: the parked operation holds one end, the future holds the other, and both share
+//! the state between them.
 //!
 //! Each end tells the other when it is dropped: the operation's end sets an error, the future's end cancels the
 //! operation. Where an operation has ended and its completion waits for others (in the queue of a thread, in a job of an
@@ -17,12 +17,12 @@ use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// What lies between the two ends.
+/// The state between the two ends.
 pub(crate) trait Between {
-    /// What it may hold that was not handed out.
+    /// A value that is stored and was not handed out.
     type Unreceived: 'static;
 
-    /// The operation was dropped without a result.
+    /// Stores that the operation was dropped without a result.
     fn lose(&self, lost: WaitError);
 
     /// The future was dropped: no result is kept and no task is woken from now on. Returns what was kept, because its
@@ -34,7 +34,7 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     type Unreceived = Option<Result<T, WaitError>>;
 
     fn lose(&self, lost: WaitError) {
-        // If the future was dropped, this returns the error.
+        // If the future was dropped, `keep` returns the error.
         drop(self.keep(Err(lost)));
     }
 
@@ -63,10 +63,10 @@ impl Drop for HandedOver {
     }
 }
 
-/// The operation's end.
+/// The operation's end of an awaited result.
 pub(crate) struct Reply<M: Between> {
     shared: Arc<M>,
-    /// What the future is told if this is dropped. `None` once it was told its end.
+    /// The error that the future gets if this end is dropped. `None` once the future was told the end.
     lost: Option<WaitError>,
 }
 
@@ -78,7 +78,7 @@ impl<M: Between> Reply<M> {
         }
     }
 
-    /// Runs code of the user's. If that panics, the future will be told so.
+    /// Calls `run`, which may run user code. If it panics, the future gets [`WaitError::Panicked`].
     pub(super) fn running<R>(&mut self, run: impl FnOnce(&M) -> R) -> R {
         let lost = self.lost.replace(WaitError::Panicked);
         let answer = run(&self.shared);
@@ -86,7 +86,7 @@ impl<M: Between> Reply<M> {
         answer
     }
 
-    /// Tells the future the end.
+    /// Tells the future the end of the operation by `tell`.
     pub(super) fn tell(mut self, tell: impl FnOnce(&M)) {
         self.lost = None;
         tell(&self.shared);
@@ -116,9 +116,9 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
 }
 
 impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
-    /// Tells the future the result. If that was dropped, so is the result.
+    /// Tells the future the result. If the future was dropped, the result is dropped too.
     pub(crate) fn answer(self, result: Result<T, WaitError>) {
-        // The user may end an operation by hand, in no call of the library.
+        // Enter the library: the user may end an operation by hand, outside every call of the library.
         let _trampoline = Trampoline::enter();
         self.tell(|promise| drop_user_value(promise.keep(result).err()));
     }
@@ -127,25 +127,28 @@ impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
 impl<M: Between> Drop for Reply<M> {
     fn drop(&mut self) {
         if let Some(lost) = self.lost {
-            // Other destructors may follow this one, or unwind already: a waker that panics must not keep them from
-            // running, nor abort. The panic hook has reported it.
+            // Contain the panic of a waker: other destructors may follow this one, or the thread may be unwinding, and
+            // a second panic would abort. The panic hook has reported the panic.
             Panics::contain(|| self.shared.lose(lost));
         }
     }
 }
 
-/// Ends what is awaited by `end`, and closes the future's side. Nothing is left of both when this returns, with two
-/// exceptions. Another thread that is just examining the operation may keep it a little longer, but not the waker nor
-/// what it finds. And inside another destructor that the library has called, the values are dropped when the outermost
-/// call returns: so a chain of futures, each owned by the predicate of another, needs no stack.
+/// Ends an awaited operation by `end`, and closes the future's side. When this returns, operation, waker and found
+/// value are gone, with two exceptions:
+///
+/// * A thread that is examining the operation may keep the operation a little longer, but neither the waker nor what it
+///   finds.
+/// * Inside another destructor that the library has called, the values are dropped when the outermost call returns. So
+///   a chain of futures, each owned by the predicate of another, needs no stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
     // First, so that the end of the operation wakes no task.
     let (before, unreceived, waker) = shared.close();
     let mut panics = Panics::default();
-    // A call by itself: it need not queue the completion.
+    // `end` runs outside the trampoline, as a call of its own, so that it need not queue the completion.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
-    // Destructors of the user's, once the operation has ended, whatever they do.
+    // Run the user's destructors when the operation has ended, each of them even if another panics.
     panics.catch(|| drop_user_value(ended));
     panics.catch(|| drop_user_value(before));
     panics.catch(|| drop_user_value(unreceived));
@@ -153,17 +156,17 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
     panics.resume();
 }
 
-/// The future's end.
+/// The future's end of an awaited result.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
-    /// What to cancel, until the end is known.
+    /// The handle to cancel by, until the end is known.
     handle: Option<Handle<Op, S>>,
 }
 
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
-    /// Tells why, if the operation was not `parked`.
+    /// If the operation was not `parked`, tells the future why.
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
-        // Before the operation is dropped: its destructor would say that it was cancelled.
+        // Tell the future before the operation is dropped, whose destructor would report a cancel.
         let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
         let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }
@@ -177,7 +180,7 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         &self.shared
     }
 
-    /// [Ends](end_awaited) the operation by `end`, unless its end is known.
+    /// [Ends](end_awaited) the operation by `end`, unless its end is already known.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
         end_awaited(&*self.shared, || {
             self.handle.take().map(|handle| end(&handle))

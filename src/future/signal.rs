@@ -1,7 +1,7 @@
-//! What a listener's operations tell the listener: that a key was checked, that it is time for a recheck, and that no
-//! more checks come.
+//! The signals from a listener's operations to the listener: a key was checked, it is time for a recheck, or no more
+//! checks come.
 //!
-//! Where a recheck has found the event, the listener is gone, and its operation finds here what is left of it.
+//! After a recheck has found the event, the listener is gone, and its operation keeps the rest of it here.
 
 use super::reply::Between;
 use super::wait_error::WaitError;
@@ -11,20 +11,20 @@ use std::any::Any;
 use std::mem::take;
 use std::task::{Context, Poll, Waker};
 
-/// Shared by a listener and its operations.
+/// The state that a listener and its operations share.
 pub(super) struct Signal {
     signalled: WakeCell<Signalled>,
-    /// Beside it, so that most listeners have nothing to drop.
+    /// Separate from `signalled`, so that most listeners have nothing to drop.
     found: Mutex<Option<Box<Found>>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Signalled {
-    /// Some key was checked, any number of times.
+    /// A key was checked, once or more often.
     checked: bool,
-    /// An interval is over.
+    /// An interval of the rechecks is over.
     ticked: bool,
-    /// There will be no more checks.
+    /// The end of the listener: no more checks come.
     end: Option<WaitError>,
     /// The listener evaluates its condition once more when the deadline has come.
     evaluates_at_deadline: bool,
@@ -36,9 +36,9 @@ pub(super) struct Signalled {
     is_found: bool,
 }
 
-/// What is left of a listener that a recheck has told of its event, until its operation ends.
+/// The rest of a listener whose recheck has found the event, kept until its operation ends.
 pub(super) struct Found {
-    /// Counts the event as one that no check has announced.
+    /// Counts the event as a missed check, one that no check has announced.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
     #[expect(dead_code, reason = "it is dropped when the operation ends")]
     pub(super) kept: Box<dyn Any + Send>,
@@ -46,7 +46,7 @@ pub(super) struct Found {
 
 debug_fields!([] Found, "Found", |it|);
 
-/// Why a listener is woken: for a check, because an interval is over, or for both at once.
+/// Why a listener is woken: for a check, for the end of an interval, or for both.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wake {
     pub(super) checked: bool,
@@ -61,8 +61,8 @@ impl Signal {
         }
     }
 
-    /// Notes a check, and wakes the task. Not after the end: while other operations of the listener are still
-    /// parked, their checks would keep the waiter from it.
+    /// Notes a check, and wakes the task. After the end no check is noted: checks of the listener's other operations,
+    /// still parked, would hide the end from the waiter.
     pub(super) fn check(&self) {
         self.tell(|signalled| match signalled.end {
             None => signalled.checked = true,
@@ -96,13 +96,14 @@ impl Signal {
         })
     }
 
-    /// An interval without a recheck is over. After the end there are no more.
+    /// Notes the end of an interval. After the end of the listener no interval is noted.
     fn tick(&self) {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
     }
 
-    /// A time has come for which the listener has asked: an interval is over, or, if it is the `last` time, the grace after
-    /// a recheck that has found the event. Returns whether the operation is satisfied: the listener has ended by itself.
+    /// The moment has come that the listener asked for: the end of an interval or, with `last`, the end of the grace
+    /// after a recheck that has found the event. Returns whether the operation is satisfied because the listener has
+    /// ended by itself.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
@@ -112,7 +113,7 @@ impl Signal {
         last
     }
 
-    /// Only the first end counts.
+    /// Notes the end of the listener. Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
         let is_found = self.signalled.change(|signalled| {
             signalled.end.get_or_insert(error);
@@ -124,14 +125,14 @@ impl Signal {
         }
     }
 
-    /// The condition was true after a recheck.
+    /// Notes that the condition was true after a recheck.
     pub(super) fn keep(&self, found: Box<Found>) {
         *self.found.lock() = Some(found);
         self.signalled
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// The grace is over: counts the event as missed, unless a check has come.
+    /// The grace is over: counts the event as missed, unless a check was noted.
     pub(super) fn count_if_missed(&self) {
         let count = self
             .found
@@ -143,20 +144,20 @@ impl Signal {
         }
     }
 
-    /// Drops what is left of a listener whose operation has ended. What it keeps refers to this signal. If a shutdown
-    /// has ended the operation before the grace was over, nothing is counted.
+    /// Drops the rest of a listener whose operation has ended. That rest refers to this signal. If a shutdown ended the
+    /// operation before the grace was over, no missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);
     }
 
-    /// Changes what is signalled, and wakes the task.
+    /// Changes the signals, and wakes the task.
     fn tell(&self, change: impl FnOnce(&mut Signalled)) {
         self.signalled.change(|signalled| (change(signalled), true));
     }
 
-    /// Takes what is noted of checks and of an interval, or else tells the end, any number of times. With `end_first`, tells
-    /// the end even if something was noted before it.
+    /// Takes the noted checks and the noted interval; if none was noted, returns the end, again at every call. With
+    /// `end_first`, returns the end even if a check or interval was noted before it.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.signalled.poll(cx, |signalled| {
             let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));

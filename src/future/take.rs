@@ -1,11 +1,11 @@
-//! Taking a value that only one waiter may have, so that the value is not lost if that waiter ends before its work does:
-//! the value in the hands of one waiter, and its way back.
+//! Taking a value that only one waiter may have: the value in the hands of one waiter, and its way back, so that it is
+//! not lost if that waiter ends before its work does.
 //!
 //! # Done or given back, once
 //!
 //! What the closure returns is put into a guard, [`Taken`], before any other code runs that could panic. The guard owns
-//! the value and its way back: `give_back`, the keys, and how a handle finds the purgatory. Either [`Taken::done`] or the
-//! destructor takes both out of the guard, so one of the two happens, and once. While a guard has the way back, the
+//! the value and its way back: `give_back`, the keys, and how a handle finds the purgatory. Either [`Taken::done`] or
+//! the destructor takes both out of the guard, so one of the two happens, and once. While a guard has the way back, the
 //! closure is not called: a second value would have none.
 //!
 //! What the first examination takes lies in the future itself: there is no operation then. Later the guard lies in a
@@ -14,22 +14,26 @@
 //! operation while the future is dropped, a check that came before the drop may still run the closure. The promise does
 //! not keep what that call takes, and the guard is dropped on the examining thread.
 //!
-//! Each step of a way back is contained: `give_back`, the check of each key, the destructors. A panic is counted, and
-//! the next step follows.
+//! Each step of a way back runs under a guard against panics: `give_back`, the check of each key, the destructors. A
+//! panic is counted, and the next step follows.
 //!
 //! # No newcomer overtakes
 //!
 //! A value that was taken on arrival is kept only if no other operation watches one of the keys. The watchers are
 //! counted under the lock of their list, after the value was taken. An operation that waits is in the list from before
-//! its park returns until it ends, so the count shows it, also to a first examination, whose take watches nothing yet. If
-//! there is one, the value goes back and the keys are checked
-//! without a bound. A bound of one would not do: a check of another thread, for another value, may have looked at the
-//! list before the newcomer was in it, and those that it found may have ended otherwise, so that value would lie beside
-//! the newcomer.
+//! its park returns until it ends, so the count shows it, also to a first examination, whose take watches nothing yet.
+//! If there is one, the value goes back and the keys are checked without a bound. A bound of one would not do: a check
+//! of another thread, for another value, may have looked at the list before the newcomer was in it, and those that it
+//! found may have ended otherwise, so that value would lie beside the newcomer.
 //!
-//! The check examines in the order of parking: first those that waited, then the newcomer, which watches by then. So the
-//! second examination of its park is not lost: what the others refuse is the newcomer's. A value that is in a
-//! newcomer's hands while a check examines those that wait is followed by a check of its own when it goes back.
+//! A check for one completion would not suffice. A check by another thread, for another value, may have read the list
+//! before the newcomer was in it. If the operations that it found have ended otherwise, its value would stay unused
+//! beside the newcomer.
+//!
+//! The check examines in the order of parking: first the operations that waited, then the newcomer, which is in the
+//! list by then. So the second examination of the newcomer's park is not lost: the newcomer gets what the others
+//! refuse. If a check examines the waiting operations while a newcomer holds a value, that value gets a check of its
+//! own when it goes back.
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
@@ -50,13 +54,14 @@ use std::ops::{Deref, DerefMut};
 type Waiting<K, S> = Inner<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `take` takes a value, for at most `timeout` from this call on, or until a [point in
-    /// time](Deadline) (`None`: without end). As [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
+    /// Waits until `take` takes a value, for at most `timeout` from this call on, or until a [point in time](Deadline)
+    /// (`None`: without end). As [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a
+    /// connection from a pool.
     ///
     /// **A value that was taken is done or given back, never lost and never both.** The future resolves to a guard,
-    /// [`Taken`]. [`Taken::done`] keeps the value. If the guard, or the future that has it, is dropped without that (the
-    /// worker's task was aborted, or panicked, or another branch of a `select` was first), the value goes to `give_back`;
-    /// then the keys are checked, each for one completion, so that another waiter gets the value.
+    /// [`Taken`]. [`Taken::done`] keeps the value. If the guard, or the future that holds it, is dropped without `done`
+    /// (because the worker's task was aborted or panicked, or another branch of a `select` was first), the value goes
+    /// to `give_back`. Then the keys are checked, each for one completion, so that another waiter gets the value.
     ///
     /// ```
     /// use request_purgatory::{Bound, Waits};
@@ -85,34 +90,40 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// `take` answers `Option<T>`; or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends this wait
-    /// only, and the future resolves to it: `let job = take.await??`. The check that met the error goes on to the next
-    /// waiter, or is made again when the timer is driven.
+    /// `take` returns `Option<T>`, or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends only
+    /// this wait, and the future resolves to the error: `let job = take.await??`. The check that met the error goes on
+    /// to the next waiter, or is made again when the timer is driven.
     ///
-    /// **No newcomer overtakes.** Where other operations watch one of the keys already, what `take` has taken in this call
-    /// goes back to `give_back` before the call returns, and the keys are checked, in the order of parking: those that
-    /// waited before get it first. A `timeout` of zero makes no exception. (That check examines every operation on the keys:
-    /// beside 10,000 of them, a newcomer that meets a value before its check does costs 10,000 examinations.)
+    /// **No newcomer overtakes.** If other operations watch one of the keys already, a value taken in this call goes
+    /// back to `give_back` before the call returns, and the keys are checked in the order of parking, so that earlier
+    /// waiters get the value first. This holds for a `timeout` of zero too. That check examines every operation on the
+    /// keys: beside 10,000 of them, a newcomer that meets a value before the value's own check costs 10,000
+    /// examinations.
     ///
-    /// `take` is told the [cause](Cause) of each call. Where it watches **several keys** and a key is named, it must take
-    /// only what belongs to that key: a check of a key for one completion is meant for an item of that key.
+    /// `take` gets the [cause](Cause) of each call. If it watches **several keys** and the cause names a key, it must
+    /// take only what belongs to that key: a check of a key for one completion is meant for an item of that key.
     ///
-    /// `take` runs where the predicate of [`wait`](Self::wait) does, and has its duties; after it has taken a value that
-    /// did not go back it is not called again. `give_back` runs on the thread that drops the guard or the future; or, if
-    /// another thread was just taking the value or on its way to the future with it, on that one; or on this one, before
-    /// the call returns. No lock of the library is held then, and checks and completions that it causes do not nest.
-    /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes. After a shutdown
-    /// values are still given back, and no key is checked. (A `take` that panics after it has taken something loses that
-    /// by itself.)
+    /// `take` runs on the threads of [`wait`](Self::wait)'s predicate, and has its duties. After it has taken a value
+    /// that did not go back, it is not called again. A `take` that panics after taking something loses that value.
     ///
-    /// If `give_back` panics, the panic is caught and, until the shutdown, [counted](crate::purgatory::Stats::panicked); and the
-    /// keys are checked.
+    /// `give_back` runs with no lock of the library held, and checks and completions that it causes do not nest. It
+    /// runs on one of these threads:
+    ///
+    /// * the thread that drops the guard or the future;
+    /// * another thread that is taking the value, or is handing it to the future, at that moment;
+    /// * this thread, before the call returns.
+    ///
+    /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes. After a
+    /// shutdown values are still given back, and no key is checked.
+    ///
+    /// If `give_back` panics, the panic is caught and, until the shutdown,
+    /// [counted](crate::purgatory::Stats::panicked); and the keys are checked.
     ///
     /// A take that finds a value at once, where nobody else waits, parks nothing, and reads no clock.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`](super::WaitError), also if the purgatory rejects the operation. No
-    /// value was taken then.
+    /// The future resolves to a [`WaitError`](super::WaitError), among others if the purgatory rejects the operation.
+    /// No value was taken then.
     pub fn take<'a, A: Attempt + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -136,7 +147,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// The predicate that takes, and sees to it that no newcomer overtakes.
+/// The predicate that calls `take`, and keeps a newcomer from overtaking.
 fn taker<K: Key, A: Attempt>(
     mut take: impl FnMut(Cause<'_, K>) -> A,
     route: impl WayBack<A::Value> + 'static,
@@ -199,17 +210,17 @@ impl<T, R: WayBack<T> + 'static> Ready<T, R> {
 /// What the closure of a [`take`](Purgatory::take) answers: an `Option<T>`, or a `Result<Option<T>, E>` if it can fail.
 /// `None` waits on.
 ///
-/// | it answers | the future resolves to |
+/// | answer | the future resolves to |
 /// |---|---|
 /// | `Option<T>` | `Result<Taken<T>, WaitError>` |
 /// | `Result<Option<T>, E>` | `Result<Result<Taken<T>, E>, WaitError>` |
 pub trait Attempt: sealed::Sealed + Sized {
-    /// What is taken.
+    /// The type of the taken value.
     type Value: Send + 'static;
-    /// What the future resolves to, if to no [`WaitError`](super::WaitError).
+    /// The type that the future resolves to, unless it resolves to a [`WaitError`](super::WaitError).
     type Found: Send + 'static;
 
-    /// What the closure took, or what the future resolves to though nothing was taken.
+    /// The taken value, if any; or the result of the future if the closure failed.
     #[doc(hidden)]
     fn taken(self) -> Result<Option<Self::Value>, Self::Found>;
 
@@ -254,8 +265,8 @@ pub type Take<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, Taken<T>, S>
 
 /// A value that a [take](Purgatory::take) has taken: [done](Self::done), or given back when it is dropped.
 ///
-/// It may go to another thread. It does not keep the purgatory alive, and has no place in it. A guard that is leaked
-/// (by [`std::mem::forget`]) leaks its own value, and concerns no other. One that is dropped inside another destructor
+/// The guard may go to another thread. It does not keep the purgatory alive, and has no place in it. A leaked guard (by
+/// [`std::mem::forget`]) leaks its own value, and affects no other. A guard that is dropped inside another destructor
 /// that the library has called gives its value back when the outermost call of the library on that thread returns: so a
 /// chain of guards, each owned by another, needs no stack.
 #[must_use = "a value that is dropped goes back to where it came from"]
@@ -266,19 +277,18 @@ impl<T> Taken<T> {
         Self(Some((value, way)))
     }
 
-    /// Returns the value, which does not go back any more.
+    /// Returns the value, which is not given back any more.
     ///
-    /// Call it when the work is done, with no `await` between the work's effect and this call: a worker that is aborted
-    /// there has the work done twice.
+    /// Call it when the work is done, with no `await` between the work's effect and this call: if the worker is aborted
+    /// at such an `await`, the work is done twice.
     ///
-    /// Drops the closure `give_back` and the keys. If a destructor of these panics, the panic is caught and
+    /// Drops the closure `give_back` and the keys. A panic of their destructors is caught and
     /// [counted](crate::purgatory::Stats::panicked).
     pub fn done(mut self) -> T {
         self.part().0
     }
 
-    /// Gives the value back while the operation that took it is being parked; then its keys are checked in their order
-    /// of arrival.
+    /// Gives the value back while its operation is being parked; then its keys are checked in their order of arrival.
     fn put_back(mut self) -> Way<T> {
         let (value, mut way) = self.part();
         way.get_mut().give_back(value);
@@ -290,7 +300,8 @@ impl<T> Taken<T> {
         self.0.take().unwrap_or_else(absent)
     }
 
-    /// Whether other operations of the `purgatory` watch one of the keys, where the one that took watches each `own` times.
+    /// Whether other operations of the `purgatory` watch one of the keys, where the one that took watches each `own`
+    /// times.
     fn is_watched_by_others(&mut self, purgatory: Option<&dyn Any>, own: usize) -> bool {
         let way = self.0.as_mut().map(|(_, way)| way.get_mut());
         way.zip(purgatory)
@@ -320,7 +331,7 @@ impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         if let Some((value, mut way)) = self.0.take() {
             let _trampoline = Trampoline::enter();
-            // Guards may own one another.
+            // Guards may own one another, so their destructors run one after another.
             in_turn(move || {
                 way.get_mut().give_back(value);
                 way.get_mut().check(false);
@@ -335,9 +346,9 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
     }
 }
 
-/// How a value goes back. Catches and counts all panics of the user's code.
+/// The way back of a value. Catches and counts all panics of user code.
 ///
-/// Guards are `Sync`, which the user's closure need not be.
+/// Exclusive, because guards are `Sync`, and the user's closure need not be.
 type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
@@ -346,10 +357,13 @@ trait WayBack<T>: Send {
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key for one completion; without a bound if the value goes back while its own operation is a newcomer,
-    /// because that may not have taken all that it saw, and a check that looked at the list before does not reach it.
-    /// Inside an examination the check waits: that of a newcomer for the end of the outermost call, any other (and that of a
-    /// newcomer inside a nested check, which could come anew in each) until the timer is driven.
+    /// Checks each key for one completion; if the value goes back while its own operation is a newcomer, without a
+    /// bound, because the newcomer may not have taken all that it saw, and a check that read the list before does not
+    /// reach it.
+    ///
+    /// Inside an examination the check waits. A newcomer's check waits until the end of the outermost call. Any other
+    /// check waits until the timer is driven, and so does a newcomer's check inside a nested check, because it could
+    /// come again in each nested check.
     fn check(&self, is_newcomer: bool);
 }
 
@@ -384,7 +398,7 @@ impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
 }
 
 impl<K: Key, S: KeyHasher, G> Drop for Route<K, S, G> {
-    /// Each by itself: of two destructors that panic together the process would die.
+    /// Drops each part separately: two destructors that panic together would abort the process.
     fn drop(&mut self) {
         if needs_drop::<K>() {
             let keys = self.keys.first.take().into_iter();

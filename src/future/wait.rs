@@ -1,4 +1,4 @@
-//! Waiting for what a predicate finds.
+//! Waiting until a predicate finds a value.
 
 use super::answer::Answer;
 use super::operation::WaitOperation;
@@ -16,10 +16,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A purgatory to [wait](Purgatory::wait) in: its operations are closures, and the caller that waits has a [`Future`].
+/// A purgatory to [wait](Purgatory::wait) in. Its operations are closures, and each caller that waits gets a
+/// [`Future`].
 ///
-/// It is built like every other, and has all other methods of [`Purgatory`]: checks, cancels, statistics, bounds,
-/// clocks. Which call fits:
+/// Built like every other purgatory, with all other methods of [`Purgatory`]: checks, cancels, statistics, bounds,
+/// clocks. Which call to choose:
 ///
 /// | call | where |
 /// |---|---|
@@ -56,22 +57,20 @@ use std::task::{Context, Poll};
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `predicate` finds a value, for at most `timeout` from this call on, or until a
-    /// [point in time](Deadline) (`None`: without end). The predicate is called at once, whenever one of `keys` is checked, and a last time when the timeout has
-    /// passed (unless another thread is calling it at that moment).
+    /// Waits until `predicate` finds a value, for at most `timeout` from this call on, or until a [point in
+    /// time](Deadline) (`None`: without end). The predicate is called at once, whenever one of `keys` is checked, and a
+    /// last time when the timeout has passed (unless another thread is calling it at that moment).
     ///
     /// The wait begins with this call, not with the first poll: an event after the call is not missed if one of the
     /// keys is checked after the event, whether the future was polled by then or not. If the predicate finds a value at
     /// once, no operation is parked.
     ///
-    /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs where that
-    /// runs: on this thread before the call returns, then on each thread that checks one of the keys. Keep it short.
-    /// Neither this call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has
-    /// found a value, or the timeout has passed, it is dropped and the future woken on the thread on which
-    /// [`on_complete`](crate::DelayedOperation::on_complete) would run.
+    /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs on the same
+    /// threads: on this thread before the call returns, then on each thread that checks one of the keys. No poll runs
+    /// it.
     ///
-    /// The predicate answers an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and the
-    /// future resolves to it (see [`Answer`]).
+    /// The predicate answers an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and
+    /// the future resolves to it (see [`Answer`]).
     ///
     /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
@@ -88,7 +87,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         self.wait_for(keys, timeout.into(), move |_| predicate().found())
     }
 
-    /// As [`wait`](Self::wait), with a predicate that is told the cause.
+    /// As [`wait`](Self::wait), with a predicate that gets the cause of its call.
     pub(super) fn wait_for<'a, T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -161,16 +160,16 @@ pub type Wait<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, T, S>;
 /// A [`Future`] of what a [wait](Purgatory::wait), a [take](Purgatory::take) or a [completion](Purgatory::completion)
 /// resolves to, or of why it ended without that.
 ///
-/// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
-/// resolved, every poll is pending. It does not keep the purgatory alive.
+/// Any executor may poll the future, and so may several, one after another: the task that polled last is woken. After
+/// the future has resolved, every poll is pending. The future does not keep the purgatory alive.
 ///
-/// Dropping it cancels the operation: predicate, watches and timer are removed when `drop` returns, and `on_complete` is
-/// not called. That holds as well where the operation has ended, and its completion waits for others: behind a slow one
-/// on the completion thread, or in a job of an executor. (If another thread is examining the operation at that moment,
-/// or is just completing it, `drop` does not wait for it; that thread removes them when it is done.) A value that was
-/// found and not polled yet is dropped with the future: a predicate that takes its value from a queue, for instance,
-/// loses it then. What a [`take`](Purgatory::take) has taken goes back. To get an operation of your own back, use
-/// [`handle`](Self::handle) and [`Handle::cancel`].
+/// Dropping it cancels the operation: predicate, watches and timer are removed when `drop` returns, and `on_complete`
+/// is not called. That holds as well where the operation has ended, and its completion waits for others: behind a slow
+/// one on the completion thread, or in a job of an executor. (If another thread is examining the operation at that
+/// moment, or is just completing it, `drop` does not wait for it; that thread removes them when it is done.) A value
+/// that was found and not polled yet is dropped with the future: a predicate that takes its value from a queue, for
+/// instance, loses it then. What a [`take`](Purgatory::take) has taken goes back. To get an operation of your own back,
+/// use [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
     Resolution<Op, T, S>,
@@ -209,8 +208,8 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
         Self(Resolution::Awaiting(Awaiting::new(promise, Ok(admission))))
     }
 
-    /// The handle of the parked operation, for instance to read or change its deadline. `None` if it ended before it was
-    /// parked, or the future has resolved.
+    /// The handle of the parked operation, for instance to read or change its deadline. `None` if it ended before it
+    /// was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<Op, S>> {
         match &self.0 {
             Resolution::Known(_) => None,
@@ -233,7 +232,7 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Future for WaitFuture<Op, T
     }
 }
 
-/// Nothing in it is ever pinned.
+/// No field is ever pinned.
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Unpin for WaitFuture<Op, T, S> {}
 
 debug_fields!(

@@ -6,41 +6,42 @@ use crate::operation::Completion;
 reasons! {
     /// Why a future of this crate ended without a value, or why a listener reports no more checks.
     ///
-    /// A [completion](crate::Purgatory::completion) ends with two of them only, `Cancelled` and `Panicked`: its value
-    /// says how else the operation ended.
+    /// A [completion](crate::Purgatory::completion) ends only with `Cancelled` or `Panicked`: its value reports every
+    /// other ending of the operation.
     pub enum WaitError {
         /// The timeout passed first.
         Expired = "the timeout passed before a value was found",
-        /// The purgatory was shut down, or dropped. If it was before the call, the predicate was not called.
+        /// The purgatory was shut down, or dropped. If that happened before the call, the predicate was not called.
         ShutDown = "the purgatory was shut down before a value was found",
         /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
-        /// `on_complete` has not returned; or [`max_weight`](crate::purgatory::Builder::max_weight) is reached. The predicate was called once, and found nothing.
+        /// `on_complete` has not returned; or [`max_weight`](crate::purgatory::Builder::max_weight) is reached. The
+        /// predicate was called once, and found nothing.
         Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
-        /// already. It never waited.
+        /// already. The operation never waited.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
         /// The purgatory is being [drained](crate::Purgatory::drain). If the drain began before the call, the
         /// predicate was not called.
         Draining = "the purgatory is being drained, and rejects every new wait",
         /// There was no key to watch. The predicate of a wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
-        /// The predicate or `try_complete` panicked in a check or at the deadline, or the waker of a listener's task did.
-        /// (While it is being parked, the panic goes to the caller.)
+        /// The predicate or `try_complete` panicked in a check or at the deadline, or the waker of a listener's task
+        /// panicked. A panic during the park goes to the caller instead.
         Panicked = "the predicate (`try_complete`) or a waker panicked",
-        /// It was forced to end, by key or handle, without a value: for instance the leader is lost, or the topic
-        /// deleted.
+        /// The operation was forced to end, by key or handle, without a value: because the leader is lost or the topic
+        /// deleted, for instance.
         Forced = "the wait was forced to end before a value was found",
-        /// It was cancelled, by key or handle.
+        /// The operation was cancelled, by key or handle.
         Cancelled = "the wait was cancelled before a value was found",
-        /// More than eight waits are nested, each begun inside the predicate of another. It never waited.
+        /// More than eight waits are nested, each begun inside the predicate of another. The last one never waited.
         Nested = "too many nested waits: more than eight, each inside the predicate of another",
-        /// It was the first with a finite timeout, so the reaper was to be started, and the system refused the thread.
-        /// It never waited; a later call tries again.
+        /// The wait was the first with a finite timeout, which starts the reaper, and the system refused the thread.
+        /// The wait never began; a later call tries again.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
 
-/// For an operation whose predicate found no value.
+/// The error for an operation whose predicate found no value.
 impl From<Completion> for WaitError {
     fn from(completion: Completion) -> Self {
         match completion {

@@ -6,7 +6,7 @@ use metrics::{
     gauge, histogram,
 };
 
-/// The one label: which purgatory.
+/// The only label: the name of the purgatory.
 const LABEL: &str = "purgatory";
 
 fn gauge(purgatory: &str, metric: &'static str, says: &'static str) -> Gauge {
@@ -26,7 +26,7 @@ fn histogram(purgatory: &str, metric: &'static str, says: &'static str) -> Histo
 
 macro_rules! instruments {
     ($($field:ident: $type:ident = $ask:ident($metric:literal, $says:literal);)*) => {
-        /// Instruments are asked for once, when the purgatory is built: to use one is an atomic addition then, not a
+        /// The instruments are looked up once, when the purgatory is built. Using one is then an atomic addition, not a
         /// search.
         pub(super) struct Meters {
             $(pub(super) $field: $type,)*

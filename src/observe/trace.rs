@@ -1,7 +1,7 @@
-//! One span for each operation, and what happens to it as events within, all at debug level. A missed check of a
-//! listener is a warning.
+//! One span for each operation, with its events inside, all at debug level; and a warning for a missed check of a
+//! listener.
 //!
-//! None of it is inlined: what the macros put on the stack would lie below the user's code.
+//! The functions are not inlined, so that the stack space of the macros does not lie below the user's code.
 
 use crate::callbacks::panics::Panics;
 use crate::error::RejectReason;
@@ -10,7 +10,7 @@ use std::mem;
 use std::time::Duration;
 use tracing::{Level, Span, field};
 
-/// The span of an operation that just arrived, within the current span of the parking thread.
+/// The span of an operation that has just arrived, inside the current span of the parking thread.
 #[inline(never)]
 pub(super) fn span(purgatory: &str) -> TracingSpan {
     TracingSpan(tracing::debug_span!(
@@ -20,7 +20,7 @@ pub(super) fn span(purgatory: &str) -> TracingSpan {
     ))
 }
 
-/// Some code changes what a listener's condition reads, and does not check the key.
+/// Warns that some code changes what a listener's condition reads, and does not check the key.
 #[inline(never)]
 pub(super) fn missed_check(purgatory: &str) {
     tracing::warn!(
@@ -30,7 +30,7 @@ pub(super) fn missed_check(purgatory: &str) {
     );
 }
 
-/// Whether a subscriber may want events of ends.
+/// Whether a subscriber may want the events of endings.
 #[inline]
 pub(super) fn is_on() -> bool {
     tracing::enabled!(target: "request_purgatory", Level::DEBUG)
@@ -91,7 +91,8 @@ impl Default for TracingSpan {
 }
 
 impl Drop for TracingSpan {
-    /// The subscriber is told, and may panic: here, and wherever an operation is dropped. No count is at hand.
+    /// Closing the span calls the subscriber, which may panic, wherever an operation is dropped. The panic is not
+    /// counted, because no counter is in reach.
     fn drop(&mut self) {
         if !self.0.is_disabled() {
             let span = mem::replace(&mut self.0, Span::none());

@@ -31,8 +31,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         &self.unreclaimed
     }
 
-    /// The operation is examined once more. The answer decides nothing, but shows a check that was not made. The operation
-    /// may ask for more time.
+    /// Examines the operation once more. The answer does not change the ending, but a yes shows a missed check. The
+    /// operation may ask for more time.
     fn expire(
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,
@@ -67,7 +67,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         Some((ended, Unreclaimed { slot, keys }))
     }
 
-    /// Watches first: `free_counted` counts them as gone.
+    /// Removes the watches first: `free_counted` counts them as gone.
     fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
@@ -76,7 +76,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             all_keys.push(rest.keys);
             (rest.slot, watches)
         }));
-        // The operations' own keys last: their destructors may call the library, and find the whole batch reclaimed.
+        // Drop the operations' own keys last: their destructors may call the library, and find the whole batch
+        // reclaimed.
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| drop(all_keys));
         }
@@ -106,7 +107,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     fn run_deferred(self: &Arc<Self>, pause: &mut dyn FnMut()) {
-        // Only `Hash` or `Eq` of a key, or its destructor, can panic in here.
+        // Contains panics of keys: of `Hash`, `Eq` and destructors.
         let _ = self.engine.guarded(|| {
             let Some((check, bound)) = self.deferred.next() else {
                 return;
@@ -140,7 +141,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Releases an operation that has got another deadline.
+    /// Releases an operation that has a new deadline.
     #[cold]
     fn release_later(self: &Arc<Self>, held: Held<'_, Parked<Op>>) {
         let Err((held, unreleased)) = held.release(true) else {
@@ -156,7 +157,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Ends an operation that does not expire, for the thread that drives the timer.
+    /// Ends an operation otherwise than by expiry, for the thread that drives the timer.
     #[cold]
     fn end_in_pass(
         self: &Arc<Self>,

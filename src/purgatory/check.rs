@@ -1,19 +1,19 @@
 //! Checks: examining the operations on a key, or behind a handle.
 //!
-//! Every check takes one course, [`Check::examine_all`], whether one operation watches the key or a million, and
-//! whether the key is named by a form of it, by its resolution, or not at all. For each watcher, one after the other:
+//! Every check runs [`Check::examine_all`], whether one operation watches the key or a million, and whether the check
+//! names its key by a borrowed form, by its resolution, or not at all. For each watcher, one after another:
 //!
 //! 1. The check claims the operation, or leaves a mark if another thread holds it.
-//! 2. It asks the operation whether it can complete.
-//! 3. If not, it releases the operation. A mark that came meanwhile keeps it from that: [`settle`](Inner::settle) acts
-//!    on the mark.
-//! 4. If so, it ends the operation: its address goes stale, it leaves the watch lists, it moves out of its slot, which
-//!    is freed, and joins the endings.
+//! 2. The check asks the operation whether it can complete.
+//! 3. After a no, the check releases the operation. If a mark came meanwhile, the release fails, and
+//!    [`settle`](Inner::settle) acts on the mark.
+//! 4. After a yes, the check ends the operation: its address goes stale, it leaves the watch lists, it moves out of its
+//!    slot, the slot is freed, and the ending joins the other endings.
 //!
 //! The endings are delivered when all watchers have been examined. No lock is held while user code runs.
 //!
-//! All of it is inside one guard against panics. User code that panics leaves what it has interrupted, the stage of one
-//! operation, in [`Check::interrupted`]; [`Check::recover`] finishes that, and the check goes on with the next watcher.
+//! One guard catches the panics of the whole check. User code that panics leaves the stage of its operation in
+//! [`Check::interrupted`]. [`Check::recover`] finishes that stage, and the check goes on with the next watcher.
 
 use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
@@ -46,20 +46,21 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Outbox<'a, Inner<Op, S>>,
     bound: &'a Bound,
-    /// Operations found satisfied; and those of them that use up the bound.
+    /// Operations found satisfied, and those of them that count for the bound.
     completed: usize,
     counted: usize,
     in_vain: usize,
-    /// The bound is used up: no further operation is to be examined.
+    /// The bound is used up: examine no further operation.
     is_over: bool,
     interrupted: Cell<Option<Interrupted<'a, Parked<Op>>>>,
 }
 
 /// The stage of an operation when user code panicked.
 enum Interrupted<'a, P> {
-    /// It was being examined.
+    /// The operation was being examined.
     Examination(Held<'a, P>),
-    /// It was satisfied, and being unwatched. Says whether that was for the key of the check.
+    /// The operation was satisfied, and was being unwatched. The flag says whether it was satisfied for the key of the
+    /// check.
     Ending(Ended<'a, P>, bool),
 }
 
@@ -83,8 +84,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// The end of the check: counts the examinations in vain. Returns how many operations were completed. (The
-    /// [`Outbox`] delivers what it still has when the check is dropped.)
+    /// Ends the check: counts the examinations in vain. Returns how many operations were completed. Endings that are
+    /// left in the [`Outbox`] are delivered when the check is dropped.
     #[inline(always)]
     fn finish(&mut self) -> usize {
         if self.in_vain > 0 {
@@ -94,7 +95,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.completed
     }
 
-    /// Runs `course` under the guard, again after each panic, until it comes to its end.
+    /// Runs `course` under the guard, again after each panic, until it returns.
     #[inline(always)]
     fn guarded(&mut self, mut course: impl FnMut(&mut Self)) {
         while Panics::contain(|| course(self)).is_none() {
@@ -102,21 +103,21 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Examines the watchers; delivers what has ended, if that is one operation.
+    /// Examines the watchers, and delivers the ending if there is only one.
     #[inline(always)]
     fn run(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
         self.guarded(|check| {
             if !check.is_over {
                 check.examine_all(watchers, checked, true);
-                // Where a completion panics, no further operation is examined.
+                // Set before the delivery: if a completion panics, no further operation is examined.
                 check.is_over = true;
             }
             check.endings.deliver_only();
         });
     }
 
-    /// Examines the watchers, one after the other, until the check is over. Where these are the `last` watchers of the
-    /// check, an only ending is delivered as soon as it is certain that no more come.
+    /// Examines the watchers, one after another, until the check is over. If these are the `last` watchers of the
+    /// check, a single ending is delivered as soon as no further watcher can come.
     #[inline(always)]
     fn examine_all(
         &mut self,
@@ -171,9 +172,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Ends an operation that is satisfied: see [`Inner::end_and_reclaim`] for the order. A completion uses up the
-    /// bound only if it is `for_its_key`: another one may have taken from another key. (An operation that another
-    /// thread holds does not use it up either: it may end otherwise.)
+    /// Ends a satisfied operation; [`Inner::end_and_reclaim`] explains the order. A completion counts for the bound
+    /// only if it is `for_its_key`: an operation satisfied for another key may have taken from that key. An operation
+    /// that another thread holds does not count either, because its ending may be another.
     #[inline(always)]
     fn end(
         &mut self,
@@ -217,7 +218,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.endings.hand_over_last();
     }
 
-    /// Another thread has left a mark on an operation that this thread has examined. Returns whether it has ended.
+    /// Acts on a mark that another thread has left on an operation examined by this thread. Returns whether the
+    /// operation has ended.
     #[cold]
     #[inline(never)]
     fn settle(&mut self, held: Held<'a, Parked<Op>>, unreleased: Unreleased) -> bool {
@@ -234,12 +236,12 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             }
         };
         let ended = self.inner.end_and_reclaim(held, ending);
-        // It answered another cause than this key.
+        // The operation ended for another cause than this key.
         self.collect(EndedPayload { underway, ..ended }, false);
         true
     }
 
-    /// User code has panicked: finishes what it has interrupted.
+    /// Finishes the stage that a panic of user code has interrupted.
     #[cold]
     #[inline(never)]
     fn recover(&mut self) {
@@ -254,7 +256,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                 let ended = inner.reclaim_ended(ended, Ending::Satisfied, None);
                 self.collect(ended, for_its_key);
             }
-            // A completion, or a key that was dropped or looked up.
+            // The panic came from a completion, or from a key that was dropped or looked up.
             None => {}
         }
         self.is_over |= self.counted >= self.bound.at_most;
@@ -262,7 +264,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Checks the operations on `key`, as far as `bound` goes. Returns how many this completed.
+    /// Checks the operations on `key`, as far as `bound` goes. Returns how many operations this call completed.
     #[inline(always)]
     pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
     where
@@ -314,8 +316,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Makes a check of a key that has waited; `pause` is called between slices of a long list. Not to be called inside
-    /// a `try_complete`.
+    /// Makes a check that has waited; calls `pause` between slices of a long list. Must not be called inside a
+    /// `try_complete`.
     pub(super) fn check_waiting(
         self: &Arc<Self>,
         what: &CheckTarget<Op::Key>,
@@ -336,7 +338,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks the operations that were found on a short list. (None has a rank, so every bound reaches them.)
+    /// Checks the operations of a short list. None of them has a rank, so every bound reaches them.
     #[inline(never)]
     fn check_few<Q>(
         self: &Arc<Self>,
@@ -368,7 +370,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.run_check(&mut watchers, &checked, bound, run_on)
     }
 
-    /// Returns how many operations this completed. Their completions have run by then, or were handed over.
+    /// Returns how many operations this call completed. Their completions have run by then, or were handed over.
     #[inline(always)]
     fn run_check(
         self: &Arc<Self>,
@@ -383,7 +385,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         check.finish()
     }
 
-    /// Checks the operations on a resolved key, of which a look has shown at least one.
+    /// Checks the operations on a resolved key whose word has shown at least one watcher.
     #[inline(always)]
     pub(super) fn check_resolved(
         self: &Arc<Self>,
@@ -398,7 +400,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.run_check(&mut watchers, checked, bound, RunOn::Caller)
     }
 
-    /// Checks several keys of one event, and examines each operation once. Returns how many this completed.
+    /// Checks several keys for one event, and examines each operation once. Returns how many operations this call
+    /// completed.
     pub(crate) fn check_keys<'q, Q>(self: &Arc<Self>, keys: impl Iterator<Item = &'q Q>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
@@ -410,8 +413,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return 0;
         }
         let trampoline = Trampoline::enter();
-        // Of all keys: the completions run when the last key has been checked, also where the caller's iterator or one
-        // of its keys panics.
+        // One check of all keys: the completions run when the last key has been checked, even if the caller's iterator
+        // or one of its keys panics.
         let check = Check::new(self, &trampoline, RunOn::Caller, const { &Bound::all() });
         let mut check = guard(check, |mut check| {
             check.finish();
@@ -431,7 +434,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         ScopeGuard::into_inner(check).finish()
     }
 
-    /// Checks one operation for the caller that has its handle.
+    /// Checks one operation, for a caller that has its handle.
     pub(super) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         if let Some(within) = Examining::current() {
             self.queue_nested(CheckTarget::Operation(address), Bound::all(), within);

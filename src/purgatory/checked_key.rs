@@ -1,7 +1,7 @@
-//! The key that a check is of, for the operations that ask for it by their cause.
+//! The key of a check, for operations that ask their cause which key was checked.
 //!
-//! The key is found among the operation's own keys, and only if the operation asks. So a check clones no key for that,
-//! and locks a list only where a resolved key is checked in another form.
+//! The key is looked up among the operation's own keys, and only if the operation asks. So a check does not clone a key
+//! for this purpose, and locks a list only if a resolved key is checked by a borrowed form.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
@@ -12,18 +12,18 @@ use equivalent::Equivalent;
 use std::cell::OnceCell;
 use std::hash::Hash;
 
-/// For what a check examines operations: a key as its caller has named it, or none.
+/// The key of a check, as its caller has named it, or none.
 pub(crate) trait Checked<K> {
-    /// The key of the check, among the `keys` of the operation that is examined.
+    /// The key of the check, among the `keys` of the examined operation.
     fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K>;
 
-    /// Whether the cause names a key.
+    /// Whether the check names a key.
     fn names_key(&self) -> bool {
         true
     }
 }
 
-/// A check of several keys as one event, or of an operation by its handle.
+/// A check of several keys for one event, or of an operation by its handle.
 pub(crate) struct NoKey;
 
 impl<K> Checked<K> for NoKey {
@@ -36,11 +36,11 @@ impl<K> Checked<K> for NoKey {
     }
 }
 
-/// Checked by a form of the key that the caller has.
+/// A check that names its key by a borrowed form.
 pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
-    /// The key itself, once an operation that watches it by number has asked.
+    /// The key itself, set when an operation that watches it by number has asked for it.
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 
@@ -80,7 +80,7 @@ where
     }
 }
 
-/// Checked by its resolution.
+/// A check that names its key by its resolution.
 pub(crate) struct ByNumber<'q, K> {
     pub(crate) number: ListNumber,
     pub(crate) key: &'q K,

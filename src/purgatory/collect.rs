@@ -1,4 +1,4 @@
-//! The watches that a caller asks for.
+//! Collecting the watches that a caller asks for.
 
 use super::inner::Inner;
 use super::keys::{Keys, PlainKeys};
@@ -11,13 +11,13 @@ use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// Up to this many watches, duplicates are found by comparing; beyond, by hashing.
+/// Duplicates among up to this many watches are found by comparing, among more by hashing.
 const COMPARED: usize = 16;
 
-/// What an operation watches: a key, plain or [resolved](crate::ResolvedKey::watch), and perhaps a rank.
+/// A watch of an operation: a key, plain or [resolved](crate::ResolvedKey::watch), and perhaps a rank.
 ///
 /// Every call that takes keys takes anything that is `Into<Watch>`, and a key is: `[7]` and `[Watch::from(7)]` mean the
-/// same. Keys of different kinds stand in one list as watches.
+/// same. A list of plain and resolved keys is a list of watches.
 ///
 /// ```
 /// use request_purgatory::{Waits, Watch};
@@ -42,7 +42,7 @@ enum WatchedKey<'a, K> {
     Resolved {
         key: &'a K,
         number: ListNumber,
-        /// The address of the purgatory that resolved it.
+        /// The identity of the purgatory that resolved the key.
         purgatory: usize,
     },
 }
@@ -59,12 +59,12 @@ macro_rules! plain {
 
 impl<K> Watch<'_, K> {
     /// Watches the key at `rank`: the offset, version or epoch that the operation waits for the key to reach. A check
-    /// [up to a rank](crate::Bound::up_to) examines the operation only if that rank is at least this one. All other
-    /// checks of the key examine it as well.
+    /// [up to a rank](crate::Bound::up_to) examines the operation only if the check's rank is at least `rank`. All
+    /// other checks of the key examine it as well.
     ///
-    /// A rank is a priority, too: every check examines the lowest rank first, those of one rank in the order of parking, and
-    /// those without a rank last. So checks for [one completion](crate::Bound::at_most) of operations at the ranks 9, 1 and
-    /// 5 complete 1, 5 and 9, in this order.
+    /// A rank is a priority as well: every check examines the lowest rank first, operations of one rank in the order of
+    /// parking, and operations without a rank last. For instance, checks for [one completion](crate::Bound::at_most) of
+    /// operations at the ranks 9, 1 and 5 complete 1, 5 and 9, in this order.
     pub fn at_rank(self, rank: u64) -> Self {
         Self {
             rank: Some(rank),
@@ -91,8 +91,8 @@ impl<K> From<K> for Watch<'_, K> {
 debug_fields!([K: std::fmt::Debug] Watch<'_, K>, "Watch", |it| key: it.name(), rank: it.rank);
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
-    /// Watches this key, which is found without hashing. (In another purgatory than the one that resolved it, it counts
-    /// as a plain key.)
+    /// Watches this key, which is found without hashing. In another purgatory than the one that resolved it, it counts
+    /// as a plain key.
     pub fn watch(&self) -> Watch<'_, Op::Key> {
         Watch {
             key: WatchedKey::Resolved {
@@ -106,7 +106,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// The keys of `watches`, each once. `None` if there are none.
+    /// The keys of `watches`, each once. `None` if there is none.
     #[inline(always)]
     pub(crate) fn collect<'a>(
         &self,
@@ -134,7 +134,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// A resolved key, or a ranked one.
+    /// Collects one resolved key, or one key with a rank.
     #[inline(always)]
     fn collect_other(&self, watch: Watch<'_, Op::Key>) -> Keys<Op::Key> {
         match self.target(watch) {
@@ -163,8 +163,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// Each of `all` once: at its lowest rank, where it is examined earlier; without one, always, if it was once given so.
-/// (`None` is less than every rank.)
+/// Each key of `all` once: without a rank if it was once given without, so that every check examines it; else at its
+/// lowest rank. `None` is less than every rank.
 fn distinct<'a, K: Key>(all: Vec<Watch<'a, K>>, hasher: &impl KeyHasher) -> Vec<Watch<'a, K>> {
     if all.len() <= COMPARED {
         let mut distinct = Vec::<Watch<'a, K>>::with_capacity(all.len());

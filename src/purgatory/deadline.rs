@@ -1,7 +1,7 @@
-//! Deadlines: asking for one, moving it, and waking an operation before it.
+//! Deadlines: reading one, moving it, and waking an operation before it.
 //!
-//! The slot, the watches and the permit of the operation stay as they are, and so does the order among the watchers of
-//! its keys.
+//! Moving a deadline changes neither the slot, the watches and the permit of the operation nor its place among the
+//! watchers of its keys.
 
 use super::early::{Early, shared_moment};
 use super::handle::Handle;
@@ -16,7 +16,7 @@ use crate::time::{Deadline, Timestamp};
 use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// When the operation at `at` arrived, and when it expires, in ticks: `None` if it has ended.
+    /// When the operation at `at` arrived and when it expires, in ticks. `None` if it has ended.
     pub(super) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let (arrived_at, filed) = self.engine.shard(at.shard()).times(at)?;
         Some((arrived_at, self.early.deadline(at).unwrap_or(filed)))
@@ -28,7 +28,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         (deadline != NEVER).then(|| self.engine.scale.timestamp(deadline))
     }
 
-    /// The time until the deadline, zero if that has passed.
+    /// The time until the deadline; zero if the deadline has passed.
     pub(super) fn remaining(&self, at: Address) -> Option<Duration> {
         let deadline = self.deadline(at)?;
         Some(deadline.saturating_since(self.engine.clock.now()))
@@ -39,13 +39,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.reschedule_with(at, self.engine.timing(None, deadline))
     }
 
-    /// An examination has asked for another deadline of its operation, which this thread holds.
+    /// Moves the deadline of an operation that this thread holds, because its examination has asked for that.
     #[cold]
     #[inline(never)]
     pub(super) fn reschedule_itself(&self, at: Address, deadline: Deadline) {
         let timing = self.engine.timing(None, deadline);
         if let Some(timing) = self.engine.bounded_from_arrival(at, timing) {
-            // Refused if the deadline has come: then the examination that follows can ask for more time.
+            // Refused if the deadline has come: the examination at the deadline can then ask for more time.
             self.reschedule_with(at, timing);
         }
     }
@@ -64,7 +64,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 deadline: timing.deadline,
                 ..*early
             };
-            // Where the timer has fired for an earlier time, the thread that is at work on that files it anew.
+            // If the timer has fired for an earlier time, the thread that handles the firing will file it anew.
             let is_early = filed < early.deadline && filed <= next.filed();
             let filed = match is_early {
                 true => Some(None),
@@ -76,7 +76,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         rescheduled.is_some()
     }
 
-    /// Files the timer of an operation that has not fired for what comes next. Returns a deadline to announce.
+    /// Files the timer of an operation at its next time, unless the timer has fired. Returns a deadline to announce.
     fn refile(&self, at: Address, next: Early, timing: Timing) -> Option<Option<Tick>> {
         let timing = Timing {
             deadline: next.filed(),
@@ -85,9 +85,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.reschedule_to(at, timing).ok()
     }
 
-    /// Wakes the operation `delay` from now, or up to a `part` earlier, together with others, unless its deadline comes
-    /// before. With `last`, it has no other deadline from now on, and may end then. `false` if it has ended or is about to
-    /// expire, or if the system refuses a thread.
+    /// Wakes the operation `delay` from now, or up to a `part` earlier together with others, unless its deadline comes
+    /// first. With `last`, the wake replaces the deadline, and the operation may end then. `false` if the operation has
+    /// ended or is about to expire, or if the system refuses a thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
         // With the timeout, the reaper is needed.
@@ -115,7 +115,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if known.is_none() && next.wake >= next.deadline {
                 return Some(None);
             }
-            // Where the timer has fired for an earlier time, the thread that is at work on that files it anew.
+            // If the timer has fired for an earlier time, the thread that handles the firing will file it anew.
             let filed = self.refile(at, next, timing);
             let filed = filed.or(known.map(|_| None))?;
             entries.by_address.insert(at, next);
@@ -133,14 +133,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }
 
-    /// [Wakes](Cause::recheck) the operation `delay` from now, and lets it end then. It has no other deadline from now on.
-    /// `false` if it has ended or is about to expire.
+    /// [Wakes](Cause::recheck) the operation `delay` from now, and lets it end then. This time replaces the deadline.
+    /// `false` if the operation has ended or is about to expire.
     pub(crate) fn recheck_last(&self, delay: Duration) -> bool {
         let set = self.with(|inner| inner.wake_after(self.address, delay, Duration::ZERO, true));
         set == Some(true)
     }
 
-    /// The operation has ended, or is about to.
+    /// Removes the rechecks of an operation that has ended or is about to end.
     pub(crate) fn forget_rechecks(&self) {
         self.with(|inner| {
             if inner.early.count() > 0 {

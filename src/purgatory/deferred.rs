@@ -1,8 +1,8 @@
-//! Checks that wait until the timer is driven.
+//! Deferred checks, which wait until the timer is driven.
 //!
-//! Each waits once: a second check of the same key is merged with the first while that waits. The checks stand in a
-//! queue, the oldest first, and in a map by which they are merged. No lock is held for longer where more checks wait:
-//! the map grows by its shards, and the queue is a linked list.
+//! Each key waits once: a second check of the same key is merged with the waiting one. The checks stand in a queue, the
+//! oldest first, and in a map by which they are merged. No lock is held longer when more checks wait: the map grows
+//! shard by shard, and the queue is a linked list.
 
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
@@ -11,12 +11,12 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
 use crate::watch::bound::Bound;
 use std::collections::LinkedList;
 
-/// What is to be checked by a check that waits, because it is deferred or nested. Its copies share the key.
+/// What a waiting check, deferred or nested, is to check. Clones share the key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum CheckTarget<K> {
     /// All operations on a key.
     Key(Arc<K>),
-    /// One operation: it was checked by its handle, or its holder has left it another examination.
+    /// One operation, checked by its handle, or left with one more examination by its holder.
     Operation(Address),
 }
 
@@ -26,19 +26,20 @@ impl<K> CheckTarget<K> {
     }
 }
 
-/// How far a check goes, as long as it waits. `None` once it is taken out to be made.
+/// The bound of a check while it waits. `None` once the check is taken out to be made.
 type Waiting = Arc<Mutex<Option<Bound>>>;
 
-/// The deferred checks of one purgatory, each once, the oldest first.
+/// The deferred checks of one purgatory, each key once, the oldest first.
 pub(crate) struct DeferredChecks<K, S> {
-    /// An entry whose check was taken out is dead: `Hash` or `Eq` of its key panicked when it was to be removed.
+    /// The checks by target. An entry whose check was taken out is dead: `Hash` or `Eq` of its key panicked when the
+    /// entry was to be removed.
     known: ShardedMap<CheckTarget<K>, Waiting, S>,
     queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
-    /// After the shutdown no check waits.
+    /// Set by the shutdown; after that no check waits.
     closed: AtomicBool,
 }
 
-/// The map has this many shards.
+/// The number of shards of the map.
 const SHARDS: usize = 256;
 
 impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
@@ -50,7 +51,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
+    /// Adds a check, or merges it with a waiting check of the same target. `false` after the shutdown.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: Bound) -> bool {
         self.known.update("check_later", &check, |known| {
             if let Some(known) = &known {
@@ -60,7 +61,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 }
             }
             let waiting = Arc::new(Mutex::new(Some(bound)));
-            // Within the lock of the shard: a check that is merged with this one finds it in the queue.
+            // Under the lock of the map shard, so that a check merged with this one finds it in the queue.
             let mut last = LinkedList::from([(check.clone(), waiting.clone())]);
             self.queue.lock().append(&mut last);
             match known {
@@ -71,8 +72,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 None => Some(waiting),
             }
         });
-        // ORDERING: Acquire pairs with the Release in `close`. The lock of the queue orders this look after the push:
-        // either `close` has found the check in the queue, or this finds the purgatory closed.
+        // ORDERING: Acquire pairs with the Release in `close`. The lock of the queue orders this load after the push:
+        // either `close` has found the check in the queue, or this load finds the purgatory closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.close().for_each(drop);
@@ -84,10 +85,10 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn next(&self) -> Option<(CheckTarget<K>, Bound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
-            // From here on, a check that comes is another one.
+            // From here on, a new check of the same target is a separate one.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
-            // Where the key panics, a dead entry stays.
+            // If the key panics, its entry stays in the map without a check: it is dead.
             Panics::contain(|| {
                 drop(
                     self.known
@@ -100,7 +101,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Gives the memory of a burst back.
+    /// Releases the memory of a burst.
     pub(crate) fn shrink(&self) {
         self.known.shrink();
     }
@@ -109,7 +110,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         self.queue.lock().len()
     }
 
-    /// Takes no more checks, and gives back those that wait.
+    /// Takes no more checks, and returns those that wait.
     pub(crate) fn close(&self) -> impl Iterator<Item = CheckTarget<K>> {
         // ORDERING: Release, see `add`.
         self.closed.store(true, Ordering::Release);
@@ -172,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What it leaves in the map takes no later check for itself.
+    /// The dead entry in the map does not swallow a later check.
     #[test]
     fn g12_a_key_that_panics_when_its_check_is_made_costs_no_later_check() {
         let checks = DeferredChecks::new(RandomState::new());
@@ -201,8 +202,8 @@ mod tests {
         }
     }
 
-    /// What an add does under a lock does not grow with the number of checks that wait: it hashes the keys of one shard of
-    /// the map at most.
+    /// The work under a lock does not grow with the number of waiting checks: an add hashes at most the keys of one map
+    /// shard.
     #[test]
     fn g20_no_deferred_check_takes_longer_where_many_wait() {
         const CHECKS: u32 = 300_000;

@@ -1,7 +1,7 @@
-//! What becomes of an operation whose timer has fired.
+//! Handles an operation whose timer has fired.
 //!
-//! The thread that takes a timer out of the wheel holds the operation, or leaves a mark for the thread that does. Either
-//! way the holder asks [`Inner::due`] what the timer was filed for:
+//! The thread that takes a timer out of the wheel holds the operation, or leaves a mark for its holder. Either way the
+//! holder asks [`Inner::due`] what the timer was filed for:
 //!
 //! 1. For a time before the deadline (a recheck of a listener): the operation is told, and the timer is filed at the
 //!    deadline, or at the next such time.
@@ -26,26 +26,26 @@ use crate::time::{Deadline, Timestamp};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// What becomes of an operation whose timer has fired.
+/// The outcome for an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It expires. Says whether it could have completed.
+    /// The operation expires; the flag says whether it could have completed.
     Over { missed_check: bool },
-    /// It is satisfied.
+    /// The operation is satisfied.
     Satisfied,
-    /// It has another deadline, and is to be released.
+    /// The operation has another deadline, and is to be released.
     Later,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// The timer of an operation that this thread holds has fired, at `now` if that is known.
+    /// Handles a held operation whose timer has fired, at `now` if known.
     pub(super) fn due(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
         now: Option<Tick>,
     ) -> Result<Due, Panics> {
         if self.early.count() > 0 {
-            // The clock may be the user's.
+            // The clock may be user code.
             let now = now.or_else(|| self.engine.guarded(|| self.engine.now()).ok());
             if let Some((early, is_due)) = self.begin_early(held.address(), now) {
                 if is_due && self.examine_early(held, early.last)? {
@@ -57,9 +57,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.at_deadline(held)
     }
 
-    /// The deadline of an operation has come: asks it once more.
+    /// Examines an operation whose deadline has come.
     ///
-    /// A yes shows that the event had happened and no check was made: a missed check. An operation behind the one at which a
+    /// A yes shows a missed check: the event had happened, and no check was made. An operation behind the point where a
     /// bounded check stopped was not examined by that check, and may say yes here as well.
     fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
         let at = held.address();
@@ -101,7 +101,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(timing) = timing.filter(|timing| timing.deadline > timing.start) else {
             return false;
         };
-        // Before the timer is filed: one that fires after that leaves its mark again.
+        // Before the timer is filed: a timer that fires later leaves the mark again.
         held.forget_expiry();
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
@@ -132,7 +132,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 entries.by_address.remove(&at);
                 return None;
             }
-            // Or the listener has asked for another recheck since.
+            // Not due if the listener has asked for another recheck since.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
@@ -150,14 +150,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Files the timer of an operation that was woken early for what comes next.
+    /// After an early wake-up of an operation, files its timer at the next time.
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
-        // Before the timer is filed, as in `extend`.
+        // Before the timer is filed, for the same reason as in `extend`.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
-            // The entry is gone if the listener is: then a mark says how the operation ends.
+            // The entry is gone if the listener is gone; then a mark decides how the operation ends.
             let next = entries.by_address.get(&at).unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,

@@ -1,7 +1,7 @@
-//! Timers that are filed earlier than the deadlines of their operations, to wake these before.
+//! Timers filed before the deadlines of their operations, for wake-ups before the deadline.
 //!
-//! A listener with rechecks has one timer, as every operation has: it is filed at the next recheck or at the deadline,
-//! whichever is earlier. Where the next recheck is, the deadline stands here.
+//! A listener with rechecks has one timer, as every operation has, filed at the next recheck or at the deadline,
+//! whichever comes first. If that is a recheck, the deadline is kept here.
 
 use crate::cell::address::Address;
 use crate::scheme::Tick;
@@ -9,17 +9,17 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What the timer of an operation is filed for.
+/// The times of an operation whose timer may fire before the deadline.
 ///
-/// INVARIANT: the timer is filed at the earlier of the two, unless it has fired and a thread is at work on that.
+/// INVARIANT: the timer is filed at the earlier of the two times, unless it has fired and a thread is handling that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Early {
     pub(crate) deadline: Tick,
     /// The next time to wake the operation, or `NEVER`.
     pub(crate) wake: Tick,
-    /// Whether the operation may end when it is woken.
+    /// Whether the operation may end at the wake-up.
     pub(crate) last: bool,
-    /// Which crowd it is woken with.
+    /// The number of the crowd: the operations that are woken together.
     pub(crate) crowd: u64,
 }
 
@@ -29,20 +29,20 @@ impl Early {
     }
 }
 
-/// About how many operations are woken in one tick: as many as a thread wakes in less than a millisecond.
+/// About how many operations are woken in one tick: as many as a thread can wake in less than a millisecond.
 const CROWD: u64 = 1_000;
 
-/// What stands under the lock.
+/// The early timers, as they are kept under the lock.
 #[derive(Default)]
 pub(crate) struct Entries {
     pub(crate) by_address: HashMap<Address, Early>,
-    /// How many there have been.
+    /// The number of operations ever added, from which crowds are numbered.
     total: u64,
 }
 
 impl Entries {
-    /// The crowd for one more: a thousand that come one after the other are in the same, and there are as many crowds
-    /// as there are thousands.
+    /// The crowd for one more operation. A thousand operations that come one after another are in the same crowd, and
+    /// there are as many crowds as there are thousands.
     pub(crate) fn next_crowd(&mut self) -> u64 {
         let crowds = self.by_address.len() as u64 / CROWD + 1;
         let crowd = self.total / CROWD % crowds;
@@ -51,23 +51,23 @@ impl Entries {
     }
 }
 
-/// When to wake an operation that is to be woken at `due`, or up to a `part` earlier, by a clock with this `tick`. All
-/// of one crowd that are woken within one part share a wake-up of the thread. Each crowd has a tick of its own, so that
-/// deadlines in between are not late.
+/// The moment to wake an operation that is due at `due`, or up to a `part` earlier, by a clock with this `tick`. All
+/// operations of one crowd that are woken within one part share a wake-up of the thread. Each crowd has a tick of its
+/// own, so that deadlines in between are not late.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;
     let into_part = due.as_nanos() % part;
-    // Since the last moment of this crowd. (Less than a part, which is at most a tenth of a `Duration`.)
+    // The time since the last moment of this crowd, less than a part, which is at most a tenth of a `Duration`.
     let early = (into_part + part - own) % part;
     let secs = (early / 1_000_000_000) as u64;
     due - Duration::new(secs, (early % 1_000_000_000) as u32)
 }
 
-/// By the address of the operation. An entry goes when its listener is dropped; until then one of an operation that has
-/// ended names nothing.
+/// The early timers, by the address of the operation. An entry is removed when its listener is dropped; until then, an
+/// entry of an ended operation names no operation.
 ///
-/// The lock is taken before that of a timer shard.
+/// The lock is taken before the lock of a timer shard.
 #[derive(Default)]
 pub(crate) struct EarlyTimers {
     count: AtomicU64,
@@ -75,18 +75,19 @@ pub(crate) struct EarlyTimers {
 }
 
 impl EarlyTimers {
-    /// How many there are, or one more. To be asked for an operation that this thread holds because its timer has
-    /// fired, or by a call that may come before a recheck that is set at the same time.
+    /// The number of entries, or one more. Only for an operation that this thread holds because its timer has fired, or
+    /// for a call that may come before a concurrent recheck.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
-        // ORDERING: Relaxed. A timer is filed, under the lock of its shard, after the entry was counted; the thread
-        // that took the timer out has taken that lock since.
+        // ORDERING: Relaxed. An entry is counted before its timer is filed under the lock of the shard. The thread that
+        // took the timer out has taken that lock since, so it sees the count.
         self.count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Entries) -> R) -> R {
         let mut entries = self.entries.lock();
-        // ORDERING: Relaxed, see `count`. Meanwhile one more is counted: `change` may add it and file its timer.
+        // ORDERING: Relaxed, see `count`. Count one more meanwhile, because `change` may add an entry and file its
+        // timer.
         self.count
             .store(entries.by_address.len() as u64 + 1, Ordering::Relaxed);
         let answer = change(&mut entries);
@@ -104,7 +105,7 @@ impl EarlyTimers {
         self.change(|entries| entries.by_address.get(&at).map(|early| early.deadline))
     }
 
-    /// Forgets operations that have ended, and gives memory back.
+    /// Removes the entries of ended operations, and gives memory back.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         if self.count() > 0 {
             self.change(|entries| {

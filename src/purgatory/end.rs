@@ -1,4 +1,4 @@
-//! Ending an operation that this thread holds, whatever the reason; and the calls that end operations without an
+//! Ends an operation that this thread holds, for whatever reason; and the calls that end operations without an
 //! examination: force and cancel.
 
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
@@ -19,7 +19,7 @@ use equivalent::Equivalent;
 use std::hash::Hash;
 
 impl Ending {
-    /// What the operation is told. (After a panic, nothing.)
+    /// The completion that the operation is told; `None` after a panic.
     pub(super) fn completion(self) -> Option<Completion> {
         match self {
             Self::Satisfied | Self::Forced => Some(Completion::Satisfied),
@@ -35,12 +35,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Ends an operation. The order matters:
     ///
     /// 1. Every address of the operation goes stale ([`Held::end_in_place`]): no other thread can end it.
-    /// 2. It leaves the watch lists, before its ending is counted: at a quiescent moment (see `Count`) there is no watch of
-    ///    what has ended.
+    /// 2. It leaves the watch lists before its ending is counted, so that no ended operation has a watch at a quiescent
+    ///    moment (see `Count`).
     /// 3. It moves out of its slot, the slot and the timer are freed, and the ending is counted.
     ///
-    /// (A check takes the same steps in [`Check`](super::check::Check), under a guard that it has anyway. An expiry
-    /// counts the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)
+    /// A check takes the same steps in [`Check`](super::check::Check), under its own guard. An expiry first counts the
+    /// endings of a batch and then reclaims the batch; in a storm, it reclaims after the completions.
     pub(super) fn end_and_reclaim(
         &self,
         held: Held<'_, Parked<Op>>,
@@ -50,7 +50,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.reclaim_ended(held.end_in_place(), ending, deadline)
     }
 
-    /// Steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim). Contains panics of keys.
+    /// Steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim). Catches panics of keys.
     pub(super) fn reclaim_ended(
         &self,
         ended: Ended<'_, Parked<Op>>,
@@ -77,7 +77,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         EndedPayload::new(op, ending, at)
     }
 
-    /// The deadline, if the report of this ending needs it: read before the ending makes the address stale.
+    /// The deadline, if the report of this ending needs it. Must be read before the ending makes the address stale.
     pub(super) fn reported_deadline(
         &self,
         held: &Held<'_, Parked<Op>>,
@@ -88,7 +88,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         wanted.then(|| self.deadline(held.address())).flatten()
     }
 
-    /// Tells the user's recorder and subscriber of an ending.
+    /// Reports an ending to the user's recorder and subscriber.
     #[inline(always)]
     pub(super) fn observe_end(
         &self,
@@ -105,8 +105,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         });
     }
 
-    /// Takes an operation that has ended off the lists of its keys. A panic of a key leaves dead watches. They keep no
-    /// operation from its ending: its slot and its timer depend on no key.
+    /// Removes an ended operation from the lists of its keys. A panic of a key leaves dead watches, which do not keep
+    /// an operation from ending: its slot and timer depend on no key.
     #[inline(always)]
     pub(super) fn unwatch(&self, keys: &Keys<Op::Key>, at: Address) {
         let watch = &self.watch;
@@ -116,8 +116,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         );
     }
 
-    /// [Unwatches](Self::unwatch) an operation of which a key has panicked, so that only the watch of that key stays. To
-    /// remove a watch a second time does nothing.
+    /// [Unwatches](Self::unwatch) an operation after a panic of one of its keys, so that only the watch of that key
+    /// stays. Removing a watch twice is a no-op.
     #[cold]
     #[inline(never)]
     fn unwatch_one_by_one(&self, keys: &Keys<Op::Key>, at: Address) {
@@ -126,7 +126,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         });
     }
 
-    /// Takes several operations off the lists of their keys, list by list.
+    /// Removes several operations from the lists of their keys, list by list.
     pub(super) fn unwatch_all(&self, batch: &[Unreclaimed<Op::Key>]) {
         let watches = batch.iter().map(|rest| rest.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
@@ -152,7 +152,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         ended.value
     }
 
-    /// Completes one operation whether it can or not. Returns whether this call did it.
+    /// Completes one operation, whether it can complete or not. Returns whether this call completed it.
     pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
         let trampoline = Trampoline::enter();
         let Some(held) = self.engine.claim_or_mark(address, Mark::Force) else {
@@ -163,7 +163,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         true
     }
 
-    /// Completes every operation on `key`, after `change`, if there is one. Returns how many this call did.
+    /// Completes every operation on `key`, after `change` if given. Returns how many operations this call completed.
     pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, change: Option<ForceChange<Op>>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -173,7 +173,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(change) = &change {
-                // One that stood there is dropped, and its destructor may panic.
+                // An earlier change for this operation is dropped, and its destructor may panic.
                 let _ = self.engine.guarded(|| self.changes.add(watcher, change));
             }
             if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
@@ -189,12 +189,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         forced
     }
 
-    /// Forgets the changes of operations that have ended otherwise. (The thread that ends one does not look for a change: it
-    /// would have to in every ending.)
+    /// Drops the changes of operations that have ended otherwise. The thread that ends an operation does not look for a
+    /// change, because that lookup would burden every ending.
     pub(crate) fn forget_changes(&self) {
         let trampoline = Trampoline::enter();
         let is_parked = |watcher| self.engine.is_parked(watcher);
-        // The destructor of a change is the user's.
+        // The destructor of a change is user code.
         let _ = self.engine.guarded(|| self.changes.forget(is_parked));
         self.engine.leave(trampoline);
     }
@@ -209,8 +209,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(op)
     }
 
-    /// Ends every operation on `key` without a completion, and returns them. If that panics, those that had ended are
-    /// completed as cancelled instead.
+    /// Ends every operation on `key` without a completion, and returns the operations. If a panic interrupts this, the
+    /// operations that had ended are completed as cancelled instead.
     pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,

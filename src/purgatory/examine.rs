@@ -10,7 +10,7 @@ use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Reach};
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// While the result exists, this thread is inside the `try_complete` of an operation.
+    /// Marks this thread as inside the `try_complete` of an operation, for as long as the result exists.
     #[inline(always)]
     pub(super) fn enter_try_complete(
         &self,
@@ -26,8 +26,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         examining
     }
 
-    /// Asks the operation whether it can complete, by `ask`, and gives it another deadline if it has asked for one. A
-    /// panic of the operation unwinds from here.
+    /// Asks the operation by `ask` whether it can complete, and moves its deadline if it has asked for that. A panic of
+    /// the operation unwinds from here.
     #[inline(always)]
     pub(super) fn examine(
         &self,

@@ -16,9 +16,9 @@ use std::time::Duration;
 /// Refers to one parked operation.
 ///
 /// A handle keeps neither its operation parked (dropping it cancels nothing) nor the purgatory alive. Once the
-/// operation has ended, the methods do nothing and return `false` or `None`, also after its memory has another use.
+/// operation has ended, the methods do nothing and return `false` or `None`, even when its memory is in use again.
 ///
-/// No method waits for another thread, but for a lock where it says that it takes one.
+/// No method waits for another thread, except for the locks that its documentation names.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
     weak: RecycledWeak,
     pub(super) address: Address,
@@ -34,18 +34,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         }
     }
 
-    /// `None` once the purgatory has been shut down: every operation has ended then, or is about to.
+    /// Calls `use_it` with the purgatory. `None` once the purgatory has been shut down: every operation has ended by
+    /// then, or is about to end.
     pub(super) fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
         self.weak.with(use_it)
     }
 
-    /// In a debug build, says on stderr that the operation's key was not checked in time. Holds no lock of a purgatory.
+    /// In a debug build, reports on stderr that the operation's key was not checked in time. Called with no lock of a
+    /// purgatory held.
     pub(crate) fn report_missed_check(&self) {
         #[cfg(debug_assertions)]
         self.with(|inner| super::missed_check::report::<Op::Key>(&inner.engine.name));
     }
 
-    /// Counts the operation among those whose key was not checked in time, though it has ended.
+    /// Counts a missed check for the operation, even if it has ended.
     pub(crate) fn count_missed_check(&self) {
         self.with(|inner| {
             inner.engine.count(Statistic::MissedCheck, 1);
@@ -58,9 +60,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| inner.engine.is_parked(self.address)) == Some(true)
     }
 
-    /// The time until the deadline, zero if it has passed. `None` if the operation has ended or never expires.
+    /// The time until the deadline; zero if the deadline has passed. `None` if the operation has ended or never
+    /// expires.
     ///
-    /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
+    /// Takes the lock of a timer shard. Reads the clock; a panic of the clock is passed on.
     pub fn remaining(&self) -> Option<Duration> {
         self.with(|inner| inner.remaining(self.address))?
     }
@@ -74,11 +77,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
-    /// Returns whether this call completed it. Checks complete an operation past its deadline as well, as long as it has
-    /// not expired: better an answer than none.
+    /// Returns whether this call completed it. An operation past its deadline that has not expired yet can still be
+    /// completed: better an answer than none.
     ///
-    /// If it completes the operation, it takes the locks of the map shards of its keys, and that of its timer shard
-    /// only if that is free.
+    /// If the call completes the operation, it takes the locks of the map shards of the operation's keys, and the lock
+    /// of its timer shard only if that lock is free.
     pub fn check(&self) -> bool {
         self.with(|inner| inner.check_operation(self.address)) == Some(true)
     }
@@ -86,22 +89,25 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
     /// whether this call completed it.
     ///
-    /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, this
-    /// returns `false` at once, and the thread that examines it completes it, unless that finds it satisfied or is
-    /// expiring it. After either answer the operation has ended or is about to end.
+    /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, the call
+    /// returns `false` at once. The examining thread then completes the operation, unless it finds the operation
+    /// satisfied or is expiring it. After either answer the operation has ended or is about to end.
     ///
-    /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
+    /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
+    /// free.
     pub fn force_complete(&self) -> bool {
         self.with(|inner| inner.force_one(self.address)) == Some(true)
     }
 
-    /// Takes the operation back: it ends without a completion.
+    /// Takes the operation back: the operation ends without a completion.
     ///
-    /// `None` if it has ended already, or is being examined, by another thread or by the `try_complete` that makes this
-    /// call. Then the thread that examines it ends it, with [`Completion::Cancelled`](crate::Completion::Cancelled) unless
-    /// it finds it satisfied or is expiring it. After either answer the operation has ended or is about to end.
+    /// `None` if the operation has ended already, or is being examined, by another thread or by the `try_complete` that
+    /// makes this call. The examining thread then ends the operation, with
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds the operation satisfied or is expiring
+    /// it. After either answer the operation has ended or is about to end.
     ///
-    /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
+    /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
+    /// free.
     pub fn cancel(&self) -> Option<Op> {
         self.with(|inner| inner.take_back(self.address, Mark::Cancel))?
     }
@@ -116,7 +122,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// ended or its deadline has passed, though the thread that drives the timer may not have come to it yet; or if this
     /// would be the first deadline of the purgatory, and the system refuses a thread.
     ///
-    /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
+    /// * the operation has ended;
+    /// * its deadline has passed, even if the thread that drives the timer has not come to it yet;
+    /// * this would be the first deadline of the purgatory, and the system refuses the reaper's thread.
+    ///
+    /// Takes the lock of a timer shard. Reads the clock; a panic of the clock is passed on.
     #[must_use = "an operation whose deadline has passed cannot be rescheduled, and expires"]
     pub fn reschedule(&self, timeout: impl Into<Deadline>) -> bool {
         let deadline = timeout.into();

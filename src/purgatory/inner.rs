@@ -34,7 +34,7 @@ pub(crate) struct Unreclaimed<K> {
     pub(crate) keys: Keys<K>,
 }
 
-/// The settings of a purgatory alone, but for its hasher.
+/// The settings that only a purgatory has, without its hasher.
 pub(crate) struct Own {
     pub(crate) map_shards: usize,
     pub(crate) max_watchers: usize,
@@ -42,21 +42,22 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// By which handles find this without counting. What is behind it keeps this from being dropped until the shutdown.
+    /// The reference that handles copy: it finds this purgatory without counting, and keeps it from being dropped until
+    /// the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
-    /// Of listeners with rechecks.
+    /// The early timers of listeners with rechecks.
     pub(crate) early: EarlyTimers,
     /// Checks that wait until the timer is driven.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
-    /// For operations that other threads hold.
+    /// Changes that forcing calls have left for operations held by other threads.
     pub(crate) changes: ForceChanges<Op>,
     pub(crate) unreclaimed: ReclaimQueue<Unreclaimed<Op::Key>>,
     pub(crate) hasher: S,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Exists until it is shut down.
+    /// A purgatory that exists until it is shut down.
     pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S, own: &Own) -> Arc<Self> {
         let map_shards = own.map_shards.clamp(2, 1 << 16).next_power_of_two();
         let weak = RecycledWeak::take();
@@ -74,7 +75,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         inner
     }
 
-    /// Tells this purgatory from all others that exist.
+    /// A number that no other existing purgatory has.
     pub(crate) fn identity(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -88,22 +89,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// Changes an operation that is about to be forced to complete: sets the error that it answers with, for instance.
+/// Changes an operation that is about to be forced to complete, for instance by setting the error of its answer.
 pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 
-/// Changes that wait for the thread that holds an operation, by the address of the operation.
+/// Changes for the holders of operations, by the address of the operation.
 ///
-/// A call that forces operations to complete with a change hands the change to each before it ends. An operation that
-/// another thread holds is ended by that thread, which finds the change here.
+/// A forcing call with a change applies the change to each operation before it ends the operation. If another thread
+/// holds the operation, that thread ends it, and finds the change here.
 ///
-/// INVARIANT: a change is left before the mark. A holder that finds the mark therefore finds the change, or a later one.
+/// INVARIANT: a change is left before the mark. So a holder that finds the mark also finds the change, or a later one.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {
-    /// For an operation that will be marked next.
+    /// Leaves a change for an operation that the caller marks next.
     pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
         let before = self.0.lock().insert(address, change.clone());
-        // Not under the lock: the destructor of a change is the user's.
+        // Drop outside the lock: the destructor of a change is user code.
         drop_user_value(before);
     }
 
@@ -111,7 +112,7 @@ impl<Op: 'static> ForceChanges<Op> {
         self.0.lock().remove(&address)
     }
 
-    /// Forgets the changes of operations that have ended otherwise.
+    /// Removes the changes of operations that have ended otherwise.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut changes = self.0.lock();
         let all = std::mem::take(&mut *changes).into_iter();
@@ -129,7 +130,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// Another call leaves a change meanwhile.
+    /// Another call leaves a change while changes are being removed.
     #[test]
     fn g18_a_change_that_comes_while_others_are_forgotten_is_kept() {
         let changes = ForceChanges::<()>(Mutex::default());
@@ -143,12 +144,12 @@ mod tests {
             scope.spawn(move || {
                 forget.recv().expect("it is about to forget");
                 changes.add(later, change);
-                // It may wait no longer.
+                // The other call may add its change now.
                 let _ = added.send(());
             });
             changes.forget(|_| {
                 add.send(()).expect("it waits");
-                // Time enough to add it, if nothing keeps it from that.
+                // Enough time for the other call to add its change, if it is not blocked.
                 let _ = is_added.recv_timeout(Duration::from_millis(50));
                 false
             });

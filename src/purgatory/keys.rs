@@ -5,10 +5,10 @@ use crate::watch::bound::{Order, Rank, Ticket};
 use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 
-/// What one operation watches, each key once, with the ticket that the watcher draws at its list.
+/// The keys that one operation watches, each once, with the ticket that the operation has in each key's list.
 ///
-/// It lies in every slot, so it is small: 16 bytes for one key of up to 8. Two or three keys cost one allocation, more
-/// of them two.
+/// Every slot contains this value, so it is small: 16 bytes for one key of up to 8 bytes. Two or three keys cost one
+/// allocation, more keys cost two.
 #[expect(
     clippy::box_collection,
     reason = "a vector in place would make every slot larger"
@@ -19,21 +19,21 @@ pub(crate) enum Keys<K> {
     Two(Box<PlainKeys<K, 2>>, Filler),
     Three(Box<PlainKeys<K, 3>>, Filler),
     Resolved(ListNumber, Cell<Ticket>),
-    /// More keys, or of different kinds.
+    /// Four or more keys, or keys of different kinds.
     Mixed(Box<Vec<Watched<K>>>),
 }
 
-/// Beside the tag, where other kinds have a ticket. Tag and filler are written as one word and read as one: of a word
-/// whose half alone was just written, a load waits until that has reached the cache.
+/// Pads the tag to one 8-byte store, where other variants have a ticket; a wider load after a narrow store would defeat
+/// store forwarding.
 type Filler = u32;
 
-/// A few keys without ranks. (The tickets stand together, so that they take fewer bytes.)
+/// A few keys without ranks. The tickets stand together to take fewer bytes.
 pub(crate) struct PlainKeys<K, const N: usize> {
     keys: [K; N],
     tickets: [Cell<Ticket>; N],
 }
 
-/// One key of any kind.
+/// One watched key, plain or resolved, with or without a rank.
 pub(crate) struct Watched<K> {
     target: Target<K>,
     rank: Option<Rank>,
@@ -41,7 +41,7 @@ pub(crate) struct Watched<K> {
 }
 
 impl<K> Keys<K> {
-    /// Different keys of any kind.
+    /// Keys of any kind, each once.
     pub(crate) fn mixed(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
         let watches = watches.into_iter().map(|(target, rank)| Watched {
             target,
@@ -61,7 +61,7 @@ impl<K> Keys<K> {
         }
     }
 
-    /// The first that `is_it`.
+    /// The first target for which `is_it` holds.
     pub(crate) fn find<'k>(
         &'k self,
         mut is_it: impl FnMut(&Target<&'k K>) -> bool,
@@ -76,7 +76,7 @@ impl<K> Keys<K> {
         found
     }
 
-    /// Calls `each` for all of them. A closure that is marked `inline(always)` becomes part of the loop over plain keys.
+    /// Calls `each` for all keys. A closure that is marked `inline(always)` becomes part of the loop over plain keys.
     #[inline(always)]
     pub(crate) fn for_each<'k>(&'k self, mut each: impl FnMut(Target<&'k K>, Order<'k>)) {
         self.all(
@@ -88,7 +88,7 @@ impl<K> Keys<K> {
         );
     }
 
-    /// Calls `each` for all of them, as long as it says yes. Returns whether it always did.
+    /// Calls `each` for the keys, until it returns `false`. Returns whether it always returned `true`.
     #[inline(always)]
     pub(crate) fn all<'k>(
         &'k self,
@@ -107,7 +107,7 @@ impl<K> Keys<K> {
 }
 
 impl<K, const N: usize> PlainKeys<K, N> {
-    /// Different keys.
+    /// Plain keys without ranks, each once.
     pub(crate) fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })
@@ -117,7 +117,7 @@ impl<K, const N: usize> PlainKeys<K, N> {
 #[inline(never)]
 fn all_plain<'k, K, const N: usize>(
     keys: &'k PlainKeys<K, N>,
-    // By value: what it has captured stays in registers, although the loop has atomic instructions.
+    // By value, so that captured variables stay in registers although the loop has atomic instructions.
     mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool,
 ) -> bool {
     for place in 0..N {

@@ -1,5 +1,5 @@
-//! Debug builds say on stderr that a check was missed, the mistake that makes requests late and fails nowhere: once for
-//! each name of a purgatory. Release builds only count it.
+//! The debug build's report of a missed check, on stderr, once for each name of a purgatory. A missed check makes
+//! requests late without any other symptom. Release builds only count it.
 
 use parking_lot::Mutex;
 use std::any::type_name;
@@ -7,14 +7,14 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::sync::LazyLock;
 
-/// An operation with keys `K` could complete at its deadline, and no check had said so. Takes a lock, of the process,
-/// and writes to stderr: to be called with no lock held. Runs no code of the user's.
+/// Reports that an operation with keys `K` could complete at its deadline, and that no check had said so. Takes a
+/// process-wide lock and writes to stderr, so the caller must hold no lock. Runs no user code.
 pub(super) fn report<K>(purgatory: &str) {
     static REPORTED: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
     if !REPORTED.lock().insert(purgatory.to_owned()) {
         return;
     }
-    // A stderr that is closed can be told nothing.
+    // Ignore the error: stderr may be closed.
     let _ = writeln!(
         std::io::stderr(),
         "request-purgatory: in the purgatory `{purgatory}` (keys `{}`), an operation waited until its deadline, where its \

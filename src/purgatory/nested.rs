@@ -1,21 +1,25 @@
 //! Nested checks.
 //!
-//! A check that an operation's `try_complete` makes is a nested one. Its thread holds that operation, and cannot examine
-//! it meanwhile. So the check waits on the trampoline for the end of the outermost call, where the thread holds nothing.
-//! Checks of one key are merged.
+//! A check that a `try_complete` makes is nested: its thread holds an operation, which it could not examine meanwhile.
+//! So the check waits on the trampoline for the end of the outermost call, when the thread holds no operation. Checks
+//! of one key are merged.
 //!
-//! A nested check may examine operations that make it again. So as long as nested checks wait, each operation gets one
-//! nested check of each key. A second one is merged with the first if that still waits; it is ignored if the first was
-//! made, and a nested check examines the operation now. (A check that a completion makes is not nested: what it
-//! examines may check again.) So n operations that check their own key in every `try_complete` cost at most 2 n
-//! examinations.
+//! A nested check may examine operations that make the same check again. To bound this, each operation gets one nested
+//! check of each key for as long as nested checks wait:
 //!
-//! One exception: another thread has asked for the examination that makes the check, so there may be a new event. Then
-//! the check is deferred instead of ignored. (Were it nested, two threads could keep each other busy without end.)
+//! * If its earlier check still waits, the new one is merged with it.
+//! * If its earlier check was made, and the new one comes from an examination by a nested check, the new one is
+//!   ignored.
 //!
-//! Deferring every such check to the thread that drives the timer would be less code. But then a caller could not rely
-//! on a call that has returned: the operations that the call should have completed would wait for another thread or,
-//! without a reaper, for the next `advance`.
+//! So n operations that check their own key in every `try_complete` cost at most 2 n examinations. A check that a
+//! completion makes is not nested, so the operations it examines may check again.
+//!
+//! One exception: if another thread asked for the examination that makes the check, there may be a new event, and the
+//! check is deferred instead of ignored. If it were nested, two threads could keep each other busy without end.
+//!
+//! Deferring every such check to the thread that drives the timer would be less code, but a caller could not rely on a
+//! call that has returned: operations that the call should have completed would wait for another thread or, without a
+//! reaper, for the next `advance`.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;
@@ -32,7 +36,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::rc::Rc;
 
-/// What is known of the nested checks of one purgatory on one thread.
+/// The nested checks of one purgatory on one thread, waiting or made.
 struct Nested<Op: DelayedOperation, S: KeyHasher> {
     inner: Arc<Inner<Op, S>>,
     checks: RefCell<HashMap<CheckTarget<Op::Key>, NestedCheck, S>>,
@@ -40,9 +44,9 @@ struct Nested<Op: DelayedOperation, S: KeyHasher> {
 
 #[derive(Default)]
 struct NestedCheck {
-    /// How far it goes, if it waits.
+    /// The bound of the check, while it waits.
     waiting: Rc<Cell<Option<Bound>>>,
-    /// Operations that have caused it.
+    /// The operations that have made this check.
     made_by: HashSet<Examinee>,
 }
 
@@ -52,14 +56,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        // A key that is not in the map is watched by no operation.
+        // A key that is not in the map has no watcher.
         if let (Some(within), Some(key)) = (Examining::current(), self.watch.key(key)) {
             self.queue_nested(CheckTarget::key(key), *bound, within);
         }
         0
     }
 
-    /// Has `what` checked when the outermost call of this thread is about to return. It is made within an examination.
+    /// Queues a check of `what`, made inside the examination `within`, to run when the outermost call of this thread is
+    /// about to return.
     #[cold]
     #[inline(never)]
     pub(super) fn queue_nested(
@@ -75,7 +80,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 checks: RefCell::new(HashMap::with_hasher(self.hasher.clone())),
             },
         );
-        // The thread is ending: it has no place for checks any more.
+        // The thread is ending and has no queue for checks any more.
         let Some(nested) = nested else {
             return self.defer(what, bound);
         };

@@ -1,16 +1,17 @@
 //! Parking an operation.
 //!
-//! 0. Its keys are collected, each once.
-//! 1. It is examined once on the stack: an operation that can complete at once never parks. Before that, it is rejected
-//!    if it is nested too deep, a drain or a shutdown has begun, or there are no keys.
-//! 2. It gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer shard it
-//!    gets a slot and a timer. This thread is its holder from the first moment. An earlier deadline is announced.
-//! 3. Its keys are watched. A thread that checks one of them now finds it held and leaves a mark.
-//! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
-//! 5. It is released, which fails while there is a mark: `settle` acts on it.
+//! 0. The keys are collected, each once.
+//! 1. The operation is examined once on the stack: an operation that can complete at once never parks. Before that, it
+//!    is rejected if it is nested too deep, a drain or a shutdown has begun, or there are no keys.
+//! 2. The operation gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer
+//!    shard the operation gets a slot and a timer. This thread is its holder from the first moment. An earlier deadline
+//!    is announced.
+//! 3. The keys are watched. A thread that checks one of them now finds the operation held and leaves a mark.
+//! 4. The operation is examined again: an event before a key was watched is seen now; a later event left a mark.
+//! 5. The operation is released. The release fails while there is a mark: `settle` acts on it.
 //!
-//! There is no guard against panics: one of the caller's own code unwinds to the caller. From step 2 to step 5 a drop
-//! guard, which costs nothing unless it unwinds, takes the park back.
+//! The caller's own code is not guarded: its panic unwinds to the caller. From step 2 to step 5 a drop guard undoes the
+//! park on a panic; it costs nothing otherwise.
 
 use super::collect::Watch;
 use super::handle::Handle;
@@ -35,19 +36,19 @@ use crate::sync::Arc;
 use crate::time::Deadline;
 use scopeguard::{ScopeGuard, guard};
 
-/// The answer of a park.
+/// The outcome of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
-    /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
-    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down). Its
-    /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
-    /// operation expired, where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
+    /// The operation has ended: it could complete at once, or it ended during the park, because a check found it
+    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down. Its `on_complete` has
+    /// run, or runs before the outermost call of the library on this thread returns, or, if the operation expired,
+    /// where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),
 }
 
 impl<Op: DelayedOperation, S> Admission<Op, S> {
-    /// Whether the operation was parked (it may have ended since).
+    /// Whether the operation was parked. It may have ended since.
     pub fn is_parked(&self) -> bool {
         matches!(self, Self::Parked(_))
     }
@@ -130,14 +131,14 @@ enum Parking<A, Op> {
     AtOnce(A),
     /// It is parked at this address.
     Parked(Address),
-    /// It has ended.
+    /// The operation has ended.
     Ended(EndedPayload<Op>),
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op` on `keys`.
     ///
-    /// User code that panics in here unwinds to the caller, whose own code it is. What was done by then is taken back: see
+    /// A panic of user code in here unwinds to the caller, whose own code it is. The steps done by then are undone: see
     /// [`unpark`](Self::unpark).
     #[inline(always)]
     pub(crate) fn park<'a>(
@@ -216,7 +217,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 arrival.into_operation(),
             ));
         };
-        // The first examination, and the clock. A check that any of this user code makes is a nested one.
+        // The first examination, and the clock. A check made by any of this user code is a nested one.
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
         let reach = Unparked::new(self);
         if arrival.look(Cause::parking(&reach)) {
@@ -240,7 +241,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         match self.engine.admit(parked, weight, watches, timing) {
             Ok(held) => {
-                // While it is held: no thread can report its end before.
+                // Report the park while the operation is held, so that no thread can report its end before.
                 self.engine
                     .observe(|observer| observer.parked(span, watches));
                 reach.park_at(held.address());
@@ -253,7 +254,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// The first examination has asked for this deadline.
+    /// Applies the deadline that the first examination has asked for.
     #[cold]
     #[inline(never)]
     fn rescheduled(&self, timing: Timing, deadline: Deadline) -> Timing {
@@ -278,7 +279,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
     ) -> Result<Parking<A, Op>, Rejected<Op>> {
         let address = held.address();
-        // Until it is released: where user code panics, the park is taken back.
+        // Until the release: if user code panics, the park is undone.
         let mut held = guard(held, |held| self.unpark(held));
         let watched = held.with(
             #[inline(always)]
@@ -304,8 +305,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Adds the operation to the list of each key. `false` if one of the lists is full; the keys behind that are not
-    /// watched.
+    /// Adds the operation to the list of each key. `false` if a list is full; the keys after it are not watched.
     #[inline(always)]
     fn watch_keys(&self, keys: &Keys<Op::Key>, address: Address) -> bool {
         let watch = &self.watch;
@@ -315,15 +315,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         )
     }
 
-    /// Marks that other threads have left for the operation are void: the park has failed.
+    /// Rejects an operation whose park has failed. Pending marks of other threads are ignored, because the operation
+    /// was never parked.
     #[cold]
     fn reject_for_full_key(&self, held: Held<'_, Parked<Op>>) -> Rejected<Op> {
-        // To remove a watch that was not added does nothing.
+        // Removing a watch that was never added is a no-op.
         let ended = self.end_and_reclaim(held, Ending::Cancelled);
         Rejected::new(RejectReason::KeyFull, self.return_to_caller(ended))
     }
 
-    /// Another thread has left a mark meanwhile.
+    /// Acts on a mark that another thread left during the park.
     #[cold]
     #[inline(never)]
     fn settle_park<A>(
@@ -345,8 +346,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Takes a park back in which user code has panicked: watches, timer, slot and permit are free again. The operation
-    /// is dropped, as the panic is about to drop all that the call has.
+    /// Undoes a park in which user code has panicked: removes the watches, and frees timer, slot and permit. The
+    /// operation is dropped, as the panic drops everything else of the call.
     #[cold]
     #[inline(never)]
     fn unpark(&self, held: Held<'_, Parked<Op>>) {

@@ -1,10 +1,10 @@
-//! What an operation can reach of itself, from the first examination on: a waker that has it examined again, and its
-//! deadline.
+//! What an operation can reach during its examinations, from the first one on: its deadline, and a waker that has it
+//! examined again.
 //!
 //! Both cost nothing until an examination asks for them: they are an address and two words on the stack, which the
-//! compiler removes where the operation does not look at its cause. A waker is made when an examination asks for it. One
-//! that the first examination asks for is made before the operation has an address; it learns the address when the
-//! operation gets its slot.
+//! compiler removes if the operation does not look at its cause. A waker is made when an examination asks for it. In
+//! the first examination the operation has no address yet, so its waker learns the address when the operation gets its
+//! slot.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;
@@ -22,7 +22,7 @@ use std::mem::ManuallyDrop;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-/// Has one operation examined by the thread that drives the timer.
+/// A waker whose wake-up has one operation examined by the thread that drives the timer.
 struct OperationWaker<Op: DelayedOperation, S> {
     weak: RecycledWeak,
     /// The operation's [`Address`], or [`Address::NONE`] while it has none.
@@ -39,11 +39,11 @@ impl<Op: DelayedOperation, S: KeyHasher> OperationWaker<Op, S> {
         })
     }
 
-    /// The operation has got its slot. The thread that parks it examines it after this.
+    /// Sets the address of an operation that has got its slot. After this, the parking thread examines the operation.
     fn set_address(&self, at: Address) {
-        // ORDERING: AcqRel, and a read-modify-write like that of a wake-up, so that one of the two comes second. If the
-        // wake-up does, its Acquire shows it the address. If this does, its Acquire shows the examination that follows
-        // what had happened before the wake-up.
+        // ORDERING: AcqRel, and a read-modify-write like the one of a wake-up, so that one of the two comes second. If
+        // the wake-up is second, its Acquire shows it the address. If this swap is second, its Acquire shows the
+        // examination that follows it what happened before the wake-up.
         self.at.swap(at.0, Ordering::AcqRel);
     }
 }
@@ -56,7 +56,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
     fn wake_by_ref(self: &Arc<Self>) {
         // ORDERING: see `set_address`.
         let at = Address(self.at.fetch_add(0, Ordering::AcqRel));
-        // Without an address, the operation is still to be examined by the thread that parks it, or it never parks.
+        // Without an address, no wake-up is needed: the parking thread has still to examine the operation, or the
+        // operation never parks.
         if at != Address::NONE {
             self.weak.with(|inner: &Arc<Inner<Op, S>>| inner.wake(at));
         }
@@ -135,11 +136,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
     }
 }
 
-/// What an operation can reach in its first examination, when it has no address. To be [consumed](Self::end).
+/// What an operation can reach in its first examination, before it has an address. Consumed by [`end`](Self::end).
 pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
-    /// By hand, because a destructor that the unwinding may call keeps this whole struct in memory, in parks that ask for
-    /// no waker. Where user code panics in a park that has asked for one, the waker's few words are leaked.
+    /// Dropped by hand. A destructor that the unwinding might call would keep this whole struct in memory, even in
+    /// parks that ask for no waker. If user code panics in a park that has asked for a waker, the waker's few words are
+    /// leaked.
     waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
     deadline: Cell<Option<Deadline>>,
 }
@@ -160,7 +162,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
         self.deadline.get()
     }
 
-    /// The operation is at `at`, held by this thread, which will examine it again.
+    /// Tells the waker that the operation is at `at`. This thread holds the operation, and will examine it again.
     #[inline(always)]
     pub(super) fn park_at(self, at: Address) {
         if let Some(waker) = self.waker.get() {
@@ -169,7 +171,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
         self.end();
     }
 
-    /// The operation does not park, or has got its address.
+    /// Drops the waker: the operation does not park, or has got its address.
     #[inline(always)]
     pub(super) fn end(self) {
         if self.waker.get().is_some() {

@@ -1,30 +1,33 @@
-//! How a handle refers to its purgatory without keeping it alive.
+//! The reference from a handle to its purgatory, which does not keep the purgatory alive.
 //!
-//! Every park makes a handle, and most are dropped unused. A counted reference in each would cost two locked
-//! instructions for nothing, and counting each use would let all threads write to one line. So handles refer to an
-//! *anchor* that is never freed, and that holds the purgatory until its shutdown. Each use protects what it finds there
-//! from being dropped, in a slot of its own thread (`arc-swap`). After the shutdown the anchor is recycled for the next
-//! purgatory, and its generation tells the two apart. The number of anchors is the highest number of purgatories that
-//! ever existed at the same time.
+//! Every park makes a handle, and most handles are dropped unused. A reference count in each would cost two locked
+//! instructions for nothing, and counting at each use would make all threads write to one cache line. The design
+//! instead:
+//!
+//! * Handles refer to an *anchor* that is never freed. The anchor holds the purgatory until its shutdown.
+//! * Each use protects the purgatory from being dropped by a hazard pointer in a slot of its own thread (`arc-swap`).
+//! * After the shutdown the anchor is recycled for the next purgatory. Its generation tells the two apart.
+//!
+//! The number of anchors is the highest number of purgatories that ever existed at the same time.
 
 use crate::sync::Arc;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
 
-/// Stands for one purgatory after another.
+/// The anchor of one purgatory after another.
 type Anchor = ArcSwapOption<Anchored>;
 
 struct Anchored {
     generation: u64,
-    /// The `Arc` of a purgatory, whatever its type.
+    /// The `Arc` of a purgatory, with its type erased.
     inner: Box<dyn Any + Send + Sync>,
 }
 
-/// Anchors without a purgatory, and the generations of their next ones.
+/// Anchors without a purgatory, each with the generation of its next one.
 static FREE: Mutex<Vec<RecycledWeak>> = Mutex::new(Vec::new());
 
-/// Refers to one purgatory. Copies cost nothing.
+/// A reference to one purgatory. Copies cost nothing.
 #[derive(Clone, Copy)]
 pub(crate) struct RecycledWeak {
     anchor: &'static Anchor,
@@ -41,7 +44,7 @@ impl RecycledWeak {
         })
     }
 
-    /// Keeps `inner` until [`cut`](Self::cut).
+    /// Holds `inner` in the anchor until [`cut`](Self::cut).
     pub(crate) fn fill<T: Send + Sync + 'static>(self, inner: Arc<T>) {
         self.anchor.store(Some(Arc::new(Anchored {
             generation: self.generation,
@@ -49,7 +52,8 @@ impl RecycledWeak {
         })));
     }
 
-    /// Calls `use_it` with the purgatory, which exists until that returns. `None` if the purgatory has been cut.
+    /// Calls `use_it` with the purgatory, which exists at least until the call returns. `None` if the purgatory has
+    /// been cut.
     #[inline]
     pub(crate) fn with<T: Send + Sync + 'static, R>(
         self,
@@ -63,9 +67,9 @@ impl RecycledWeak {
             .map(use_it)
     }
 
-    /// Makes every copy stale, and gives the anchor to the next purgatory. Called once, by the shutdown.
+    /// Makes every copy stale, and frees the anchor for the next purgatory. Called once, by the shutdown.
     pub(crate) fn cut(self) {
-        // Drops the purgatory, if nothing else refers to it.
+        // Drops the purgatory, unless something else refers to it.
         self.anchor.store(None);
         FREE.lock().push(Self {
             generation: self.generation + 1,
@@ -80,7 +84,7 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::mpsc::{Sender, channel};
 
-    /// (Other tests take anchors meanwhile.)
+    /// Other tests take anchors at the same time.
     #[test]
     fn g06_the_places_of_dropped_purgatories_are_used_again() {
         let anchors = (0..1_000).map(|number| {
@@ -92,7 +96,7 @@ mod tests {
         assert!(anchors.collect::<HashSet<_>>().len() < 500);
     }
 
-    /// The next purgatory would go with this one.
+    /// If an anchor were free before it is empty, its next purgatory would be dropped with this one.
     #[test]
     fn g18_no_purgatory_gets_a_place_that_is_not_yet_empty() {
         struct Last(Sender<RecycledWeak>);

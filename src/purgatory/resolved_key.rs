@@ -1,4 +1,4 @@
-//! Keys that are resolved once, and found without hashing from then on.
+//! Keys that are resolved once, and are found without hashing from then on.
 
 use super::checked_key::ByNumber;
 use super::inner::Inner;
@@ -9,14 +9,14 @@ use crate::sync::Arc;
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{ListNumber, Peeked, ResolvedList, ResolvedWatchers};
 
-/// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
+/// A key of a purgatory, with a reference to its watch list. A broker keeps one for each partition, and checks it after
 /// every append.
 ///
-/// It is the same key as the plain one: a check of either finds operations that were parked on either. It stays valid
-/// while no operation watches the key. The purgatory forgets a key that is neither resolved nor watched; the memory of
-/// its list is reused for other resolved keys, and freed with the purgatory.
+/// The resolved key and the plain key are the same key: a check of either finds operations that were parked on either.
+/// A resolved key stays valid while no operation watches the key. The purgatory forgets a key that is neither resolved
+/// nor watched; the memory of its list is reused for other resolved keys, and freed with the purgatory.
 ///
-/// It does not keep the purgatory running. After the shutdown it finds no operation.
+/// A resolved key does not keep the purgatory running. After the shutdown it finds no operation.
 pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(super) inner: Arc<Inner<Op, S>>,
     list: Arc<ResolvedList<Op::Key>>,
@@ -43,9 +43,12 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 
     /// Examines every operation that watches the key, as
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
-    /// operation watches it, it costs one locked instruction. It takes no lock while at most one operation has watched
-    /// the key at a time, without a rank; else that of the key's list. For each operation that it completes, it takes
-    /// the locks of the other keys, and that of the timer shard only if it is free.
+    /// operation watches it, the check costs one locked instruction. Locks:
+    ///
+    /// * none, while at most one operation at a time has watched the key, and without a rank; otherwise the lock of the
+    ///   key's list;
+    /// * for each operation that the check completes: the locks of its other keys, and the lock of its timer shard only
+    ///   if that lock is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
             Some(only) => self.check_loaded(only),
@@ -53,18 +56,18 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         }
     }
 
-    /// For a caller that has published the event **under a lock that `try_complete` takes as well** (and has
-    /// released it, as [always](crate::Purgatory::check_and_complete)). That lock orders the event and the operation's
-    /// examination, so this check needs no locked instruction: if no operation watches the key, it is one load.
+    /// For a caller that has published the event **under a lock that `try_complete` takes as well** (and has released
+    /// it, as [always](crate::Purgatory::check_and_complete)). That lock orders the event and the operation's
+    /// examination, so the check needs no locked instruction: with no watcher, it is one load.
     ///
-    /// Without such a lock the check may miss an operation that is being parked, which then waits for the next check or
-    /// its timeout.
+    /// Without such a lock the check may miss an operation that is being parked. The operation then waits for the next
+    /// check or its timeout.
     pub fn check_and_complete_after_lock(&self) -> usize {
         self.check_seen(self.list.peek(), const { &Bound::all() })
     }
 
-    /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed. See
-    /// [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
+    /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed.
+    /// See [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
     pub fn check_and_complete_with(&self, bound: Bound) -> usize {
         match bound.at_most {
             0 => 0,
@@ -113,11 +116,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     }
 }
 
-/// Takes the lock of the key's map shard and, within it, that of the list. Runs `Hash` and `Eq` of the key, whose
+/// Takes the lock of the key's map shard and, inside it, the lock of the list. Runs `Hash` and `Eq` of the key, whose
 /// panics are caught and counted; then destructors of keys.
 impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     fn drop(&mut self) {
-        // `Hash` or `Eq` of the key may panic: then the key stays in the map.
+        // If `Hash` or `Eq` of the key panics, the key stays in the map.
         let inner = &self.inner;
         let release = || inner.watch.release(&self.key, self.number);
         let _ = inner.engine.guarded(release);

@@ -1,4 +1,4 @@
-//! Releasing an operation past the marks that other threads have left on it.
+//! Releases an operation on which other threads have left marks.
 
 use super::deferred::CheckTarget;
 use super::due::Due;
@@ -14,13 +14,13 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::watch::bound::Bound;
-/// What has become of an operation that could not be released at once, because another thread had left a mark.
+/// The outcome for an operation that could not be released at once, because another thread had left a mark.
 pub(super) enum Settled<'a, P> {
-    /// It was released.
+    /// The operation was released.
     Parked,
-    /// It is to be ended so.
+    /// The operation is to be ended as the `Ending` says.
     End(Held<'a, P>, Ending, Option<UnderwayGuard>),
-    /// Its `try_complete` has panicked.
+    /// The `try_complete` of the operation has panicked.
     Panicked(Held<'a, P>, Panics),
 }
 
@@ -37,7 +37,7 @@ impl From<Mark> for Ending {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// [Examines](Self::examine) the operation because another thread has asked for it, and contains its panic.
+    /// [Examines](Self::examine) the operation because another thread has asked for that, and catches its panic.
     #[cold]
     #[inline(never)]
     fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
@@ -49,7 +49,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Acts on the marks that kept this thread from releasing an operation: examines the operation again as often as
-    /// marks ask for that, up to `MAX_EXAMINATIONS`, until it is released or has to end.
+    /// marks ask for it, up to `MAX_EXAMINATIONS`, until the operation is released or has to end.
     #[cold]
     #[inline(never)]
     pub(super) fn settle<'a>(
@@ -77,8 +77,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             };
             examinations += 1;
             let address = held.address();
-            // A holder that other threads keep asking for another examination leaves that to the thread that drives the
-            // timer: its own thread has other things to do.
+            // A holder that other threads keep asking for more examinations leaves them to the thread that drives the
+            // timer, so that its own thread can go on.
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Ok(unexamined) => {
                     if unexamined {
@@ -94,8 +94,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// An ending mark is there. An event that was reported before it is examined before it. `Ok` if the operation has got
-    /// another deadline, and is to be released.
+    /// Acts on an ending mark. An event that was reported before the mark is examined first. `Ok` if the operation has
+    /// another deadline now, and is to be released.
     fn settle_ending<'a>(
         self: &Arc<Self>,
         mut held: Held<'a, Parked<Op>>,
@@ -134,19 +134,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Err(Settled::End(held, mark.into(), underway))
     }
 
-    /// Hands a held operation that is being forced its change, if one was left for it.
+    /// Applies the change, if one was left, to a held operation that is being forced.
     #[cold]
     pub(super) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
         if let Some(change) = self.changes.take(held.address()) {
             let _examining = Examining::enter(held.examinee(), Trigger::Check);
-            // A panic is counted, and the operation ends all the same.
+            // A panic of the change is counted, and the operation ends all the same.
             let engine = &self.engine;
             let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
             let _ = engine.guarded(|| drop_user_value(change));
         }
     }
 
-    /// Drops the change that was left for a held operation which ends without it.
+    /// Drops the change that was left for a held operation, because the operation ends without it.
     fn drop_change(&self, held: &Held<'_, Parked<Op>>) {
         let change = self.changes.take(held.address());
         let _ = self.engine.guarded(|| drop_user_value(change));

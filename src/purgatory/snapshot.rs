@@ -1,4 +1,4 @@
-//! The list of parked operations, for an operator who looks for requests that hang.
+//! The list of parked operations, for an operator who searches for requests that hang.
 
 use super::inner::Inner;
 use crate::hash::KeyHasher;
@@ -11,18 +11,20 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParkedOperation<K> {
-    /// The keys that it watches, in no particular order.
+    /// The keys that the operation watches, in no particular order.
     pub keys: Vec<K>,
-    /// The time since it was parked, or since its [arrival](crate::DelayedOperation::arrival), in whole ticks.
+    /// The time since the operation was parked, or since its [arrival](crate::DelayedOperation::arrival), in whole
+    /// ticks.
     pub age: Duration,
-    /// The time until its deadline, in whole ticks; zero if that has passed, `None` if there is none.
+    /// The time until the deadline of the operation, in whole ticks; zero if the deadline has passed, `None` if there
+    /// is none.
     pub remaining: Option<Duration>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
-        // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
-        // stand in the way of its completion. No lock is held while the result grows.
+        // Read the keys from the watch lists. Reading them from the slot would require holding the operation, and would
+        // delay its completion. No lock is held while the result grows.
         let now = self.engine.now();
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
         for key in &self.watch.all_keys() {

@@ -1,14 +1,14 @@
-//! Debug builds report a call of an operation that does not return: mostly it waits for a lock that its own caller
-//! holds, and the program would hang without a word. (Release builds have none of this.)
+//! The debug build's report of a call of an operation that does not return. The usual cause is a lock that the caller
+//! itself holds, and the program would hang silently. Release builds contain none of this.
 //!
-//! A thread that calls notes it in a place of its own. Another thread, one for the process, looks at these places once a
-//! second; while no operation is called, it sleeps. A call that it finds in progress at several looks is reported.
+//! A calling thread notes the call in a place of its own. A watcher thread, one for the process, looks at all places
+//! once a second, and sleeps while no operation is called. A call that is in progress at several looks is reported.
 //!
-//! Every atomic operation here is Relaxed, and a calling thread takes no lock, so that a debug build orders no two calls
-//! that a release build does not order. Otherwise a test of a race would find nothing in a debug build. The thread that
-//! looks needs no order either: it reports what it has read at looks that are a second apart, and stores become visible
-//! long before that. If one did not, a report would be missed, or its names would be those of a call before it. A
-//! calling thread makes a read-modify-write only when it takes its place, and when it wakes the thread that looks.
+//! Every atomic operation here is Relaxed, and a calling thread takes no lock, so that a debug build orders no two
+//! calls that a release build does not order; otherwise a test of a race would find nothing in a debug build. The
+//! watcher needs no order either: its looks are a second apart, and stores become visible long before that. A store
+//! that did not would cost a report, or give it the names of an earlier call. A calling thread makes a
+//! read-modify-write only when it takes its place, and when it wakes the watcher.
 
 use crate::threads::worker::Worker;
 use std::any::type_name;
@@ -21,13 +21,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// A call that lasts longer is reported.
+/// A call that lasts longer than this is reported.
 const LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Threads that are inside of a call at once. A further one is not noted.
+/// The maximum number of threads whose calls are noted at the same time. Calls of further threads are not noted.
 const PLACES: usize = 1_024;
-/// Calls inside of calls on one thread (an operation that parks another). A deeper one is not noted.
+/// The maximum depth of nested calls on one thread (an operation that parks another). A deeper call is not noted.
 const DEPTH: usize = 2;
 
 static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
@@ -38,16 +38,16 @@ struct Place {
     calls: [Call; DEPTH],
 }
 
-/// A call, in progress or not.
+/// A noted call, in progress or ended.
 struct Call {
-    /// Odd while the call is in progress. It is one more at each begin and each end.
+    /// Odd while the call is in progress: each begin and each end adds one.
     number: AtomicU64,
     purgatory: Text<16>,
     operation: Text<64>,
     key: Text<32>,
 }
 
-/// The beginning of a text, eight bytes in a word; zeros after its end.
+/// The beginning of a text, eight bytes in each word, zeros after its end.
 struct Text<const WORDS: usize>([AtomicU64; WORDS]);
 
 impl<const WORDS: usize> Text<WORDS> {
@@ -91,14 +91,14 @@ impl Call {
         }
     }
 
-    /// By the thread that has the place. The number is odd when it was even, and the other way round.
+    /// Adds one to the number: odd becomes even and even becomes odd. Called by the thread that has the place.
     fn turn(&self) {
-        // ORDERING: Relaxed, see the head of this file. No other thread stores it.
+        // ORDERING: Relaxed, see the head of this file. No other thread stores the number.
         let number = self.number.load(Ordering::Relaxed);
         self.number.store(number.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The number of the call that is in progress, if one is.
+    /// The number of the call in progress, if a call is in progress.
     fn in_progress(&self) -> Option<u64> {
         // ORDERING: Relaxed, see the head of this file.
         let number = self.number.load(Ordering::Relaxed);
@@ -115,8 +115,8 @@ impl Place {
     }
 
     fn take(&self) -> bool {
-        // ORDERING: Relaxed, see the head of this file. A thread that takes the place of one that has ended is not ordered
-        // after it either.
+        // ORDERING: Relaxed, see the head of this file. A thread that takes the place of an ended thread is not ordered
+        // after that thread either.
         !self.taken.load(Ordering::Relaxed)
             && self
                 .taken
@@ -125,11 +125,11 @@ impl Place {
     }
 }
 
-/// What a thread knows of its own calls.
+/// A thread's own record of its calls.
 struct Mine {
     place: Option<&'static Place>,
     depth: Cell<usize>,
-    /// Where the names of types begin in memory that stand in the place. Mostly the next call has the same ones.
+    /// The memory addresses of the type names in the place. Usually the next call has the same names.
     types: [Cell<[*const u8; 2]>; DEPTH],
 }
 
@@ -153,16 +153,16 @@ impl Drop for Mine {
     }
 }
 
-/// While it exists, the calling thread is inside an operation's code.
+/// A call of an operation's code, in progress on this thread until this guard is dropped.
 pub(super) struct NotedCall {
     call: Option<&'static Call>,
-    /// It ends on the thread on which it has begun.
+    /// Not `Send`: the call ends on the thread on which it began.
     _of_its_thread: PhantomData<*const ()>,
 }
 
 impl NotedCall {
-    /// Notes a call of an operation `Op` with keys `K`. Threads of the library are left out: completions are theirs to
-    /// run, however long they take.
+    /// Notes a call of an operation `Op` with keys `K`. Threads of the library are not noted, because they may run
+    /// completions of any length.
     pub(super) fn begin<Op, K>(purgatory: &Arc<str>) -> Self {
         let types = [type_name::<Op>(), type_name::<K>()];
         let call = (!Worker::is_current()).then(|| Self::note(purgatory, types));
@@ -172,7 +172,7 @@ impl NotedCall {
         }
     }
 
-    /// `None` if the thread has no place, is too deep in calls, or is ending and has lost its locals.
+    /// `None` if the thread has no place, has too many nested calls, or is ending and has lost its locals.
     fn note(purgatory: &str, types: [&'static str; 2]) -> Option<&'static Call> {
         let noted = MINE.try_with(|mine| {
             let depth = mine.depth.get();
@@ -197,20 +197,20 @@ impl Drop for NotedCall {
     fn drop(&mut self) {
         if let Some(call) = self.call {
             call.turn();
-            // A thread that is ending has lost it.
+            // Ignore the error: an ending thread has lost its locals.
             let _ = MINE.try_with(|mine| mine.depth.set(mine.depth.get() - 1));
         }
     }
 }
 
-/// Whether the thread that looks sleeps until it is woken, or is about to.
+/// Whether the watcher sleeps until it is woken, or is about to.
 static ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHER: OnceLock<Thread> = OnceLock::new();
 
-/// Starts the thread that looks, unless it was started before. If the system refuses the thread, there are no reports.
+/// Starts the watcher, unless it was started before. If the system refuses the thread, there are no reports.
 fn start_watcher() {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    // ORDERING: Relaxed, see the head of this file. One thread finds that it was not.
+    // ORDERING: Relaxed, see the head of this file. The swap lets only one thread start the watcher.
     if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::Relaxed) {
         let thread = std::thread::Builder::new().name("stuck-calls".into());
         let _ = thread.spawn(watch);
@@ -218,8 +218,8 @@ fn start_watcher() {
 }
 
 fn wake_watcher() {
-    // ORDERING: Relaxed, see the head of this file. The watcher looks once more, a second after it has said that it will
-    // sleep. So it finds the call of a thread that has read here that it is awake.
+    // ORDERING: Relaxed, see the head of this file. The call of a thread that finds the watcher awake here is still
+    // found: the watcher looks once more, a second after it has announced its sleep.
     if ASLEEP.load(Ordering::Relaxed) {
         ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {
@@ -228,13 +228,13 @@ fn wake_watcher() {
     }
 }
 
-/// How many looks after the first one that finds a call are [`LIMIT`] later.
+/// The number of looks, after the first one that finds a call, that take [`LIMIT`].
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
-/// The calls of one place that the last look has found, and how many looks in a row before it have found the same.
+/// The calls of one place at the last look, each with how many looks in a row before have found the same call.
 type Seen = [(Option<u64>, u64); DEPTH];
 
-/// The whole life of the thread that looks.
+/// The main function of the watcher thread.
 fn watch() {
     WATCHER.get_or_init(std::thread::current);
     let mut seen = [Seen::default(); PLACES];
@@ -253,8 +253,8 @@ fn watch() {
     }
 }
 
-/// Looks at all places, and reports the calls that are in progress for as long as [`LOOKS`], each of them once. Returns
-/// whether no call is in progress.
+/// Looks at all places, and reports each call that has been in progress for [`LOOKS`] looks, once. Returns whether no
+/// call is in progress.
 fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
     let mut is_idle = true;
     let seen = seen.iter_mut().flatten();
@@ -277,7 +277,7 @@ fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
 }
 
 fn report(call: &Call) {
-    // A stderr that is closed can be told nothing.
+    // Ignore the error: stderr may be closed.
     let _ = writeln!(
         std::io::stderr(),
         "request-purgatory: in the purgatory `{}`, a call of `{}` (keys `{}`) has run for {} s. Does its `try_complete` \
@@ -297,7 +297,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// What [`look`] reports of the purgatory `name`, at each of five looks.
+    /// The reports of [`look`] on the purgatory `name`, at each of five looks.
     fn reports(name: &str, mut meanwhile: impl FnMut()) -> [Vec<String>; 5] {
         let mut seen = [Seen::default(); PLACES];
         array::from_fn(|_| {
@@ -313,7 +313,8 @@ mod tests {
         })
     }
 
-    /// No thread waits for one that looks, and so for no other thread: their calls are not ordered by being noted.
+    /// A calling thread never waits for the watcher, and so not for another calling thread: noting calls does not order
+    /// them.
     #[test]
     fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
         let name = Arc::from("stuck");
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(reports, [none(), none(), vec!["u8".into()], none(), none()]);
     }
 
-    /// A call inside of a call is one of its own, and ends alone.
+    /// A nested call is noted separately, and ends separately.
     #[test]
     fn g03_a_call_inside_of_another_is_noted_to_a_depth() {
         let name = Arc::from("deep");
@@ -346,7 +347,7 @@ mod tests {
         assert!(outer.call.is_some() && deeper.call.is_none());
     }
 
-    /// Threads that come and go need no more places than there are threads at once.
+    /// Threads that come and go need only as many places as there are threads at the same time.
     #[test]
     fn the_place_of_a_thread_that_has_ended_is_taken_again() {
         let name = Arc::<str>::from("many");

@@ -1,5 +1,5 @@
-//! In debug builds, code of a key (`Hash`, `Eq`, `Clone`) that calls the library is noticed: it runs under a lock of a
-//! map, for which such a call would wait without end.
+//! A debug build's guard against key code (`Hash`, `Eq`, `Clone`) that calls the library: the key code runs under a
+//! lock of a map, and such a call would wait for that lock without end.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -10,7 +10,7 @@ std::thread_local! {
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it exists, this thread may run code of a key. In a release build it is nothing.
+/// Marks this thread as running code of a key, for as long as the value exists. Empty in a release build.
 pub(crate) struct KeyCode(());
 
 impl KeyCode {

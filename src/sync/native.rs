@@ -1,4 +1,4 @@
-//! The real thing: std atomics, parking_lot locks, crossbeam queues, dashmap.
+//! The platform of a normal build: std atomics, parking_lot locks, crossbeam queues, dashmap.
 
 use std::cell::Cell;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -16,7 +16,7 @@ pub(crate) use std::{thread, thread_local};
 
 /// State words, or blocks of slots, in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;
-/// Chunks of a slab: enough for every index.
+/// Chunks of a slab, enough for every index.
 pub(crate) const CHUNKS: usize = 32;
 /// Slots in a chunk of those that stay.
 pub(crate) const RESIDENT_CHUNK: u32 = 256;
@@ -26,41 +26,41 @@ pub(crate) const RESIDENT_CHUNKS: usize = 64;
 pub(crate) const BLOCK: usize = 64;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const FEW: usize = 3;
-/// Watchers in the one allocation of a list of several.
+/// Watchers in the single allocation of a `Several` list.
 pub(crate) const SEVERAL: usize = 7;
 /// Watchers in a chunk of a long list.
 pub(crate) const LIST_CHUNK: usize = 32;
 /// Watchers of a short list that a check copies to the stack.
 pub(crate) const COPIED: usize = 16;
-/// At most this many watchers are copied or removed, or timers taken out, per hold of a lock.
+/// The most watchers copied or removed, or timers taken out, in one hold of a lock.
 pub(crate) const SLICE: usize = 64;
-/// One in this many parks looks for slots that other threads have freed, even if another vacant slot is at hand.
+/// One in this many parks empties the remote free list, even if a vacant slot is at hand.
 pub(crate) const PARKS_PER_EMPTYING: u32 = 16;
-/// How often in a row a holder examines its operation.
+/// The most times in a row that a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
-/// An engine has at most this many timer shards: a power of two.
+/// The most timer shards of an engine: a power of two.
 pub(crate) const MAX_TIMER_SHARDS: usize = 64;
 
-/// How many timer shards an engine has on a machine with this many processors.
+/// The number of timer shards of an engine on a machine with this many processors.
 pub(crate) fn timer_shards(processors: usize) -> usize {
     processors.clamp(8, MAX_TIMER_SHARDS)
 }
 
-/// The shards of a map from keys to watchers or to values. They hash nothing by themselves, so they have no copy of the
-/// user's hasher, whose `clone` is the user's code.
+/// The shards of a map from keys to watchers or to values. The shards do not hash keys themselves, so they hold no copy
+/// of the user's hasher, whose `clone` is user code.
 pub(crate) type MapShards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// A map has at most this many shards: a power of two. (In a model it has one.)
+/// The most shards of a map: a power of two. A model has one shard.
 pub(crate) const MAX_MAP_SHARDS: usize = 1 << 16;
 
 pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
     DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
 }
 
-/// A table of at most this many buckets stays with its shard when it is empty: the next entries need one as well.
+/// A shard keeps an empty table of at most this many buckets, because the next entries need one.
 const KEPT: usize = 16;
 
 /// A table with fewer entries than this part of its buckets is moved to a smaller one.
@@ -97,7 +97,7 @@ pub(crate) fn for_each_entry<K: Eq + Hash, V>(
     }
 }
 
-/// A store to a word that other threads change by read-modify-write.
+/// Stores to a word that other threads change by read-modify-write.
 #[inline]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller's.
@@ -109,22 +109,23 @@ pub(crate) fn last_pointer<T>(place: &mut AtomicPtr<T>) -> *mut T {
     *place.get_mut()
 }
 
-/// For a thread that asks now and then whether something has happened: waits before it asks again.
+/// Waits between two polls of a thread that polls a condition.
 pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
 }
 
-/// In place of a number: the thread has not taken one yet.
+/// Instead of a number: the thread has not taken a number yet.
 const NO_NUMBER: u32 = u32::MAX;
-/// In place of a number: the thread is ending and has given its number back.
+/// Instead of a number: the thread is ending and has given its number back.
 const ENDING: u32 = u32::MAX - 1;
 
 thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(NO_NUMBER) };
 }
 
-/// A number that no other living thread of this process has; low numbers first. It is given back when the thread ends;
-/// what still runs on the thread then, destructors of thread-local values, has the number [`ENDING`].
+/// A number that no other living thread of this process has; low numbers are used first. The number is given back when
+/// the thread ends; code that still runs on the thread after that (destructors of thread-local values) has the number
+/// [`ENDING`].
 #[inline]
 pub(crate) fn thread_number() -> u32 {
     match NUMBER.get() {
@@ -147,7 +148,7 @@ fn take_thread_number() -> u32 {
         static GIVE_BACK: Cell<Option<GiveBack>> = const { Cell::new(None) };
     }
     let number = NUMBERS.take();
-    // If this thread is already past its destructors, the number is not used again.
+    // If the destructors of this thread have run already, the number is not used again.
     let _ = GIVE_BACK.try_with(|put_back| put_back.set(Some(GiveBack(number))));
     NUMBER.set(number);
     number
@@ -156,7 +157,7 @@ fn take_thread_number() -> u32 {
 /// A number that no other call in this process returns.
 #[inline]
 pub(crate) fn unique_number() -> u64 {
-    /// Each thread takes this many at a time.
+    /// How many numbers each thread takes at a time.
     const BLOCK: u64 = 1 << 16;
     static NEXT_BLOCK: AtomicU64 = AtomicU64::new(0);
     thread_local! {
@@ -164,7 +165,7 @@ pub(crate) fn unique_number() -> u64 {
     }
     let mut number = NEXT.get();
     if number % BLOCK == 0 {
-        // ORDERING: Relaxed: all that counts is that no two are equal.
+        // ORDERING: Relaxed: the numbers only have to differ.
         number = NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed);
     }
     NEXT.set(number + 1);

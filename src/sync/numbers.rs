@@ -1,4 +1,4 @@
-//! Numbers for threads and for resolved keys: none that is in use already, low ones first.
+//! Numbers for threads and for resolved keys: unused ones, the lowest first.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::Mutex;
@@ -10,7 +10,7 @@ pub struct Numbers(Mutex<Pool>);
 #[derive(Default)]
 struct Pool {
     given_back: BTreeSet<u32>,
-    /// The first that was never taken.
+    /// The lowest number that was never taken.
     fresh: u32,
 }
 
@@ -24,9 +24,9 @@ impl Numbers {
         pool.fresh - 1
     }
 
-    /// The number is not used any more.
+    /// Gives back a number that is not used any more.
     ///
-    /// ORDERING: the lock orders what a thread did under the number before what the next thread does that takes it.
+    /// ORDERING: the lock orders what a thread did under the number before what the next thread with the number does.
     pub fn put_back(&self, number: u32) {
         self.0.lock().given_back.insert(number);
     }

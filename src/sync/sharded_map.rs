@@ -1,6 +1,6 @@
-//! The map below the watch lists: dashmap, entered by its shards.
+//! The map below the watch lists: a dashmap that is accessed shard by shard.
 //!
-//! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
+//! In the common case each access hashes the key once and probes once, without the guards for single entries.
 //!
 //! `Hash`, `Eq` and `Clone` of keys run under the lock of a shard. If one panics, the lock's guard releases it.
 
@@ -12,20 +12,19 @@ use equivalent::Equivalent;
 use scopeguard::{ScopeGuard, guard};
 use std::hash::{BuildHasher, Hash};
 
-/// A change to the map's entry of a key, to be made together with others: the hash of the key, the key, and what the
-/// change is about.
+/// One of several changes that are made together: the hash of a key, the key, and the argument of the change.
 pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
 /// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
-/// the first value comes. Each access is told the name of the call that makes it: see [`KeyCode`].
+/// the first value comes. Each access gets the name of its caller for [`KeyCode`].
 pub(crate) struct ShardedMap<K, V, S> {
     map: OnceLock<MapShards<K, V>>,
-    /// Whether a thread has begun to make it.
+    /// Whether a thread has begun to make the map.
     begun: AtomicBool,
-    /// Whether there may be a table to shrink.
+    /// Whether a table may be large enough to shrink.
     has_grown: AtomicBool,
     hasher: S,
-    /// How many shards there are, a power of two, less one.
+    /// The number of shards, a power of two, less one.
     mask: usize,
 }
 
@@ -44,15 +43,16 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         self.map.get_or_init(|| make_shards(self.mask + 1))
     }
 
-    /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
+    /// The shard of a hash, by bits that the shard's table does not use: the table uses the lowest and the highest
+    /// bits.
     pub(crate) fn shard_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.mask
     }
 
-    /// `None` if no value has come yet.
+    /// The shards; `None` if no value has come yet.
     ///
-    /// `None` counts as a look under the lock of a shard: what this thread did before is seen by every thread that uses the
-    /// map later. So an operation that comes to watch sees the event of a check that found no map.
+    /// `None` orders like a lookup under the lock of a shard: every thread that uses the map later sees what this
+    /// thread did before. So an operation that comes to watch sees the event of a check that found no map.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -61,17 +61,17 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn look(&self) -> Option<&MapShards<K, V>> {
-        // ORDERING: AcqRel, a read-modify-write: either it finds that of `begin`, or that one comes later, pairs with
-        // this one, and is seen by all threads that find the map.
+        // ORDERING: AcqRel, a read-modify-write. If it comes after the one in `begin`, it finds that. Otherwise the one
+        // in `begin` comes later, pairs with this one, and is seen by all threads that find the map.
         let begun = self.begun.fetch_or(false, Ordering::AcqRel);
         begun.then(|| self.make())
     }
 
-    /// The first value comes.
+    /// Makes the map for the first value.
     #[cold]
     #[inline(never)]
     fn begin(&self) -> &MapShards<K, V> {
-        // ORDERING: AcqRel, see `look`. It comes before the map can be found.
+        // ORDERING: AcqRel, see `look`. The swap comes before the map can be found.
         self.begun.swap(true, Ordering::AcqRel);
         self.make()
     }
@@ -95,13 +95,13 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         Some(read(key, value.get()))
     }
 
-    /// The hash of `key`, for the methods that find an entry by it.
+    /// The hash of `key`, for the methods that find an entry by its hash.
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hasher.hash_one(key)
     }
 
-    /// Shows `edit` the entry of `key`, and adds an entry with what `edit` returns, if anything: all of it under one hold of
-    /// the exclusive lock of the key's shard. The key is cloned for a new entry only.
+    /// Shows `edit` the entry of `key`, and adds an entry with the value that `edit` returns, if any: all under one
+    /// hold of the exclusive lock of the key's shard. The key is cloned only for a new entry.
     #[inline(always)]
     pub(crate) fn update(
         &self,
@@ -111,7 +111,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     ) where
         K: Clone,
     {
-        // Where a key panics, this one is dropped when the lock is released.
+        // Declared first, so that the entry is dropped after the lock is released, even if a key panics.
         let entry;
         let _code = KeyCode::enter(call);
         let map = self.map.get().unwrap_or_else(|| self.begin());
@@ -123,9 +123,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         };
         entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
-        // `Hash` of other keys may panic. A table that is hashed anew in place then drops entries, under the lock; a table
-        // that moves loses none. So a full table always moves: to half its size if its entries fit there (the rest were
-        // removed ones), else to a larger one.
+        // `Hash` of other keys may panic. A table that is rehashed in place would then drop entries, under the lock; a
+        // table that moves loses none. So a full table always moves: to half its size if its entries fit there (the
+        // rest were removed entries), else to a larger one.
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
             // ORDERING: see `shrink`.
@@ -139,11 +139,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         shard.insert(hash, entry, hash_of);
     }
 
-    /// Changes the entry of `key`, if there is one, and removes it if `edit` says so, under one hold of the exclusive lock
-    /// of its shard. Returns what was removed: destructors of keys are the user's.
+    /// Changes the entry of `key`, if it exists, and removes it if `edit` returns `true`, under one hold of the
+    /// exclusive lock of its shard. Returns the removed entry, because destructors of keys are user code.
     ///
-    /// If it is told which entry `goes` without an edit, it looks for that first: one look instead of two where the entry
-    /// goes, and two instead of one where it stays.
+    /// With `goes`, first looks for an entry that can be removed without an edit: one lookup instead of two if the
+    /// entry is removed, and two instead of one if it stays.
     #[inline(always)]
     pub(crate) fn edit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -171,9 +171,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         removed.map(|(key, value)| (key, value.into_inner()))
     }
 
-    /// Makes changes, all in one shard, under one hold of its exclusive lock. Where `edit` says so, the entry is removed
-    /// and added to `removed`: destructors of keys are the user's. `done` counts the changes, and among them the one in
-    /// which a panic of the key's ends the call. `prefetch` just reads the value.
+    /// Makes several changes in one shard, under one hold of its exclusive lock. If `edit` returns `true`, the entry is
+    /// removed and added to `removed`, because destructors of keys are user code. `done` counts the changes, including
+    /// one that ends the call by a panic of its key. `prefetch` only reads the value.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
@@ -188,7 +188,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         removed.reserve(edits.len());
         let _code = KeyCode::enter("the end of operations");
         let mut shard = map.shards()[self.shard_of(first)].write();
-        // The entries lie far apart. In a loop of their own, these loads do not wait for one another.
+        // The entries lie far apart. Loads in a loop of their own overlap instead of waiting for one another.
         for &(hash, ..) in edits {
             let likely = shard.get(hash, |_| true);
             std::hint::black_box(likely.is_some_and(|(_, value)| prefetch(value.get())));

@@ -1,4 +1,4 @@
-//! A clock that is moved by hand, and that makes the rounds of the reaper on the thread that moves it.
+//! A clock that is moved by hand, and that runs the rounds of the reaper on the thread that moves it.
 
 use super::reaper::{Reaper, ReaperThread};
 use crate::callbacks::panics::Panics;
@@ -14,12 +14,14 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
 
-/// A clock that stands still until it is moved, for tests. Clones share one time.
+/// A clock that stands still until it is moved, for tests. All clones show the same time.
 ///
-/// A test with deadlines needs neither sleeps nor threads if what it tests has this clock's own
-/// [`reaper`](Self::reaper): then [`block_on`](Self::block_on) runs a future and jumps to the next deadline whenever
-/// the future can only wait, [`advance`](Self::advance) returns when all that was due by then has expired and been
-/// completed, and [`advance_until_idle`](Self::advance_until_idle) goes on until no deadline is left.
+/// A test with deadlines needs neither sleeps nor threads if the tested purgatories use this clock's own
+/// [`reaper`](Self::reaper):
+///
+/// * [`block_on`](Self::block_on) runs a future, and jumps to the next deadline whenever the future can only wait.
+/// * [`advance`](Self::advance) returns when everything due by then has expired and been completed.
+/// * [`advance_until_idle`](Self::advance_until_idle) goes on until no deadline is left.
 ///
 /// ```
 /// use request_purgatory::Waits;
@@ -39,17 +41,17 @@ use std::time::Duration;
 /// # Ok::<(), request_purgatory::purgatory::BuildError>(())
 /// ```
 ///
-/// **What the clock knows:** the deadlines and the deferred checks of all purgatories, timers, trackers and requests
-/// with its reaper, any number of them. They expire in the order of their deadlines, and at each the clock reads that
+/// **What the clock knows:** the deadlines and deferred checks of all purgatories, timers, trackers and requests with
+/// its reaper, any number of them. They expire in the order of their deadlines, and at each expiry the clock shows that
 /// deadline, rounded up to the tick.
 ///
-/// **What it cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a purgatory
-/// can have [tokio's clock](crate::guide::tokio) instead). `block_on` jumps while another thread is still at work. A
-/// test whose threads work at the same time moves the clock by `advance`, when it knows that they are done.
+/// **What the clock cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a
+/// purgatory can use [tokio's clock](crate::guide::tokio) instead). `block_on` jumps while another thread is still at
+/// work. A test whose threads work at the same time moves the clock by `advance`, when it knows that they are done.
 ///
-/// Without the clock's reaper nothing is driven by it: moving the clock wakes the reaper thread of a purgatory that has
-/// one, which expires operations a moment later. A purgatory with [`Reaper::Manual`] expires no operation before its
-/// `advance` is called.
+/// Without the clock's reaper, the clock drives no purgatory. Moving it wakes the reaper thread of a purgatory that has
+/// one, and that thread expires operations a moment later. A purgatory with [`Reaper::Manual`] expires no operation
+/// before its `advance` is called.
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock(Arc<ManualTime>);
 
@@ -57,13 +59,13 @@ pub struct ManualClock(Arc<ManualTime>);
 struct ManualTime {
     now: Mutex<Duration>,
     wakers: Mutex<Vec<WakeFn>>,
-    /// Those that the clock drives. The thread that makes the rounds has the lock of the parker.
+    /// The reaper of everything that the clock drives. The thread that runs its rounds holds the lock of the parker.
     reaper: OnceLock<ReaperThread>,
-    /// The thread that makes a round, and the next deadline that it has been asked about.
+    /// The thread that runs a round, and the earliest deadline that it has been asked about.
     round: Mutex<Option<(ThreadId, Option<Duration>)>>,
-    /// Threads that sleep until another does not drive any more.
+    /// Threads that sleep until the driving thread stops.
     waiting: Mutex<Vec<Thread>>,
-    /// How many threads want to drive now, while others in `block_on` only wait for something to do.
+    /// The number of threads that want to drive now. Threads in `block_on` that only wait for work let these go first.
     urgent: AtomicUsize,
 }
 
@@ -80,26 +82,28 @@ impl ManualClock {
         clock
     }
 
-    /// A reaper without a thread, which this clock drives: for builders that have this clock, or a clone, as their
-    /// [`clock`](crate::purgatory::Builder::clock). Operations expire and deferred checks are made within calls of
-    /// [`advance`](Self::advance), [`advance_until_idle`](Self::advance_until_idle) and [`block_on`](Self::block_on), on
-    /// the thread that makes the call; so are their completions, unless the builder has an
-    /// [executor](crate::threads::Dispatch::Executor). Any other thread of the program only parks and checks.
+    /// A reaper without a thread, driven by this clock. For builders that have this clock, or a clone, as their
+    /// [`clock`](crate::purgatory::Builder::clock). Operations expire, and deferred checks are made, inside calls of
+    /// [`advance`](Self::advance), [`advance_until_idle`](Self::advance_until_idle) and [`block_on`](Self::block_on),
+    /// on the calling thread. Completions run there too, unless the builder has an
+    /// [executor](crate::threads::Dispatch::Executor). Other threads of the program only park and check.
     ///
-    /// `drain` and `shutdown_timeout` of what is driven so take their limits as real time, and drive nothing meanwhile.
+    /// `drain` and `shutdown_timeout` of a purgatory with this reaper take their limits as real time, and drive nothing
+    /// meanwhile.
     pub fn reaper(&self) -> Reaper {
         Reaper::Shared(self.0.reaper().clone())
     }
 
-    /// Moves the clock forward, at most to the last possible reading.
+    /// Moves the clock forward by `by`, at most to the last possible reading.
     ///
-    /// With [`reaper`](Self::reaper), what is due by then expires within this call, in the order of the deadlines: also
-    /// what is parked meanwhile by callbacks. A thread that drives at the moment finishes what is due first. A call from a
-    /// callback only moves the clock, and what is due then is left to the next call that drives, or to the one around it.
+    /// With [`reaper`](Self::reaper), everything due by then expires inside this call, in the order of the deadlines,
+    /// including operations that callbacks park meanwhile. If another thread is driving, that thread finishes what is
+    /// due first. A call from a callback only moves the clock; what is due is left to the next call that drives, or to
+    /// the one around the callback.
     ///
-    /// Then wakes the threads that sleep by this clock, which expire operations on their own. The wake functions run on
-    /// this thread, also those of [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call, when all
-    /// were called.
+    /// After that, wakes the threads that sleep by this clock, which expire operations on their own. The wake functions
+    /// run on this thread, among them those of [reactors](crate::threads::Reaper::Reactor). A panic of a wake function
+    /// is passed on when all of them have been called.
     pub fn advance(&self, by: Duration) {
         let mut left = by;
         if let Some(driving) = self.0.drive_unless_in_a_callback() {
@@ -115,12 +119,12 @@ impl ManualClock {
         self.wake();
     }
 
-    /// Moves the clock from deadline to deadline, by at most `limit`, until what it [drives](Self::reaper) has none any
-    /// more. Returns whether it has come to that; if not, the clock has moved by `limit`. A timer that its own callback
-    /// starts again, for instance, always has a next deadline.
+    /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
+    /// a deadline. Returns whether that state was reached; if not, the clock has moved by `limit`. For instance, a
+    /// timer that its own callback starts again always has a next deadline.
     ///
-    /// Calls wake functions as [`advance`](Self::advance) does, once, and panics as that does. A thread that drives at the
-    /// moment finishes what is due first.
+    /// Calls wake functions once, as [`advance`](Self::advance) does, and passes on their panics. If another thread is
+    /// driving, that thread finishes what is due first.
     ///
     /// # Panics
     /// If it is called from a callback of the library.
@@ -141,16 +145,16 @@ impl ManualClock {
         is_idle
     }
 
-    /// Runs `future` to its end on this thread. Whenever it is pending and has not been woken, makes what is due of all
-    /// that this clock [drives](Self::reaper). If that does not wake the future either, moves the clock to their next
-    /// deadline. If there is none, the thread sleeps: only another thread can wake the future then.
+    /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires what is due of
+    /// everything that this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next
+    /// deadline. If there is no deadline, the thread sleeps, and only another thread can wake the future.
     ///
-    /// Several futures at once: join them into one. While several threads are in this call, one of them drives; it hands
+    /// To run several futures, join them into one. While several threads are in this call, one of them drives; it hands
     /// over to a thread that moves the clock.
     ///
     /// # Panics
     /// If it is called from a callback of the library, as [`future::block_on`](crate::future::block_on). Panics of
-    /// `future` and of [wake functions](Self::advance) go on.
+    /// `future` and of [wake functions](Self::advance) are passed on.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         not_in_a_callback();
         let waking = Arc::new(Waking {
@@ -174,7 +178,7 @@ impl ManualClock {
         }
     }
 
-    /// Drives until the future of `waking` is woken, and perhaps for a while only.
+    /// Drives until the future of `waking` is woken, or for a while only.
     fn drive_until(&self, driving: &Driving<'_>, waking: &Waking) {
         let (next, rest) = driving.settle();
         if waking.is_woken() {
@@ -186,22 +190,22 @@ impl ManualClock {
                 self.0.step(next, &mut left);
                 self.wake();
             }
-            // By another thread: it wakes the future, or parks or defers something.
+            // Sleep until another thread wakes the future, or parks or defers something.
             None => driving.parker.park_timeout(rest),
         }
     }
 
-    /// Calls all wake functions, and forgets those whose purgatory is gone.
+    /// Calls all wake functions, and removes those whose purgatory is gone.
     fn wake(&self) {
-        // Without the lock: a wake function may move this clock, or subscribe.
+        // Call without the lock: a wake function may move this clock, or subscribe.
         let wakers = self.0.wakers.lock().clone();
-        // One that panics keeps no other from being called, and is called again the next time.
+        // A wake function that panics does not keep the others from being called, and is called again the next time.
         let mut panics = Panics::default();
         let is_stale = |waker: &WakeFn| panics.catch(|| waker.wake()) == Some(false);
         let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
-        // Room for as many again: a subscription calls all of them when the room is full.
+        // Reserve as much room again: a subscription calls all wake functions when the room is full.
         let left = wakers.len();
         wakers.reserve(left);
         drop(wakers);
@@ -218,7 +222,7 @@ impl Clock for ManualClock {
         if deadline <= self.now() {
             return Some(Duration::ZERO);
         }
-        // A reaper with a thread asks too, of what it drives itself.
+        // A reaper with a thread calls this too, for what it drives itself.
         match &mut *self.0.round.lock() {
             Some((thread, next)) if *thread == thread::current().id() => {
                 let deadline = deadline.since_origin();
@@ -234,8 +238,8 @@ impl Clock for ManualClock {
         wakers.push(waker);
         let full = wakers.len() == wakers.capacity();
         drop(wakers);
-        // Each keeps some memory of a purgatory, which may be gone. Only a call tells, and a wake-up without cause does
-        // no harm.
+        // Each wake function keeps some memory of a purgatory that may be gone. Only a call can tell, and a spurious
+        // wake-up does no harm.
         if full {
             self.wake();
         }
@@ -247,10 +251,10 @@ impl ManualTime {
         self.reaper.get_or_init(ReaperThread::by_hand)
     }
 
-    /// Moves the clock to `next`, or by what is `left` if that is less. Returns whether the clock has come to `next`.
+    /// Moves the clock to `next`, or by what is `left` if that is less. Returns whether the clock has reached `next`.
     fn step(&self, next: Duration, left: &mut Duration) -> bool {
         let mut now = self.now.lock();
-        // Another thread may have moved the clock beyond it.
+        // Another thread may have moved the clock beyond `next`.
         let wanted = next.saturating_sub(*now);
         let step = wanted.min(*left);
         *now = now.saturating_add(step);
@@ -266,30 +270,30 @@ impl ManualTime {
         }
     }
 
-    /// `None` if a thread drives already.
+    /// Makes this thread drive. `None` if another thread is driving.
     fn try_drive(&self) -> Option<Driving<'_>> {
         let parker = &self.reaper().handle.shared.parker;
         parker.try_lock().map(|parker| self.driving(parker))
     }
 
-    /// Tries, and leaves this thread to be unparked by the one that drives, when that stops. If `is_patient`, others that
-    /// are not come first.
+    /// Tries to drive. On failure, registers this thread to be unparked when the driving thread stops. If `is_patient`,
+    /// threads that are not patient go first.
     fn try_drive_or_wait(&self, is_patient: bool) -> Option<Driving<'_>> {
         let attempt = || {
-            // ORDERING: Relaxed. Who reads 0 meets the urgent thread at the lock, as without this number. Who reads an old
-            // number in the second attempt stands in `waiting` by then, whose lock has ordered that before the look of
-            // `drop`: the urgent thread is still to drive, and unparks this one afterwards.
+            // ORDERING: Relaxed. A thread that reads 0 meets the urgent thread at the lock, as without this number. A
+            // thread that reads an old number in the second attempt stands in `waiting` by then, whose lock has ordered
+            // that before the read in `drop`: the urgent thread is still to drive, and unparks this thread afterwards.
             let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
             may.then(|| self.try_drive()).flatten()
         };
         attempt().or_else(|| {
             self.waiting.lock().push(thread::current());
-            // The other may have stopped before it could know of this one.
+            // Try again: the driving thread may have stopped before it could know of this thread.
             attempt()
         })
     }
 
-    /// Waits until no other thread drives. One that drives and has nothing to do sleeps: it is woken, and hands over.
+    /// Waits until no other thread drives. A driving thread that sleeps for lack of work is woken, and hands over.
     fn drive(&self) -> Driving<'_> {
         // ORDERING: Relaxed, see `try_drive_or_wait`.
         self.urgent.fetch_add(1, Ordering::Relaxed);
@@ -305,7 +309,7 @@ impl ManualTime {
         driving
     }
 
-    /// `None` also if there is nothing to drive.
+    /// Makes this thread drive. `None` in a callback, or if the clock drives nothing.
     fn drive_unless_in_a_callback(&self) -> Option<Driving<'_>> {
         let round = *self.round.lock();
         let is_inside = round.is_some_and(|(thread, _)| thread == thread::current().id());
@@ -314,16 +318,16 @@ impl ManualTime {
     }
 }
 
-/// While it exists, this thread is the one that drives.
+/// Marks this thread as the driving one, for as long as the value exists.
 struct Driving<'a> {
     time: &'a ManualTime,
-    // Before `_handover`, so that the lock is free when the others try it.
+    // Dropped before `_handover`, so that the lock is free when the waiting threads try it.
     parker: MutexGuard<'a, Parker>,
     _handover: Handover<'a>,
 }
 
 impl Driving<'_> {
-    /// Makes what is due now. Returns the next deadline, and for how long the thread may sleep if there is none.
+    /// Expires what is due now. Returns the next deadline, and how long the thread may sleep if there is none.
     fn settle(&self) -> (Option<Duration>, Duration) {
         loop {
             *self.time.round.lock() = Some((thread::current().id(), None));
@@ -336,7 +340,7 @@ impl Driving<'_> {
     }
 }
 
-/// Lets another thread drive.
+/// Wakes the waiting threads when it is dropped, so that one of them can drive.
 struct Handover<'a>(&'a ManualTime);
 
 impl Drop for Handover<'_> {
@@ -355,7 +359,7 @@ struct Waking {
 
 impl Waking {
     fn take(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `wake`, so that the poll finds what the waking thread has done.
+        // ORDERING: Acquire pairs with the Release in `wake`, so that the poll sees what the waking thread has done.
         self.woken.swap(false, Ordering::Acquire)
     }
 

@@ -1,9 +1,9 @@
 //! The reaper: a thread that sleeps until the next deadline of the purgatories that it drives.
 //!
-//! This is only the loop. A purgatory says how long the reaper may sleep. There is no polling interval: if no deadline
-//! exists, the reaper sleeps until it is woken.
+//! This file has only the loop. A purgatory says how long the reaper may sleep. There is no polling interval: if no
+//! deadline exists, the reaper sleeps until it is woken.
 //!
-//! Where tests want no thread and no time to pass, a clock runs the rounds of the loop on the thread that moves it
+//! For tests without threads and without waiting, a clock runs the rounds of the loop on the thread that moves it
 //! (`manual_clock`).
 
 use crate::callbacks::panics::Panics;
@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The rest after a call of [`Driven::drive`] that panics (because of the user's clock, say).
+/// How long the reaper sleeps after a call of [`Driven::drive`] that panics, because of the user's clock for instance.
 const AFTER_PANIC: Option<Duration> = Some(Duration::from_millis(100));
 
-/// A purgatory, timer or tracker, as the reaper sees it: every handler, in `src/engine/drive.rs`.
+/// A purgatory, timer or tracker, as the reaper sees it. Every handler implements it, in `src/engine/drive.rs`.
 pub(crate) trait Driven: Send + Sync {
     /// Expires timers whose deadline has passed, makes deferred checks, and reclaims. Returns how long the reaper may
-    /// sleep ([`Duration::MAX`]: until it is woken); `None` after the shutdown: the reaper then forgets it.
+    /// sleep ([`Duration::MAX`]: until it is woken). `None` after the shutdown: the reaper then drops its reference.
     fn drive(self: Arc<Self>) -> Option<Duration>;
 }
 
@@ -35,20 +35,20 @@ pub enum Reaper {
     /// A thread that drives many purgatories.
     Shared(ReaperThread),
     /// A thread of yours, such as an event loop. It calls [`advance`](crate::Purgatory::advance) when
-    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and calls both again when this function is called:
-    /// because a call has added an earlier deadline or deferred a check, has moved a manual clock, or has shut the
-    /// purgatory down. The function runs on the thread that made that call (perhaps a check of a key), with no lock
-    /// held.
+    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and calls both again when this function is called.
+    /// The function is called because a call has added an earlier deadline or deferred a check, has moved a manual
+    /// clock, or has shut the purgatory down. The function runs on the thread that made that call (a check of a key,
+    /// for instance), with no lock held.
     Reactor(WakeFn),
     /// No thread: you call [`advance`](crate::Purgatory::advance), for instance in a test.
     Manual,
 }
 
-/// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
+/// A thread that drives any number of purgatories, with a second thread that runs their completions.
 ///
-/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are dropped,
-/// with all its [resolved keys](crate::ResolvedKey). That drop waits for the threads, for at most about 10 ms each;
-/// threads that need longer run the completions in their queue and then end.
+/// All clones are the same reaper. The threads end when the last clone, and the last purgatory that uses them with all
+/// its [resolved keys](crate::ResolvedKey), have been dropped. The last of these drops waits for the threads, for at
+/// most about 10 ms each; threads that need longer run the completions in their queue and then end.
 #[derive(Clone)]
 pub struct ReaperThread {
     pub(crate) handle: Arc<ReaperHandle>,
@@ -69,7 +69,7 @@ impl ReaperThread {
         Ok(threads)
     }
 
-    /// All but the threads.
+    /// A reaper whose threads have not been started.
     pub(crate) fn without_threads() -> Self {
         Self {
             handle: Arc::new(ReaperHandle::new()),
@@ -77,7 +77,7 @@ impl ReaperThread {
         }
     }
 
-    /// One that never has threads: who has it makes the [rounds](ReaperLoop::round), where completions run at once.
+    /// A reaper that never has threads: its owner runs the [rounds](ReaperLoop::round), where completions run at once.
     pub(crate) fn by_hand() -> Self {
         let threads = Self::without_threads();
         threads.completions.close();
@@ -85,7 +85,7 @@ impl ReaperThread {
     }
 }
 
-/// The owner's end of the thread, whose life is [`ReaperLoop::run`].
+/// The owner's end of the thread, which runs [`ReaperLoop::run`].
 pub(crate) struct ReaperHandle {
     pub(crate) shared: Arc<ReaperLoop>,
     unparker: Unparker,
@@ -96,13 +96,13 @@ pub(crate) struct ReaperHandle {
 pub(crate) struct ReaperLoop {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
-    /// The thread sleeps in it, and is the only one that takes this lock, for all its life. Without a thread,
-    /// whoever makes the rounds takes it for as long.
+    /// The thread sleeps in the parker, and holds this lock for all its life. Without a thread, whoever runs the rounds
+    /// holds the lock meanwhile.
     pub(crate) parker: Mutex<Parker>,
 }
 
 impl ReaperHandle {
-    /// All but the thread. A wake-up that comes before it is started is kept.
+    /// A handle whose thread has not been started. A wake-up that comes before the start is kept.
     pub(crate) fn new() -> Self {
         let parker = Parker::new();
         Self {
@@ -116,13 +116,13 @@ impl ReaperHandle {
         }
     }
 
-    /// Starts the thread, unless it was started before. To be called by one thread at a time.
+    /// Starts the thread, unless it was started before. Called by one thread at a time.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         let shared = self.shared.clone();
         self.thread.start(name, "reaper", move || shared.run())
     }
 
-    /// Drives `driven` from now on, until it says that it is done or is dropped.
+    /// Drives `driven` from now on, until `drive` returns `None` or `driven` is dropped.
     pub(crate) fn adopt(&self, driven: Weak<dyn Driven>) {
         self.shared.driven.lock().push(driven);
         self.unparker.unpark();
@@ -136,7 +136,7 @@ impl ReaperHandle {
         })
     }
 
-    /// Lets the thread end.
+    /// Makes the thread end.
     pub(crate) fn close(&self) {
         // ORDERING: Release pairs with the Acquire in `run`; after the wake-up that follows, the thread reads it.
         self.shared.stopping.store(true, Ordering::Release);
@@ -152,7 +152,7 @@ impl Drop for ReaperHandle {
 }
 
 impl ReaperLoop {
-    /// The thread's whole life.
+    /// The main function of the thread.
     pub(crate) fn run(&self) {
         let parker = self.parker.lock();
         // ORDERING: Acquire, see `ReaperHandle::close`.
@@ -161,23 +161,23 @@ impl ReaperLoop {
         }
     }
 
-    /// Drives each purgatory once. Returns how long to sleep.
+    /// Drives each purgatory once. Returns how long the thread may sleep.
     pub(crate) fn round(&self) -> Duration {
         let mut rest = Duration::MAX;
         let mut index = 0;
-        // The list is locked for one element at a time: driving runs user code.
+        // Lock the list for one element at a time: driving runs user code.
         let at = |index: usize| self.driven.lock().get(index).cloned();
         while let Some(driven) = at(index) {
             let (driven, begun) = (driven.upgrade(), Instant::now());
             let time = driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC));
-            // Those that were driven before it have rested meanwhile.
+            // The purgatories driven before have rested meanwhile.
             rest = rest.saturating_sub(begun.elapsed());
             match time {
                 Some(time) => {
                     rest = rest.min(time);
                     index += 1;
                 }
-                // The last of the list takes its place, and is driven next.
+                // The last element takes the place of the removed one, and is driven next.
                 None => drop(self.driven.lock().swap_remove(index)),
             }
         }
@@ -194,7 +194,8 @@ mod tests {
     use crate::timer::Timer;
     use std::thread;
 
-    /// Works for a time when it is driven, and then may rest for another, or is done.
+    /// Works for the first duration when it is driven. Then it may rest for the second one, or is done if that is
+    /// `None`.
     struct Busy(Duration, Option<Duration>);
 
     impl Driven for Busy {
@@ -204,7 +205,8 @@ mod tests {
         }
     }
 
-    /// The next deadline of one purgatory comes nearer while the thread is at work for another, be it the last time.
+    /// The next deadline of a purgatory comes nearer while the thread works for another purgatory, even if that one is
+    /// driven for the last time.
     #[test]
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));
@@ -229,7 +231,7 @@ mod tests {
         }
     }
 
-    /// One that panics when it is driven is driven again soon, and the others in time.
+    /// A purgatory that panics when it is driven is driven again soon, and the others in time.
     #[test]
     fn g12_one_that_panics_delays_no_other() {
         for rest in [20, 1_000].map(Duration::from_millis) {
@@ -245,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Whichever of the two it is.
+    /// Either of the two threads may be refused.
     #[test]
     fn g28_a_thread_that_is_refused_at_once_is_told() {
         let at_once = || Timer::<u64>::builder("g28").threads_at_once();
@@ -256,7 +258,7 @@ mod tests {
             let refused = at_once().build(drop);
             assert!(matches!(refused, Err(BuildError::Thread(_))), "{granted}");
         }
-        // And where there is but one.
+        // The same if only one thread is to start.
         grant(0);
         let one = at_once().reaper(Reaper::Manual);
         let refused = one.dispatch(Dispatch::OwnThread).build(drop);

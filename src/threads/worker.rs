@@ -1,4 +1,4 @@
-//! A thread of the library's own: its name, and how its end is waited for.
+//! A thread of the library: its name, its start, and waiting for its end.
 
 use crate::callbacks::trampoline::Trampoline;
 use crate::sync::thread::{self, JoinHandle};
@@ -11,7 +11,8 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How long the drop of the last clone waits for a thread. (A task of an async runtime may drop it.)
+/// How long the drop of the last clone waits for a thread. It is short because the drop may happen in a task of an
+/// async runtime.
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
 
 #[cfg(debug_assertions)]
@@ -19,19 +20,19 @@ std::thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A thread that is started once.
+/// A thread that is started at most once.
 #[derive(Default)]
 pub(crate) struct Worker(OnceLock<Started>);
 
 struct Started {
     name: String,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Nothing is ever sent: the channel ends with the thread.
+    /// No message is ever sent: the channel is disconnected when the thread ends.
     ended: Receiver<Infallible>,
 }
 
 impl Worker {
-    /// Starts the thread, which works for `owner`, unless it was started before. To be called by one thread at a time.
+    /// Starts the thread, which works for `owner`, unless it was started before. Called by one thread at a time.
     pub(crate) fn start(
         &self,
         owner: &str,
@@ -41,7 +42,7 @@ impl Worker {
         if self.0.get().is_some() {
             return Ok(());
         }
-        // The system cannot have a NUL in the name.
+        // The system rejects a NUL in a thread's name.
         let name = format!("{owner}-{work}").replace('\0', "?");
         #[cfg(all(test, not(request_purgatory_loom)))]
         refusal::refused()?;
@@ -52,7 +53,7 @@ impl Worker {
             IS_WORKER.set(true);
             run();
         })?;
-        // It is empty, by the contract of this function.
+        // The cell is empty, because one thread at a time calls this.
         let _ = self.0.set(Started {
             name,
             thread: Mutex::new(Some(thread)),
@@ -61,33 +62,34 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the calling thread is one of the library.
+    /// Whether the calling thread is a thread of the library.
     #[cfg(debug_assertions)]
     pub(crate) fn is_current() -> bool {
         IS_WORKER.get()
     }
 
-    /// Its name, if it was started and has not ended.
+    /// The name of the thread, if it was started and has not ended.
     pub(crate) fn running(&self) -> Option<&str> {
         let Started { name, ended, .. } = self.0.get()?;
         (ended.try_recv() != Err(TryRecvError::Disconnected)).then_some(name)
     }
 
-    /// Waits for the thread to end, for at most `limit` if there is one. A thread that needs longer ends by itself, and no
-    /// later call waits for it. Inside a callback this does not wait, because the callback may run on that thread, or on
-    /// one for which that thread waits; a later call still may.
+    /// Waits for the thread to end, for at most `limit` if given. A thread that needs longer ends by itself, and no
+    /// later call waits for it. In a callback this does not wait, because the callback may run on that very thread, or
+    /// on a thread for which that thread waits; a later call can still wait.
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
             let ended = limit.map(|limit| started.ended.recv_timeout(limit));
             if ended != Some(Err(RecvTimeoutError::Timeout)) {
-                // Our threads catch every panic. If one ended by a panic all the same, the panic hook has reported it.
+                // The threads catch every panic. If a thread ended by a panic all the same, the panic hook has reported
+                // it.
                 let _ = handle.join();
             }
         }
     }
 
-    /// The handle to join: not in a callback, nor if another thread has taken it, nor if this is the thread itself (which
-    /// drops the last reference to its owner, outside of a callback).
+    /// The handle to join. `None` in a callback, or if another thread has taken the handle, or on the thread itself,
+    /// which drops the last reference to its owner outside a callback.
     fn take_handle(&self) -> Option<JoinHandle<()>> {
         let started = self.0.get().filter(|_| !Trampoline::in_progress())?;
         let handle = started.thread.lock().take();
@@ -102,7 +104,7 @@ pub(crate) mod refusal {
     use std::io;
 
     thread_local! {
-        /// The threads that are still granted.
+        /// The number of threads that are still granted.
         static GRANTED: Cell<usize> = const { Cell::new(usize::MAX) };
     }
 
@@ -124,12 +126,12 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// It does not wait, and leaves that to the next one.
+    /// The join in a callback does not wait, and leaves the thread to the next join.
     #[test]
     fn g15_a_join_in_a_callback_leaves_the_thread_to_a_later_one() {
         let (worker, (end, ending)) = (Worker::default(), mpsc::channel::<()>());
         let run = move || {
-            // Until the sender is dropped.
+            // Wait until the sender is dropped.
             let _ = ending.recv();
             thread::sleep(Duration::from_millis(50));
         };

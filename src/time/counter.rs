@@ -1,5 +1,5 @@
-//! The time stamp counter as a clock that leans ahead, for deadlines. Why it may, and by how much it does, stands at
-//! the head of [`anchor`](super::anchor).
+//! The time stamp counter as a clock that leans ahead, for deadlines. The head of [`anchor`](super::anchor) explains
+//! why it may lean ahead, and by how much.
 
 use super::anchor::{Anchor, Reading};
 use super::tsc::Tsc;
@@ -10,19 +10,19 @@ thread_local! {
     static ANCHOR: Anchor = const { Anchor::new() };
 }
 
-/// All anchors count from here.
+/// The instant that all anchors count from.
 static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// What stands in for the system's clock.
+/// The replacement of the system's clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CounterClock {
     tsc: Tsc,
-    /// What is added to the time since [`BASE`], in nanoseconds; it wraps.
+    /// Added to the time since [`BASE`], in nanoseconds; it wraps.
     offset: u64,
 }
 
 impl CounterClock {
-    /// One that counts from `origin`. `None` where the counter cannot stand in for the clock.
+    /// A clock that counts from `origin`. `None` if the counter cannot replace the system's clock.
     pub(crate) fn since(origin: Instant) -> Option<Self> {
         let base = *BASE;
         let nanos = |later: Instant, earlier: Instant| {
@@ -55,7 +55,7 @@ impl CounterClock {
 #[cold]
 #[inline(never)]
 fn renew(anchor: &Anchor, tsc: Tsc, now: Reading) -> u64 {
-    // 584 years fit.
+    // 584 years fit in 64 bits.
     let nanos = BASE.elapsed().as_nanos() as u64;
     anchor.renew(now, nanos, || tsc.read_in_order())
 }
@@ -67,14 +67,15 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// How long the counter is read beside the clock, in seconds, in place of two.
+    /// The environment variable for the number of seconds for which the counter is read beside the clock, instead of
+    /// two.
     const SECONDS: &str = "CLOCK_SECONDS";
 
-    /// What one thread found.
+    /// The results of one thread.
     #[derive(Debug, Default)]
     struct Found {
         readings: u64,
-        /// Those for which the anchor held.
+        /// Readings for which the anchor held.
         fast: u64,
         early: u64,
         most_early: u64,
@@ -83,7 +84,7 @@ mod tests {
     }
 
     impl Found {
-        /// Two readings of the clock, and one of the counter between them.
+        /// Makes two readings of the clock, and one of the counter between them.
         fn look(&mut self, clock: &CounterClock, origin: Instant) {
             let holds = ANCHOR.with(|anchor| anchor.time(clock.tsc.read()).is_some());
             let real = || origin.elapsed().as_nanos() as u64;
@@ -99,7 +100,8 @@ mod tests {
         }
     }
 
-    /// Beside the clock itself, on two threads, one of which sleeps now and then. `CLOCK_SECONDS=600` makes it long.
+    /// Compares with the clock itself, on two threads, one of which sleeps now and then. `CLOCK_SECONDS=600` makes a
+    /// long run.
     #[test]
     fn g10_no_reading_is_before_one_of_the_clock() {
         let seconds = std::env::var(SECONDS).map_or(2, |text| text.parse().expect("a number"));
@@ -133,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Whatever a clock counts from.
+    /// The counter works for a clock that counts from any instant.
     #[test]
     fn g10_a_counter_counts_from_any_instant() {
         let now = Instant::now();

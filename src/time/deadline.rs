@@ -3,8 +3,8 @@
 use super::Timestamp;
 use std::time::{Duration, Instant};
 
-/// How long a call may wait: for a timeout, until a point in time, or without end. Every call that takes a timeout takes
-/// `impl Into<Deadline>`:
+/// How long a call may wait: for a timeout, until a point in time, or without end. Every call that takes a timeout
+/// takes `impl Into<Deadline>`:
 ///
 /// | given | |
 /// |---|---|
@@ -43,9 +43,9 @@ use std::time::{Duration, Instant};
 /// # Why this shape
 ///
 /// An enum, because code between a client and the library looks at what it was given: it caps a timeout and passes a
-/// point on. The calls match on it once, at their boundary, so all kinds of deadlines share one copy of the code behind.
-/// `None` is the spelling of "no end" ([`Never`](Self::Never)). [`Duration::MAX`] still has no end, as a timeout that is
-/// longer than any clock runs; it is the spelling only where a bare `Duration` is asked for, as by
+/// point on. The calls match on it once, at their boundary, so all kinds of deadlines share one copy of the code
+/// behind. `None` is the spelling of "no end" ([`Never`](Self::Never)). [`Duration::MAX`] still has no end, as a
+/// timeout that is longer than any clock runs; it is the spelling only where a bare `Duration` is asked for, as by
 /// [`DelayedOperation::timeout`](crate::DelayedOperation::timeout).
 ///
 /// # Points
@@ -54,11 +54,11 @@ use std::time::{Duration, Instant};
 ///   evaluates its predicate first.
 /// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well, counted from the call.
 /// * A point beyond the last tick never comes.
-/// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same points.
-///   With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant` by the
-///   system's clock counts from that clock's reading at the call. A [`ManualClock`](super::ManualClock) that stands still
-///   does not come nearer to an `Instant`, so a loop of waits against one `Instant` is for real clocks: code whose tests
-///   move the clock by hand keeps a `Timestamp`.
+/// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same
+///   points. With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant`
+///   by the system's clock counts from that clock's reading at the call. A [`ManualClock`](super::ManualClock) that
+///   stands still does not come nearer to an `Instant`, so a loop of waits against one `Instant` is for real clocks:
+///   code whose tests move the clock by hand keeps a `Timestamp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Deadline {

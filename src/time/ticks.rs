@@ -1,8 +1,8 @@
 //! From readings to ticks and back.
 //!
-//! The wheel below counts whole ticks. Here alone it is decided how a reading is rounded: a deadline goes up to the
-//! next tick and the present goes down to the last one, so a timer that fires when `floor(now) >= ceil(deadline)`
-//! is never early, and at most one tick late.
+//! The wheel counts whole ticks. This file alone decides how a reading is rounded: a deadline goes up to the next tick
+//! and the present goes down to the last one. So a timer that fires when `floor(now) >= ceil(deadline)` is never early,
+//! and at most one tick late.
 
 use super::Timestamp;
 use crate::scheme::Tick;
@@ -12,14 +12,14 @@ use std::time::Duration;
 pub(crate) const NEVER: Tick = Tick::MAX;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
-/// Two durations of this many whole seconds, in nanoseconds, fit a `u64`.
+/// The sum of two durations of this many whole seconds, in nanoseconds, fits a `u64`.
 const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 
 /// The tick's length and the reading that counts as tick zero.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TickScale {
     origin: Timestamp,
-    /// `origin` in nanoseconds; `u64::MAX` if there are too many.
+    /// `origin` in nanoseconds; `u64::MAX` if it does not fit.
     origin_nanos: u64,
     nanos: u64,
     /// floor(2^64 / nanos), capped: turns the hot division into a multiplication.
@@ -50,8 +50,8 @@ impl TickScale {
         self.start_and_deadline(at, Duration::ZERO).1
     }
 
-    /// The last tick at or before `at`, and the first one at or after `timeout` past `at`. The latter is [`NEVER`] if
-    /// it is beyond all counting, or if the timeout is [`Duration::MAX`].
+    /// The last tick at or before `at`, and the first tick at or after `at + timeout`. The latter is [`NEVER`] if it
+    /// exceeds the range, or if the timeout is [`Duration::MAX`].
     #[inline(always)]
     pub(crate) fn start_and_deadline(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let reading = nanos(at.since_origin());
@@ -76,20 +76,21 @@ impl TickScale {
         }
     }
 
-    /// The present down and the end up to a tick, both in nanoseconds since tick zero.
+    /// The present rounded down and the end rounded up to a tick, both in nanoseconds since tick zero.
     #[inline(always)]
     fn round(&self, present: u64, end: u64) -> (Tick, Tick) {
         let (ticks, exact) = self.divide_nanos(end);
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
     }
 
-    /// [`start_and_deadline`](Self::start_and_deadline) of what does not fit, and of readings before the origin.
+    /// [`start_and_deadline`](Self::start_and_deadline) for numbers that do not fit, and for readings before the
+    /// origin.
     #[cold]
     fn start_and_deadline_wide(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let since = at.saturating_since(self.origin);
         let timeout = match timeout {
             Duration::MAX => timeout,
-            // What is left of it at the origin.
+            // The rest of the timeout at the origin.
             _ => timeout.saturating_sub(self.origin.saturating_since(at)),
         };
         let deadline = match since.checked_add(timeout) {
@@ -107,7 +108,7 @@ impl TickScale {
         self.origin.saturating_add(self.duration(tick))
     }
 
-    /// Whether some reading is at `tick`, or past it.
+    /// Whether the clock can show a reading at `tick` or past it.
     pub(crate) fn can_come(&self, tick: Tick) -> bool {
         self.floor(self.timestamp(tick)) >= tick
     }
@@ -122,7 +123,7 @@ impl TickScale {
         }
     }
 
-    /// Whole ticks in `since`, and whether nothing is left over.
+    /// The whole ticks in `since`, and whether there is no remainder.
     #[inline(always)]
     fn divide(&self, since: Duration) -> (Tick, bool) {
         if let Some(nanos) = nanos(since) {
@@ -247,7 +248,7 @@ mod tests {
         assert!(TickScale::new(Duration::MAX, Timestamp::default()).is_none());
     }
 
-    /// Around 292 years, where two readings do not fit a `u64` of nanoseconds any more.
+    /// Around 292 years, two readings in nanoseconds stop fitting a `u64`.
     #[test]
     fn the_longest_readings_that_are_added_do_not_overflow() {
         let tick = Duration::from_millis(1);
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// With ticks so long that every duration is a number of them.
+    /// The ticks are so long that every duration is a whole number of them.
     #[test]
     fn the_longest_timeout_is_never_whatever_the_tick() {
         let origin = Timestamp::from_origin(Duration::from_millis(5));

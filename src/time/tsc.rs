@@ -1,24 +1,26 @@
 //! The processor's time stamp counter.
 //!
-//! Unsafe here is nothing but three instructions: `rdtsc`, `rdtscp` and `rdpid` write registers and no memory, whatever
-//! they are given. What can be wrong with them is that the processor does not have them, and then a process ends by a
-//! signal. Every x86-64 processor has `rdtsc` and `cpuid`. For the other two `cpuid` is asked, and a [`Tsc`], without
-//! which no function here runs them, is made only by [`Tsc::detect`], which has asked. (A process can forbid itself all
-//! of them by `prctl(PR_SET_TSC)`. Where the system's clock is read from the counter, it cannot read that any more
-//! either: the C library does so by the same instructions.)
+//! The unsafe code here is three instructions: `rdtsc`, `rdtscp` and `rdpid`. Whatever their operands, they write
+//! registers and no memory. Their only risk is a processor without them, where they end the process by a signal:
 //!
-//! There is one only where the kernel itself reads its clock from the counter, and the processor says that this runs at
-//! the same rate in all states of sleep. The kernel has then checked that it is equal on all processors. In the models,
-//! under Miri and on other systems there is none.
+//! * Every x86-64 processor has `rdtsc` and `cpuid`.
+//! * `rdtscp` and `rdpid` are run only with a [`Tsc`], which only [`Tsc::detect`] makes, after `cpuid` has reported the
+//!   instruction.
+//! * A process can forbid itself all of them by `prctl(PR_SET_TSC)`. If the system's clock is read from the counter,
+//!   such a process cannot read the clock either, because the C library uses the same instructions.
+//!
+//! A [`Tsc`] exists only if the kernel itself reads its clock from the counter, and the processor reports that the
+//! counter runs at the same rate in all sleep states. The kernel has then checked that the counter is equal on all
+//! processors. In the models, under Miri and on other systems there is no [`Tsc`].
 
 use super::anchor::Reading;
 
-/// The time stamp counter of a system on which it can stand in for the clock.
+/// The time stamp counter of a system on which it can replace the clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tsc(imp::Instruction);
 
 impl Tsc {
-    /// `None` where it cannot. The answer stays the same; the first call takes 0.1 ms.
+    /// `None` if the counter cannot replace the clock. The answer does not change; the first call takes 0.1 ms.
     pub(super) fn detect() -> Option<Self> {
         imp::detect().map(Self)
     }
@@ -47,13 +49,13 @@ mod imp {
     use std::arch::x86_64::{__cpuid, __rdtscp, _rdtsc};
     use std::sync::LazyLock;
 
-    /// How the number of the processor is read. Made by [`detect`] alone.
+    /// The instruction that reads the number of the processor. Made only by [`detect`].
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {
-        /// By `rdpid`, which waits for nothing, beside `rdtsc`. A thread that is moved between the two has the counter
-        /// of one processor and the number of another: there are nanoseconds for it.
+        /// `rdpid`, which does not wait, together with `rdtsc`. A thread that is moved between the two gets the counter
+        /// of one processor and the number of another: the window is nanoseconds.
         Rdpid,
-        /// By `rdtscp`, which reads both, and waits for all earlier instructions.
+        /// `rdtscp`, which reads both, and waits for all earlier instructions.
         Rdtscp,
     }
 
@@ -74,15 +76,15 @@ mod imp {
         *DETECTED
     }
 
-    /// Whether the processor's description has this bit.
+    /// Whether `cpuid` reports this bit.
     fn has(leaf: u32, register: fn(std::arch::x86_64::CpuidResult) -> u32, bit: u32) -> bool {
-        // The first leaf of each range says which is the last.
+        // The first leaf of each range names the last one.
         let last = cpuid(leaf & 0x8000_0000).eax;
         last >= leaf && register(cpuid(leaf)) >> bit & 1 == 1
     }
 
     fn cpuid(leaf: u32) -> std::arch::x86_64::CpuidResult {
-        // SAFETY: every x86-64 processor has the instruction. (Later compilers know that.)
+        // SAFETY: every x86-64 processor has the instruction. Later compilers know that, and need no `unsafe`.
         #[allow(unused_unsafe)]
         unsafe {
             __cpuid(leaf)
@@ -96,7 +98,7 @@ mod imp {
                 // SAFETY: every x86-64 processor has the instruction.
                 let counter = unsafe { _rdtsc() };
                 let processor: u64;
-                // SAFETY: `detect` has found the instruction. It writes this register, and nothing else.
+                // SAFETY: `detect` has found the instruction. The instruction writes this register, and nothing else.
                 unsafe {
                     asm!("rdpid {}", out(reg) processor, options(nomem, nostack, preserves_flags));
                 }
@@ -126,7 +128,7 @@ mod imp {
 mod imp {
     use super::Reading;
 
-    /// There is none.
+    /// This system has no such instruction.
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {}
 

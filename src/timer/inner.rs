@@ -18,7 +18,7 @@ pub(crate) type Weigh<T> = Box<dyn Fn(&T) -> usize + Send + Sync>;
 
 pub(crate) struct Inner<T, W> {
     pub(crate) engine: Engine<T, W>,
-    /// Tells the ids of this timer from those of others.
+    /// A number that distinguishes the ids of this timer from those of other timers.
     pub(super) number: u64,
     weigh: Option<Weigh<T>>,
     on_end: Box<dyn Fn(T, Ending) + Send + Sync>,
@@ -28,8 +28,8 @@ pub(crate) struct Inner<T, W> {
 }
 
 impl<T: Send + 'static, W: Scheme> Inner<T, W> {
-    /// `on_end` runs the user's code for a payload that has expired, and drops one that the shutdown has left. It may
-    /// panic.
+    /// `on_end` runs the user's code for a payload that has expired, and drops a payload that the shutdown has left. It
+    /// may panic.
     pub(super) fn new(
         engine: Engine<T, W>,
         weigh: Option<Weigh<T>>,
@@ -65,7 +65,7 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
 
     /// Ends all timers. The first call returns the payloads whose timers had not fired.
     pub(super) fn close(self: &Arc<Self>) -> Vec<T> {
-        // A second caller must not take what the first one is still collecting.
+        // A second caller must not take payloads that the first caller is still collecting.
         match close_now(self) {
             true => std::mem::take(&mut *self.remains.lock()),
             false => Vec::new(),
@@ -112,7 +112,7 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
     fn on_dropped(&self) {
         let remains = std::mem::take(&mut *self.remains.lock());
         for payload in remains {
-            // Of destructors that panic together the process would die.
+            // One by one: two destructors that panic together would abort the process.
             let discard = || (self.on_end)(payload, Ending::ShutDown);
             let _ = self.engine.guarded(discard);
         }
@@ -134,7 +134,7 @@ mod tests {
         let builder = Timer::<()>::builder("g07").clock(ManualClock::new());
         let timer = builder.build(drop).expect("the system has threads left");
         let alarm = &timer.shared.inner.engine.alarm;
-        // As if a timer had been started and stopped. The reaper sleeps, and is woken when it is due.
+        // As if a timer had been started and stopped. The reaper sleeps, and is woken at that tick.
         assert!(alarm.set(1));
         assert_eq!(timer.next_deadline(), None);
         assert_eq!(timer.advance(), 0);

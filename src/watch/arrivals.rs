@@ -1,13 +1,13 @@
 //! Watchers without a rank, in the order of their arrival.
 //!
-//! Each has a number, in the order of arrival, by which a walk that has released the list finds its place again. The
-//! number also says where the watcher lies: in which chunk, and at which place of it. The low bits of the number are the
-//! watcher's [ticket](Ticket), with which it is found when it leaves.
+//! Each watcher has a number, in the order of arrival. A walk that has released the list finds its place again by the
+//! number. The number also locates the watcher: in which chunk, and at which place of it. The low bits of the number
+//! are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
 //!
-//! When a watcher leaves, its chunk notes that, and no other watcher moves. The place itself is neither read nor
-//! written: it lies in a cache line that belongs to the processor which adds watchers. So a processor that adds or
-//! removes one takes few cache lines from the others, however long the list is. A chunk whose watchers have all left is
-//! removed; one is kept, so that a list of steady length allocates nothing.
+//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. The place itself is neither read nor
+//! written, because it lies in a cache line that the processor which adds watchers owns. So a processor that adds or
+//! removes a watcher takes few cache lines from the others, however long the list is. A chunk is removed when all its
+//! watchers have left; one empty chunk is kept, so that a list of steady length allocates nothing.
 
 use super::bound::{JOINED, Ticket};
 use crate::cell::address::Address;
@@ -18,7 +18,7 @@ use std::iter::successors;
 /// Numbers that are this far apart have the same ticket.
 const SPAN: u64 = 1 << Ticket::BITS;
 
-/// All watchers of a chunk.
+/// The bits of all watchers of a chunk.
 const ALL: u32 = u32::MAX >> (u32::BITS as usize - LIST_CHUNK);
 
 #[derive(Default)]
@@ -26,11 +26,11 @@ pub(super) struct Arrivals {
     /// The number of the next watcher.
     pub(super) next: u64,
     pub(super) len: usize,
-    /// Where the next watchers are added. Here, not in `full`: an addition finds it without a further load.
+    /// The chunk to which watchers are added. It is not in `full`, so that an addition finds it without a further load.
     last: Option<Chunk>,
-    /// The chunks before it that have a watcher.
+    /// The earlier chunks that have a watcher.
     full: VecDeque<Chunk>,
-    /// For the next chunk.
+    /// The places of an empty chunk, kept for the next one.
     spare: Option<Box<Places>>,
 }
 
@@ -38,8 +38,8 @@ pub(super) struct Arrivals {
 struct Chunk {
     number: u64,
     places: Box<Places>,
-    /// A bit for each watcher that has left. (Bits for those that are there would be written by each addition. Beside the
-    /// places they would cost each removal one more cache line.)
+    /// A bit for each watcher that has left. Bits for present watchers would be written by each addition. Bits beside
+    /// the places would cost each removal one more cache line.
     left: u32,
 }
 
@@ -59,7 +59,7 @@ impl Arrivals {
         number as Ticket
     }
 
-    /// The last chunk is full, or there is none.
+    /// Makes a new last chunk, because the last one is full, or there is none.
     fn begin(&mut self, chunk: u64) -> &mut Chunk {
         match self.last.take() {
             Some(full) if full.left != ALL => self.full.push_back(full),
@@ -75,16 +75,17 @@ impl Arrivals {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
-        // A ticket above `JOINED` was drawn here and, before the tickets wrap, by one watcher, which leaves once.
+        // A ticket above `JOINED` was given out by `add` and, before the tickets wrap, to one watcher, which leaves
+        // once.
         if ticket > JOINED && self.next <= SPAN {
             self.remove_at(ticket.into(), |_| true);
             return;
         }
-        // From the last number with this ticket on down.
+        // Try the numbers with this ticket, from the highest one down.
         let behind = (self.next as Ticket).wrapping_sub(ticket);
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
-        // The first few may have the tickets of the short list that became this one.
+        // Then try the first few numbers: these watchers may have the tickets of the short list that became this one.
         for number in numbers.chain(0..SEVERAL as u64) {
             if self.remove_at(number, |there| *there == watcher) {
                 return;
@@ -92,7 +93,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns whether the watcher with this number was there, and `is_it`.
+    /// Removes the watcher with this number, if it is there and `is_it` holds. Returns whether it was removed.
     #[inline]
     fn remove_at(&mut self, number: u64, is_it: impl Fn(&Address) -> bool) -> bool {
         let (number, place) = split(number);
@@ -114,10 +115,10 @@ impl Arrivals {
         true
     }
 
-    /// Moves the chunks on one side of it, 24 bytes for each.
+    /// Removes the chunk at `index`. Moves the chunks on one side of it, 24 bytes for each.
     fn remove_chunk(&mut self, index: usize) {
         self.spare = self.full.remove(index).map(|chunk| chunk.places);
-        // A key that was hot once does not keep its memory.
+        // Release memory of a key that was hot once.
         if self.full.capacity() > 4 * self.full.len().max(SLICE) {
             self.full.shrink_to(2 * self.full.len());
         }
@@ -126,7 +127,7 @@ impl Arrivals {
     fn index_in_full(&self, number: u64) -> Option<usize> {
         let last = self.last.as_ref()?;
         let behind = last.number.checked_sub(number).filter(|&n| n > 0)?;
-        // Where it is if each chunk behind it still has a watcher.
+        // The index of the chunk if every chunk behind it still has a watcher.
         let index = self.full.len().wrapping_sub(behind as usize);
         match self.full.get(index) {
             Some(chunk) if chunk.number == number => Some(index),
@@ -134,7 +135,7 @@ impl Arrivals {
         }
     }
 
-    /// Copies the watchers numbered from `from` to before `to`, at most `limit` of them. Returns the number to go on
+    /// Copies the watchers numbered from `from` to before `to`, at most `limit` of them. Returns the number to continue
     /// from if there may be more.
     pub(super) fn copy(
         &self,
@@ -161,7 +162,7 @@ impl Arrivals {
         self.from(0).map(|(_, watcher)| watcher)
     }
 
-    /// Those numbered from `from` on, with their numbers.
+    /// The watchers numbered from `from` on, with their numbers.
     fn from(&self, from: u64) -> impl Iterator<Item = (u64, Address)> + '_ {
         let is_before = |chunk: &Chunk| chunk.number < split(from).0;
         let full = self.full.range(self.full.partition_point(is_before)..);
@@ -173,7 +174,8 @@ impl Arrivals {
 }
 
 impl Chunk {
-    /// Those that have not left, with their numbers. In the last chunk of a list, also those that have not come yet.
+    /// The watchers that have not left, with their numbers. In the last chunk of a list, the result includes places
+    /// that are still unused.
     fn watchers(&self) -> impl Iterator<Item = (u64, Address)> + '_ {
         let mut there = ALL & !self.left;
         std::iter::from_fn(move || {
@@ -185,7 +187,7 @@ impl Chunk {
     }
 }
 
-/// The number of the chunk in which the watcher with this number lies, and its place there.
+/// The number of the chunk with the watcher of this number, and the watcher's place in the chunk.
 fn split(number: u64) -> (u64, usize) {
     let chunk = LIST_CHUNK as u64;
     (number / chunk, (number % chunk) as usize)
@@ -193,13 +195,13 @@ fn split(number: u64) -> (u64, usize) {
 
 #[cfg(all(test, not(request_purgatory_loom)))]
 impl Arrivals {
-    /// Chunks with watchers and others that are kept, and for how many chunks there is room.
+    /// The number of chunks, with watchers or kept empty; and the number of chunks there is room for.
     pub(super) fn kept(&self) -> (usize, usize) {
         let others = usize::from(self.last.is_some()) + usize::from(self.spare.is_some());
         (self.full.len() + others, self.full.capacity())
     }
 
-    /// As if this many chunks of watchers had come and left.
+    /// Skips numbers as if this many chunks of watchers had come and left.
     pub(super) fn skip(&mut self, chunks: u64) {
         let (number, used) = split(self.next);
         if let Some(last) = self.last.as_mut().filter(|_| used > 0) {
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!((arrivals.len, arrivals.full.len()), (1, 1));
     }
 
-    /// The next watchers get it, so a list of steady length allocates nothing.
+    /// The next watchers use the kept chunk, so a list of steady length allocates nothing.
     #[test]
     fn one_chunk_whose_watchers_have_left_is_kept() {
         let watcher = |number| Address::new(0, number, 0);

@@ -8,15 +8,15 @@ pub(crate) type Rank = u64;
 /// How far a check goes: see [`check_and_complete_with`](crate::Purgatory::check_and_complete_with). The parts combine:
 /// `Bound::at_most(1).up_to(9)`.
 ///
-/// Where several deferred checks of one key are made as one, their counts are added, the higher rank applies, and a
-/// check that goes on after a refusal makes the merged one go on.
+/// When several deferred checks of one key are merged, their counts are added, the higher rank applies, and the merged
+/// check stops at a refusal only if each of them does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
-    /// Of the watchers with a rank, those up to this one.
+    /// The highest rank that the check reaches, among watchers with a rank.
     pub(crate) up_to: Rank,
-    /// It stops after this many completions.
+    /// The check stops after this many completions.
     pub(crate) at_most: usize,
-    /// It stops at the first watcher that finds nothing.
+    /// Whether the check stops at the first watcher that cannot complete.
     pub(crate) until_refused: bool,
 }
 
@@ -47,7 +47,7 @@ impl Bound {
     }
 
     /// Operations that watch the key [at a rank](crate::Watch::at_rank) up to `rank`, in the order of ranks, and then
-    /// all that watch it without one. Operations above `rank` cost nothing.
+    /// all operations that watch it without a rank. Operations above `rank` cost nothing.
     pub fn up_to(self, rank: u64) -> Self {
         Self {
             up_to: rank,
@@ -58,8 +58,8 @@ impl Bound {
     /// Stops at the first operation that answers no: for a caller that does not know how many items an event brought.
     /// An operation that another thread is examining is passed over.
     ///
-    /// The operations behind the one that refuses are *not* examined, so use it only where an operation that finds
-    /// nothing shows that those behind it would find nothing either.
+    /// The operations behind the one that refuses are *not* examined. Use it only if an operation's refusal shows that
+    /// the operations behind it would refuse too.
     pub fn until_refused(self) -> Self {
         Self {
             until_refused: true,
@@ -67,7 +67,7 @@ impl Bound {
         }
     }
 
-    /// The bound of one check in place of two.
+    /// The bound of one check that replaces two.
     pub(crate) fn merge(self, other: Self) -> Self {
         Self {
             up_to: self.up_to.max(other.up_to),
@@ -77,19 +77,20 @@ impl Bound {
     }
 }
 
-/// By its ticket a watcher without a rank is found when it leaves. In a long list that is the low bits of its number;
-/// in a short one, where watchers have no numbers, 0 for the first and [`JOINED`] for each later one.
+/// The ticket of a watcher without a rank, by which it is found when it leaves. In a long list, it is the low bits of
+/// the watcher's number. In a short list, whose watchers have no numbers, it is 0 for the first and [`JOINED`] for each
+/// later one.
 pub(crate) type Ticket = u32;
 
 /// The ticket of a watcher that joined a short list.
 pub(crate) const JOINED: Ticket = 1;
 
-/// In which order a check comes to a watcher, among those of its key.
+/// The order in which a check comes to a watcher, among the watchers of its key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order<'t> {
     /// In the order of the ranks.
     Ranked(Rank),
-    /// In the order of arrival, behind all with a rank.
+    /// In the order of arrival, behind all watchers with a rank.
     Arrived(&'t Cell<Ticket>),
 }
 
@@ -104,7 +105,7 @@ impl<'t> Order<'t> {
         matches!(self, Self::Ranked(_))
     }
 
-    /// Whether the watcher came first. (Others may have come since, so this is a guess that it is alone.)
+    /// Whether the watcher was the first of its list. A guess that it is alone, because others may have come since.
     #[inline]
     pub(crate) fn came_first(self) -> bool {
         matches!(self, Self::Arrived(ticket) if ticket.get() == 0)

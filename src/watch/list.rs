@@ -1,13 +1,14 @@
 //! The watchers of one key.
 //!
-//! A single watcher lies inline, and up to [`SEVERAL`] lie in one small allocation. More are kept in chunks, in order
-//! of [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank
-//! are found without a visit to the rest.
+//! A single watcher lies inline, and up to [`SEVERAL`] watchers lie in one small allocation. More are kept in chunks,
+//! in order of [arrival](super::arrivals). Watchers with a rank are kept in an ordered map instead, so that a check up
+//! to a rank does not visit the rest.
 //!
-//! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So each watcher
-//! has a number, and a walk meets only the watchers that arrived before it began. When the last watcher leaves, the
-//! list is gone, and the numbers of the next list of the key start anew. So each list has an identity: a walk that
-//! finds another one has nothing more to meet.
+//! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So:
+//!
+//! * Each watcher has a number, and a walk meets only watchers that arrived before it began.
+//! * When the last watcher leaves, the list is dropped, and the numbers of the key's next list start again. So each
+//!   list has an identity, and a walk that finds another identity has no more watchers to meet.
 
 use super::arrivals::Arrivals;
 use super::bound::{Bound, JOINED, Order, Rank};
@@ -18,30 +19,30 @@ use std::collections::BTreeMap;
 use std::ops::Bound as RangeEnd;
 use std::slice::from_ref;
 
-/// In place of a watcher in a short list.
+/// Marks a vacant place in a short list.
 const VACANT: Address = Address::NONE;
 
 /// The watchers of one key. An empty list does not exist.
 pub(crate) enum WatchList {
-    /// One without a rank.
+    /// One watcher without a rank.
     One(Address),
-    /// More without a rank: half a cache line, and a whole one.
+    /// More watchers without a rank: `Few` takes half a cache line, `Several` a whole one.
     Few(Short<FEW>),
     Several(Short<SEVERAL>),
     Many(Box<Many>),
 }
 
-/// At most `N` watchers in the order of their arrival, before all vacant places.
+/// At most `N` watchers in the order of their arrival, followed by vacant places.
 pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 
-/// Several watchers, or some with a rank. (It takes two cache lines, and not parts of three: another processor has
-/// mostly written them.)
+/// A long list: several watchers, or some with a rank. Aligned to a cache line, so that it takes two lines and not
+/// parts of three: another processor has usually written them last.
 #[repr(align(64))]
 pub(crate) struct Many {
-    /// No other list of the key has it.
+    /// The identity of this list, which no other list of the key has.
     identity: u64,
     unranked: Arrivals,
-    /// Each with its number, in the order of arrival.
+    /// The watchers with a rank, each with its number in the order of arrival.
     ranked: BTreeMap<(Rank, Address), u64>,
     /// The number of the next watcher with a rank.
     next_ranked: u64,
@@ -63,7 +64,7 @@ impl WatchList {
         Self::Many(many)
     }
 
-    /// Returns whether it was added: a short list stays one, or is made one of the next size.
+    /// Appends to a short list, growing it to the next size. `false` if the list is full, or not short.
     #[inline(always)]
     fn add_to_short(&mut self, watcher: Address) -> bool {
         match self {
@@ -82,7 +83,7 @@ impl WatchList {
         }
     }
 
-    /// Adds a watcher, unless the list has `max` already. Returns whether it was added.
+    /// Adds a watcher, unless the list has `max` watchers already. Returns whether the watcher was added.
     #[inline(always)]
     pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, order: Order<'_>) -> bool {
         let room = max == usize::MAX || self.count() < max;
@@ -94,7 +95,7 @@ impl WatchList {
         room
     }
 
-    /// The watchers of a short list, or the long one.
+    /// `Ok` with the watchers of a short list, `Err` with a long list.
     #[inline]
     fn watchers(&self) -> Result<&[Address], &Many> {
         match self {
@@ -112,7 +113,7 @@ impl WatchList {
         }
     }
 
-    /// The list is a long one, or is made one.
+    /// Adds to a long list, after turning a short list into a long one.
     #[inline(never)]
     fn add_to_many(&mut self, watcher: Address, order: Order<'_>) {
         if let Self::Many(many) = self {
@@ -124,7 +125,7 @@ impl WatchList {
         *self = Self::Many(many);
     }
 
-    /// Copies the watchers, if none has a rank and there is room for all. Returns how many.
+    /// Copies the watchers, if all are without a rank and fit into `room`. Returns the number of copied watchers.
     #[inline(always)]
     pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
         match self.watchers() {
@@ -136,13 +137,13 @@ impl WatchList {
         }
     }
 
-    /// Whether `watcher` is the only one, without a rank.
+    /// Whether `watcher` is the only watcher, without a rank.
     #[inline]
     pub(crate) fn is_only(&self, watcher: Address) -> bool {
         matches!(self, Self::One(only) if *only == watcher)
     }
 
-    /// `watcher`, which was added in this order, leaves. Returns whether the list is empty now.
+    /// Removes `watcher`, which was added in this order. Returns whether the list is empty now.
     #[inline(always)]
     pub(crate) fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match self {
@@ -176,20 +177,22 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
     Some(copied)
 }
 
-/// How far a visit of a long list has come: it meets all watchers that are in the list from its beginning to its end.
+/// The position of a walk over a long list. A walk meets all watchers that are in the list from its beginning to its
+/// end.
 #[derive(Default)]
 pub(crate) struct Walk {
-    /// Of the list that it walks over. `None` before it has seen it.
+    /// The identity of the list. `None` before the first slice.
     identity: Option<u64>,
-    /// Watchers with a rank up to this come first, in that order, behind `after`. It meets those with numbers before
-    /// `until_ranked`.
+    /// The watchers with a rank come first, up to rank `up_to`, in the order of ranks. The walk continues behind
+    /// `after`, and meets only watchers with numbers below `until_ranked`.
     up_to: Rank,
     after: Option<(Rank, Address)>,
     until_ranked: u64,
-    /// Then come those without, from number `next` to before `until`.
+    /// Then come the watchers without a rank. The walk meets those with numbers from `next` to before `until`.
     next: u64,
     until: u64,
-    /// The size of the next slice. It grows: a check that stops after one completion copies few.
+    /// The size of the next slice. It grows from slice to slice, so that a check that stops after one completion copies
+    /// few.
     size: usize,
 }
 
@@ -202,12 +205,12 @@ impl Walk {
         }
     }
 
-    /// How many watchers the next slice has at most.
+    /// The most watchers of the next slice.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether it has seen the list.
+    /// Whether the walk has begun.
     pub(super) fn has_begun(&self) -> bool {
         self.identity.is_some()
     }
@@ -215,7 +218,7 @@ impl Walk {
     /// Copies the next watchers. Returns whether the walk goes on.
     pub(super) fn next_slice(&mut self, list: &WatchList, slice: &mut Vec<Address>) -> bool {
         let WatchList::Many(many) = list else {
-            // A list that was long before is another one by now.
+            // If the walk met a long list before, this short one is another list.
             if self.identity.is_none() {
                 list.for_each(|watcher| slice.push(watcher));
             }
@@ -251,7 +254,7 @@ impl Walk {
 }
 
 impl<const N: usize> Short<N> {
-    /// There are places for all `watchers`.
+    /// A list of all `watchers`, for which there are enough places.
     fn of(watchers: impl IntoIterator<Item = Address>) -> Self {
         let mut places = [VACANT; N];
         for (place, watcher) in places.iter_mut().zip(watchers) {
@@ -266,23 +269,23 @@ impl<const N: usize> Short<N> {
         &self.0[..occupied.count()]
     }
 
-    /// A copy with one more watcher behind the others.
+    /// A copy with one more watcher at the end.
     #[inline(never)]
     fn grown<const M: usize>(&self, watcher: Address) -> Short<M> {
         Short::of(self.watchers().iter().copied().chain([watcher]))
     }
 
-    /// `false` if there is no place.
+    /// Appends a watcher. `false` if there is no vacant place.
     #[inline(always)]
     fn add(&mut self, watcher: Address) -> bool {
         let vacant = self.0.iter_mut().find(|place| **place == VACANT);
         vacant.map(|vacant| *vacant = watcher).is_some()
     }
 
-    /// Returns whether this was the last one.
+    /// Removes a watcher. Returns whether it was the last one.
     #[inline(always)]
     fn remove(&mut self, watcher: Address) -> bool {
-        // Those behind it close up: their order stays. (Place by place, without a call of `memmove`.)
+        // Shift the watchers behind it, which keeps their order. The loop needs no call of `memmove`.
         let mut left = false;
         for place in 0..N {
             left |= self.0[place] == watcher;

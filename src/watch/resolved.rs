@@ -1,8 +1,8 @@
-//! The lists of resolved keys, each on a cache line of its own, and reached without a hash.
+//! The lists of resolved keys. Each has a cache line of its own, and is found without hashing.
 //!
-//! A list is one word while at most one operation watches the key: adding and removing that one is a single
-//! compare-and-swap, and a look costs one load. With a second watcher (or one with a rank) the word says
-//! [`MANY`], and the list lies behind a lock, until it is empty again.
+//! A list is one word while at most one operation watches the key: adding or removing the watcher is a single
+//! compare-and-swap, and a lookup is one load. When a second watcher comes, or one with a rank, the word becomes
+//! [`MANY`], and the list lies behind a lock until it is empty again.
 //!
 //! | word | list |
 //! |---|---|
@@ -10,11 +10,14 @@
 //! | an address | this one watches; the key is resolved |
 //! | `MANY` | see the locked list, which may be empty if the key is not resolved any more |
 //!
-//! A list belongs to a key as long as the key is resolved or watched; then it is *retired*, and another key's. A key
-//! that is not resolved any more has `MANY` in its word, so that every removal takes the lock, and the one that
-//! leaves an empty list behind sees that it can be retired. Two things keep a list in use: a watch by the plain
-//! key or another resolution, both made under the lock of the key's shard, and threads that have the key resolved. So a
-//! thread with that lock that finds neither retires it.
+//! A list belongs to a key for as long as the key is resolved or watched. Then the list is *retired*, and reused for
+//! another key:
+//!
+//! * Two things keep a list in use: threads that have the key resolved, and a watch by the plain key or another
+//!   resolution, both made under the lock of the key's map shard. So a thread with that lock that finds neither retires
+//!   the list.
+//! * A key that is no longer resolved has `MANY` in its word. So every removal takes the lock of the list, and the
+//!   removal of the last watcher sees that the list can be retired.
 
 use super::bound::{Bound, Order};
 use super::list::WatchList;
@@ -28,9 +31,9 @@ use std::sync::OnceLock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ListNumber(u32);
 
-/// There is no watcher. No address has the low 32 bits all set.
+/// The word of a list without a watcher. No address has the low 32 bits all set.
 const EMPTY: u64 = u32::MAX as u64;
-/// The list is behind the lock.
+/// The word of a list behind the lock.
 const MANY: u64 = 1 << 32 | EMPTY;
 
 /// The list of one resolved key.
@@ -41,7 +44,7 @@ pub(crate) struct ResolvedList<K> {
 }
 
 struct Locked<K> {
-    /// Whose list it is. (Shared, so that it is neither cloned nor dropped under this lock.)
+    /// The key of the list. Shared, so that it is neither cloned nor dropped under this lock.
     key: Option<Arc<K>>,
     /// The number of resolutions of the key that exist.
     pins: usize,
@@ -49,7 +52,7 @@ struct Locked<K> {
     list: Option<WatchList>,
 }
 
-/// What a look at the word has shown: no watcher, one, or that the list is behind the lock.
+/// The result of a lookup of the word: no watcher, one watcher, or a list behind the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peeked(u64);
 
@@ -78,7 +81,8 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// From now on, a visit finds `watcher`, unless there are `max` watchers already. Returns whether it was added.
+    /// Adds `watcher`, unless the list has `max` watchers already: from now on, a visit finds it. Returns whether it
+    /// was added.
     #[inline(always)]
     pub(crate) fn add(&self, max: usize, watcher: Address, order: Order<'_>) -> bool {
         let only = !order.is_ranked() && max > 0 && self.swap(EMPTY, watcher.0);
@@ -91,7 +95,7 @@ impl<K> ResolvedList<K> {
             return false;
         }
         let mut locked = self.locked.lock();
-        // Without a rank and on an empty list, the word is enough.
+        // For a watcher without a rank on an empty list, the word is enough.
         if !order.is_ranked() && self.swap(EMPTY, watcher.0) {
             return true;
         }
@@ -105,17 +109,18 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Has the list behind the lock, which is held.
+    /// Moves the list behind the lock, which the caller holds.
     fn gather(&self, locked: &mut Locked<K>) {
         // ORDERING: Relaxed: `MANY` comes and goes under this lock only.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, as in `swap`. No removal comes between reading the only watcher and moving it.
+            // ORDERING: AcqRel, as in `swap`. A swap: no removal comes between reading the only watcher and moving it.
             let seen = Peeked(self.word.swap(MANY, Ordering::AcqRel));
             locked.list = seen.only().map(WatchList::One);
         }
     }
 
-    /// Takes `watcher` off, which was added in this order. Returns the key if it has no watcher and no resolution any more.
+    /// Removes `watcher`, which was added in this order. Returns the key if it has neither a watcher nor a resolution
+    /// any more.
     #[inline(always)]
     pub(crate) fn remove(&self, watcher: Address, order: Order<'_>) -> Option<Arc<K>> {
         if !order.is_ranked() && self.swap(watcher.0, EMPTY) {
@@ -139,40 +144,40 @@ impl<K> ResolvedList<K> {
 
     #[inline(always)]
     fn swap(&self, from: u64, to: u64) -> bool {
-        // ORDERING: AcqRel. Release: a thread that finds the watcher finds its slot as it was when it was added.
-        // Acquire pairs with the Release in `peek_published`: a parker that adds its watch after a check found no
-        // watcher sees the event that the check was about.
+        // ORDERING: AcqRel. Release: a thread that finds the watcher finds its slot as it was when the watcher was
+        // added. Acquire pairs with the Release in `peek_published`: a parker that adds its watch after a check found
+        // no watcher sees the event of that check.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Looks at the watchers. What happened before this call is seen by a thread that adds a watcher that this call
-    /// does not find.
+    /// Looks at the watchers, and publishes: a thread that adds a watcher which this call does not find sees everything
+    /// that happened before this call.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
-        // ORDERING: AcqRel, a read-modify-write that changes nothing. It comes before or after the swap of any parker:
-        // after, it finds the watch (Acquire pairs with the Release in `swap`); before, its Release passes the event
-        // on to the parker's Acquire there. A load does the one, but not the other. (That before the exchange is
-        // Relaxed: the exchange checks it.)
+        // ORDERING: AcqRel, a read-modify-write that changes nothing, and so comes before or after the swap of any
+        // parker. If it comes after, this call finds the watch: Acquire pairs with the Release in `swap`. If it comes
+        // before, the parker sees the event: the Acquire of its `swap` pairs with this Release. A load would do only
+        // the first. The load before the exchange is Relaxed, because the exchange checks its value.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
         Peeked(word)
     }
 
-    /// Looks at the watchers, by a load. That alone makes a check only where the event happened under a lock that the
-    /// watchers' `try_complete` takes as well: that lock orders the two. Other checks also look by
+    /// Looks at the watchers, by a load. A check may use this lookup alone only if the event happened under a lock that
+    /// the watchers' `try_complete` takes as well: that lock orders the two. Other checks also look by
     /// [`peek_published`](Self::peek_published), or end the only watcher first ([`visit_loaded`](Self::visit_loaded)).
     #[inline]
     pub(crate) fn peek(&self) -> Peeked {
-        // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would do, and no model can tell the two apart:
-        // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that
-        // lock later and sees the event. An address whose slot this thread does not see yet is stale to
-        // `State::claim_or_mark`.)
+        // ORDERING: Acquire pairs with the Release in `swap`. Relaxed would suffice, and no model can tell the two
+        // apart: either the user's lock orders the watcher's `add` before this load, or the watcher is examined under
+        // that lock later and sees the event. An address whose slot this thread does not see yet is stale to
+        // `State::claim_or_mark`.
         Peeked(self.word.load(Ordering::Acquire))
     }
 
-    /// The watchers of which a look has shown the only one, or that they are behind the lock.
+    /// The watchers, after a lookup that has shown the only one, or a list behind the lock.
     #[inline(always)]
     pub(crate) fn visit(&self, seen: Peeked, bound: Bound) -> ResolvedWatchers<'_, K> {
         let next = match seen.only() {
@@ -182,12 +187,13 @@ impl<K> ResolvedList<K> {
         ResolvedWatchers { list: self, next }
     }
 
-    /// The watchers of which a [load](Self::peek) has shown the only one, for a check that has not looked by
+    /// The watchers, after a [load](Self::peek) that has shown the only one, for a check that has not looked by
     /// [`peek_published`](Self::peek_published).
     ///
-    /// ORDERING: a parker whose watch the check does not see must see the event. For that, the last look of the check at
-    /// the word has to be a read-modify-write, or to follow one. Ending `only` was one (or took the list's lock): a load is
-    /// enough after it. If `only` was not ended, or is still there because a key has panicked, the second look is one.
+    /// ORDERING: a parker whose watch the check does not see must see the event. For that, the last lookup of the word
+    /// by the check has to be a read-modify-write, or to follow one. Ending `only` was one (or took the list's lock): a
+    /// load is enough after it. If `only` was not ended, or is still there because a key has panicked, the second
+    /// lookup is one.
     #[inline(always)]
     pub(crate) fn visit_loaded(&self, only: Address) -> ResolvedWatchers<'_, K> {
         ResolvedWatchers {
@@ -196,19 +202,19 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Whose list it is.
+    /// The key of the list.
     pub(crate) fn key(&self) -> Option<Arc<K>> {
         self.locked.lock().key.clone()
     }
 
-    /// Shows the list, if it is behind the lock and not empty.
+    /// Shows the list to `read`, if the list is behind the lock and not empty.
     pub(crate) fn read(&self, read: impl FnOnce(&WatchList)) {
         if let Some(list) = &self.locked.lock().list {
             read(list);
         }
     }
 
-    /// How many watchers there are.
+    /// The number of watchers.
     pub(crate) fn count(&self) -> usize {
         let seen = self.peek();
         match seen.only() {
@@ -218,25 +224,25 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// One more has the key resolved. The caller has the lock of the key's shard, or has it resolved already.
+    /// Counts one more resolution. The caller has the lock of the key's map shard, or has the key resolved already.
     pub(crate) fn pin(&self) {
         let mut locked = self.locked.lock();
         locked.pins += 1;
         if locked.list.is_none() {
-            // The word was `MANY` if the key was not resolved. Else it stays.
+            // The word was `MANY` if the key was not resolved; any other word stays.
             self.swap(MANY, EMPTY);
         }
     }
 
-    /// Takes the watchers that the key had before it was resolved. The caller has the lock of the key's shard, and is the
-    /// only one that knows this list.
+    /// Takes over the watchers that the key had before it was resolved. The caller has the lock of the key's map shard,
+    /// and is the only thread that knows this list.
     pub(crate) fn adopt(&self, watchers: WatchList) {
         let mut locked = self.locked.lock();
         self.gather(&mut locked);
         locked.list = Some(watchers);
     }
 
-    /// One less. The caller has the lock of the key's shard.
+    /// Counts one resolution less. The caller has the lock of the key's map shard.
     fn unpin(&self) {
         let mut locked = self.locked.lock();
         locked.pins -= 1;
@@ -246,7 +252,7 @@ impl<K> ResolvedList<K> {
     }
 }
 
-/// Lists are made one by one: a large chunk of them would take long.
+/// Lists are allocated one by one: allocating a large chunk of them would take long.
 type Chunk<K> = Box<[OnceLock<Arc<ResolvedList<K>>>]>;
 
 /// The watchers of a resolved key.
@@ -256,13 +262,13 @@ pub(crate) struct ResolvedWatchers<'l, K> {
 }
 
 enum Next {
-    /// The only one.
+    /// The only watcher.
     Only(Address),
-    /// The one that a load has shown.
+    /// The only watcher, found by a load.
     Loaded(Address),
-    /// That one was met. Others may have come.
+    /// The watcher from `Loaded` was met; others may have come.
     Look(Address),
-    /// In a box, so that the others stay small.
+    /// Boxed, so that the other variants stay small.
     Walk(Box<Walking>),
     Over,
 }
@@ -271,7 +277,7 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
     #[inline(always)]
     fn next(&mut self, has_ended: bool) -> Option<Address> {
         match self.next {
-            // It has no rank, so every bound reaches it.
+            // The only watcher has no rank, so every bound reaches it.
             Next::Only(only) => {
                 self.next = Next::Over;
                 Some(only)
@@ -322,13 +328,14 @@ impl<K> ResolvedWatchers<'_, K> {
 
 /// The lists of all resolved keys.
 pub(crate) struct ResolvedLists<K> {
-    /// Chunk `c` has `1 << c` lists; the first few chunks stay empty. They are never moved, and freed with the whole.
+    /// Chunk `c` has `1 << c` lists; the first few chunks stay empty. Lists are never moved; they are freed with this
+    /// struct.
     chunks: [OnceLock<Chunk<K>>; u32::BITS as usize],
-    /// Of lists without a key.
+    /// The numbers of lists without a key.
     pub(super) free: Numbers,
 }
 
-/// The smallest chunk has this many lists.
+/// The number of lists in the smallest chunk.
 const FIRST: u32 = 16;
 
 impl<K> ResolvedLists<K> {
@@ -360,15 +367,15 @@ impl<K> ResolvedLists<K> {
         number
     }
 
-    /// One resolution less. Retires the list if that was the last one and there is no watcher. The caller has the lock of
-    /// the key's shard, or is the only one that knows the list.
+    /// Counts one resolution less. Retires the list if that was the last resolution and there is no watcher. The caller
+    /// has the lock of the key's map shard, or is the only thread that knows the list.
     pub(crate) fn unpin(&self, number: ListNumber) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)
     }
 
-    /// Takes a list back, if its key has neither resolution nor watcher. Returns the key, to be dropped under no lock.
-    /// The caller has the lock of the key's shard, and removes the entry.
+    /// Takes a list back if its key has neither a resolution nor a watcher. Returns the key, to be dropped under no
+    /// lock. The caller has the lock of the key's map shard, and removes the entry.
     pub(crate) fn retire(&self, number: ListNumber) -> Option<Arc<K>> {
         let mut locked = self.get(number).locked.lock();
         let unused = locked.pins == 0 && locked.list.is_none();

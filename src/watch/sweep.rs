@@ -1,8 +1,8 @@
-//! Taking many watchers off their lists at once, when a batch of expired operations is reclaimed.
+//! Removes many watchers from their lists at once, when a batch of expired operations is reclaimed.
 //!
-//! The lists of plain keys lie far apart in memory. A look-up of each under a lock of its own waits for memory a
-//! million times. Sorted by shard, the watches of one shard are removed by slices, each under one hold of its lock, and
-//! their entries are close together.
+//! The lists of plain keys lie far apart in memory: a million lookups, each under a lock of its own, would be a million
+//! cache misses in a row. So the watches are sorted by map shard, and those of one shard are removed by slices. Each
+//! slice is one hold of the shard's lock, and its entries are close together.
 
 use super::bound::Order;
 use super::{Location, Target, WatchMap};
@@ -10,13 +10,13 @@ use crate::cell::address::Address;
 use crate::sync::{Arc, Edit, SLICE};
 use std::hash::{BuildHasher, Hash};
 
-/// The watches to be taken off.
+/// The watches to remove.
 ///
-/// `Hash`, `Eq` and destructors of the keys are the user's and may panic. Then one watch stays as a dead entry, or one
-/// key is dropped, and the caller goes on with the others.
+/// `Hash`, `Eq` and destructors of the keys are user code and may panic. After a panic, one watch stays as a dead
+/// entry, or one key is dropped, and the caller goes on with the others.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
-    /// Each with the watcher that leaves, and its place in the order.
+    /// The changes: each names the watcher that leaves, and its order among the watchers of the key.
     edits: Vec<Edit<'m, K, (Address, Order<'m>)>>,
     done: usize,
     /// Entries of keys without watchers, to be dropped.
@@ -26,7 +26,7 @@ pub(crate) struct Sweep<'m, K, S> {
 }
 
 impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S> {
-    /// With room for this many watches.
+    /// A sweep with room for this many watches.
     pub(crate) fn of(map: &'m WatchMap<K, S>, watches: usize) -> Self {
         Self {
             map,
@@ -37,7 +37,7 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         }
     }
 
-    /// One more watch. (On a resolved key, it is taken off at once: there is nothing to look up.)
+    /// Adds a watch to the sweep. A watch on a resolved key is removed at once, because it needs no lookup.
     pub(crate) fn add(&mut self, target: Target<&'m K>, order: Order<'m>, watcher: Address) {
         match target {
             Target::Key(key) => {
@@ -51,7 +51,7 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         }
     }
 
-    /// All have been added.
+    /// Sorts the watches by shard, when all have been added.
     pub(crate) fn sort(&mut self) {
         let lists = &self.map.lists;
         self.edits
@@ -63,8 +63,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
-    /// Removes the watches of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), also
-    /// after a panic.
+    /// Removes the watches of one shard, or a slice of them. The caller repeats it until the sweep is
+    /// [done](Self::is_done), also after a panic.
     pub(crate) fn step(&mut self) {
         let (map, orphans) = (self.map, &mut self.orphans);
         let slice = &self.edits[self.done..];
@@ -84,7 +84,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
             &mut self.done,
             &mut self.removed,
         );
-        // No lock is held. A value that panics is out of its vector already, and the others wait for the next step.
+        // Drop with no lock held. An entry that panics has left its vector already, and the others wait for the next
+        // step.
         while let Some(entry) = self.removed.pop() {
             drop(entry);
         }
@@ -100,7 +101,7 @@ mod tests {
     use std::cell::Cell;
     use std::hash::{BuildHasherDefault, Hasher};
 
-    /// The keys lie in two shards, by turns.
+    /// A hasher that spreads the keys over two shards, alternately.
     #[derive(Default)]
     struct ByTurns(u64);
 
@@ -114,7 +115,8 @@ mod tests {
         }
     }
 
-    /// Other threads get the lock of a shard between two slices of its keys, and no hold of it is for less.
+    /// Between two slices of a shard's keys, other threads can take its lock, and no hold of the lock removes less than
+    /// it could.
     #[test]
     fn g20_one_hold_of_a_shards_lock_takes_off_one_slice() {
         let map = WatchMap::new(BuildHasherDefault::<ByTurns>::default(), 64, usize::MAX);

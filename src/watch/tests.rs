@@ -1,4 +1,5 @@
-//! Two threads in the map of the lists, step by step on one: what each does between two holds of a lock.
+//! Tests of the map of lists. They run two threads step by step on one thread: what each of them does between two holds
+//! of a lock.
 
 use super::bound::Ticket;
 use super::*;
@@ -27,14 +28,14 @@ impl Map {
         assert!(added);
     }
 
-    /// The first step of a removal. The last one is to retire what this returns, with no lock held in between.
+    /// The first step of a removal. The last step is to retire the returned key, with no lock held in between.
     fn leave(&self, list: ListNumber, number: u32) -> Option<Arc<u32>> {
         let ticket = Cell::<Ticket>::default();
         let list = self.0.resolved.get(list);
         list.remove(watcher(number), Order::Arrived(&ticket))
     }
 
-    /// Resolves `key`, has it watched, and is resolved no more.
+    /// Resolves `key`, adds a watcher, and drops the resolution.
     fn watched(&self, key: u32, number: u32) -> ListNumber {
         let (list, _) = self.0.resolve(&Arc::new(key));
         self.add(list, number);
@@ -43,8 +44,8 @@ impl Map {
     }
 }
 
-/// A thread has taken the last watcher off a key's list, and is late to retire the list: that is another key's by now,
-/// which waits to be retired as well, and the first key has another list.
+/// A thread has removed the last watcher from a key's list, and is late to retire the list. By then the list belongs to
+/// another key, which waits to be retired as well, and the first key has another list.
 #[test]
 fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -72,7 +73,8 @@ fn g02_a_list_is_retired_by_the_key_that_has_it() {
     assert_eq!(map.0.all_keys(), []);
 }
 
-/// Whatever the list was: a look at a resolved key takes no lock where no operation watches it, or one without a rank.
+/// Whatever the list was before: a lookup of a resolved key takes no lock if no operation watches the key, or one
+/// without a rank.
 #[test]
 fn g28_a_resolved_list_that_becomes_empty_is_one_word_again() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -111,7 +113,7 @@ fn g18_a_list_that_passes_between_threads_has_the_key_that_took_it() {
     assert_eq!(map.0.all_keys(), []);
 }
 
-/// Checks of one key do not exclude each other.
+/// Two checks of one key can run at the same time.
 #[test]
 fn g20_two_threads_look_at_one_key_together() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -127,7 +129,7 @@ fn g20_two_threads_look_at_one_key_together() {
     });
 }
 
-/// Keys of one shard would meet in its table if the same bits chose both.
+/// If the same bits chose both, all keys of one shard would collide in its table.
 #[test]
 fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     let map = WatchMap::<u32, _>::new(RandomState::new(), 1 << 16, usize::MAX);
@@ -139,8 +141,8 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     }
 }
 
-/// Room for as many lists again is made at once. Meanwhile another thread adds and removes watches in the same shard of
-/// the map.
+/// Resolving a key beside a million makes room for as many lists again at once. Meanwhile another thread adds and
+/// removes watches in the same map shard.
 #[test]
 fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -148,7 +150,7 @@ fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() 
     let key = (1 << 30..)
         .find(|key| shard_of(*key) == shard_of(KEY))
         .expect("one of two shards");
-    // Until a chunk is full. The next key needs a new one, of a million lists.
+    // Fill a chunk. The next key needs a new chunk, of a million lists.
     for _ in 1..1 << 20 {
         let _ = map.0.resolved.free.take();
     }

@@ -1,4 +1,4 @@
-//! The watchers of a key, as a check meets them: one after the other, with no lock held.
+//! The watchers of a key, as a check meets them: one after another, with no lock held.
 
 use super::bound::Bound;
 use super::list::{Walk, WatchList};
@@ -7,17 +7,17 @@ use crate::sync::COPIED;
 
 /// The watchers that a check examines.
 ///
-/// Not an [`Iterator`], because what comes next may depend on what became of the one before.
+/// Not an [`Iterator`], because the next watcher may depend on whether the previous one was ended.
 pub(crate) trait Watchers {
-    /// The next watcher; `has_ended` says whether the one before has been ended by this check. After a panic in here there
-    /// are no more.
+    /// The next watcher; `has_ended` says whether this check has ended the previous one. After a panic in here there
+    /// are no more watchers.
     fn next(&mut self, has_ended: bool) -> Option<Address>;
 
-    /// Whether it is certain that no more come, after the one before has been ended by this check. Runs no user code.
+    /// Whether no more watchers can come, given that this check has ended the previous one. Runs no user code.
     fn is_over(&mut self) -> bool;
 }
 
-/// Room for the watchers of a short list. Most checks find none, so it is filled when it is needed.
+/// Room for the watchers of a short list. Filled only when needed, because most checks find no watcher.
 #[derive(Default)]
 pub(crate) struct Room {
     pub(super) one: Address,
@@ -26,9 +26,9 @@ pub(crate) struct Room {
 
 /// The watchers of a key, as a check first finds them.
 pub(crate) enum Found<'r> {
-    /// All of them, copied. None has a rank.
+    /// All watchers, copied. None has a rank.
     Few(&'r [Address]),
-    /// More than there is room for, some with a rank, or the list of a resolved key behind its lock.
+    /// More watchers than there is room for, or some with a rank, or the list of a resolved key behind its lock.
     Long,
 }
 
@@ -58,7 +58,7 @@ impl Watchers for Copied<'_> {
 pub(crate) struct Walking {
     walk: Walk,
     slice: Vec<Address>,
-    /// How many of the slice have been met.
+    /// How many watchers of the slice have been met.
     met: usize,
     has_more: bool,
 }
@@ -88,7 +88,7 @@ impl Walking {
         watcher
     }
 
-    /// `None` at the end of the list.
+    /// Copies the next slice. `None` at the end of the list.
     #[inline(never)]
     fn copy_slice(
         &mut self,
@@ -98,9 +98,9 @@ impl Walking {
         let mut is_first = !self.walk.has_begun();
         self.slice.clear();
         self.met = 0;
-        // A slice may be empty: its watchers came after the walk began.
+        // A slice may be empty, if its watchers came after the walk began.
         while self.slice.is_empty() {
-            // Until the slice is there: `read` may panic, by a key, and would do so again.
+            // Cleared until the slice is copied: if `read` panics because of a key, it would panic again.
             if !std::mem::take(&mut self.has_more) {
                 return None;
             }
@@ -110,7 +110,7 @@ impl Walking {
             is_first = false;
             let walk = &mut self.walk;
             let slice = &mut self.slice;
-            // Not under the lock.
+            // Allocate outside the lock.
             slice.reserve(walk.size());
             let mut has_more = false;
             read(&mut |list| has_more = walk.next_slice(list, slice));
@@ -120,7 +120,7 @@ impl Walking {
     }
 }
 
-/// A walk over the long list of a key, which is looked up for each slice.
+/// A walk over the long list of a key, which looks the key up for each slice.
 pub(crate) struct ByLookUp<R, P> {
     pub(super) walking: Walking,
     pub(super) read: R,
@@ -133,7 +133,7 @@ impl<R: Fn(&mut dyn FnMut(&WatchList)), P: FnMut()> Watchers for ByLookUp<R, P> 
         self.walking.next(&mut self.pause, &self.read)
     }
 
-    /// The next look at the list will tell.
+    /// Never certain here: only the next lookup of the list can tell.
     fn is_over(&mut self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
-//! Purgatories and timers of [`request_purgatory`] on tokio's clock, also where a test pauses it; with the feature
-//! `tracker`, the trackers and requests of `request-purgatory-tracker` too.
+//! Runs purgatories and timers of [`request_purgatory`] on tokio's clock, even where a test pauses the clock; with the
+//! feature `tracker`, also the trackers and requests of `request-purgatory-tracker`.
 //!
-//! [`spawn`] builds one, and spawns the task that drives it. No thread of the library exists then.
+//! [`spawn`] builds a purgatory, and spawns the task that drives it. The purgatory then has no thread of the library.
 //!
 //! ```
 //! use request_purgatory::Waits;
@@ -32,8 +32,8 @@ use tokio::time::{Instant, timeout_at};
 
 /// Tokio's time, counted from the creation of this value.
 ///
-/// It is that of the runtime in which it is read, which a test may have paused. Outside of a runtime it is never paused,
-/// so a reaper thread does not see the pause: [`spawn`] drives by a task.
+/// The time is that of the runtime in which it is read, which a test may have paused. Outside of a runtime the time is
+/// never paused, so a reaper thread would not see the pause; therefore [`spawn`] drives by a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     origin: Instant,
@@ -65,27 +65,27 @@ impl Clock for TokioClock {
     }
 }
 
-/// Builds a purgatory (a timer, a tracker, requests) by `build`, which gives its builder the clock and the reaper that
-/// it is called with, and spawns the task that drives it on the current runtime.
+/// Builds a purgatory (timer, tracker, requests) by `build`, and spawns the task that drives it on the current runtime.
+/// `build` must give its builder the clock and the reaper that it is called with.
 ///
-/// The task keeps nothing alive. It ends when the last clone is dropped or after a shutdown. While it exists, it sleeps
-/// until the next deadline. If the runtime ends before the purgatory, nothing expires any more.
+/// The task does not keep the purgatory alive. The task ends when the last clone is dropped, or after a shutdown. Until
+/// then it sleeps from deadline to deadline. If the runtime ends before the purgatory, no operation expires any more.
 ///
-/// Expiries, deferred checks and, unless the builder has another
-/// [dispatch](request_purgatory::threads::Dispatch), their completions run in that task: a callback that takes long
-/// delays every other deadline of this purgatory, and blocks a worker of the runtime.
+/// Expiries and deferred checks run in that task, and so do their completions, unless the builder has another
+/// [dispatch](request_purgatory::threads::Dispatch). So a slow callback delays every other deadline of this purgatory,
+/// and blocks a worker of the runtime.
 ///
 /// # Errors
-/// Those of `build`.
+/// The errors of `build`.
 ///
 /// # Panics
-/// If it is not called in a runtime of tokio, or in one without the time driver.
+/// If the call is not made in a runtime of tokio with the time driver.
 pub fn spawn<T: Drive, E>(build: impl FnOnce(TokioClock, Reaper) -> Result<T, E>) -> Result<T, E> {
     let clock = TokioClock::new();
     let changed = Arc::new(Notify::new());
     let notified = changed.clone();
     let reaper = Reaper::Reactor(WakeFn::new(move || {
-        // It is kept if the task is not waiting yet.
+        // The notification is kept if the task is not waiting yet.
         notified.notify_one();
         true
     }));
@@ -102,18 +102,20 @@ async fn drive(
     while let Some(next) = make_due() {
         let changed = changed.notified();
         match next.and_then(|next| clock.instant(next)) {
-            // Which of the two it was does not matter: what is due is made then.
+            // Whether the deadline or the notification ended the wait does not matter: the next round handles what is
+            // due.
             Some(deadline) => drop(timeout_at(deadline, changed).await),
             None => changed.await,
         }
     }
 }
 
-/// What [`spawn`] drives: every type of the library that has deadlines. A type of yours that wraps one of them hands on
-/// the driver of that.
+/// What [`spawn`] drives: every type of the library that has deadlines. A type of yours that wraps such a type forwards
+/// the driver of the wrapped type.
 pub trait Drive {
-    /// A function that makes what is due (expiries, deferred checks), and returns when there is something to do next, if
-    /// that is known. It keeps nothing running: it returns `None` after a shutdown, or when the last clone was dropped.
+    /// A function that expires what is due, makes deferred checks, and returns the time of the next work, if there is
+    /// any. The function does not keep the purgatory running: it returns `None` after a shutdown, or when the last
+    /// clone was dropped.
     fn driver(&self) -> impl Fn() -> Option<Option<Timestamp>> + Send + 'static;
 }
 

@@ -8,35 +8,35 @@ use request_purgatory::time::Clock;
 use std::fmt;
 use std::time::Duration;
 
-/// The settings that both types have.
+/// The settings that trackers and requests share.
 pub(crate) struct Settings {
     pub(crate) timer: request_purgatory::purgatory::Builder<Timer<Expiring>>,
-    /// The timer has it as well, for the same reading of the clock.
+    /// A copy of the timer's setting, so that a deadline is computed from the same reading of the clock.
     pub(crate) max_timeout: Duration,
 }
 
-/// What was built with the default settings.
+/// Unwraps what was built with the default settings.
 pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
     built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
 }
 
 /// A type that has a [`Builder`].
 pub(crate) trait Built {
-    /// Its settings beside the common ones.
+    /// The settings of the type beside the common ones.
     type Own;
 }
 
 /// The settings of a [`Tracker`](crate::Tracker) or of [`Requests`](crate::Requests), each with a default.
 ///
-/// `builder(name)` of the type begins, and `build` ends. But for `first_token`, `remembered_ids` and `hasher`, the
-/// settings are those of the [`Timer`] below.
+/// Made by `builder(name)` of the type, and consumed by `build`. All settings except `first_token`, `remembered_ids`
+/// and `hasher` are settings of the underlying [`Timer`].
 #[expect(private_bounds, reason = "the two types are all that can be built")]
 pub struct Builder<T: Built> {
     pub(crate) settings: Settings,
     pub(crate) own: T::Own,
 }
 
-/// Settings of the timer.
+/// Defines the settings that are passed on to the timer.
 macro_rules! of_the_timer {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty)?);)*) => {$(
         $(#[$doc])*
@@ -64,26 +64,27 @@ impl<T: Built> Builder<T> {
     }
 
     of_the_timer! {
-        /// The resolution of the timer: the callback of a value runs at its deadline or up to one tick later. Default: 1 ms.
+        /// The resolution of the timer: the callback of a value runs at its deadline or up to one tick later. Default:
+        /// 1 ms.
         tick(tick: Duration);
         /// Slots per level of the timing wheel. Default: 64.
         wheel_size(slots: usize);
-        /// The highest number of values that are kept, or whose callback has not returned: beyond it, one is rejected with
-        /// [`RejectReason::Full`](crate::RejectReason::Full). Default: none.
+        /// The maximum number of values that are kept, or whose callback has not returned. A value beyond it is
+        /// rejected with [`RejectReason::Full`](crate::RejectReason::Full). Default: no limit.
         max_parked(count: usize);
         /// The source of time. Default: the system's monotonic clock.
         clock(clock: impl Clock);
-        /// The thread on which your code runs for what has expired. Default: [`Dispatch::OwnThread`], or
+        /// The thread on which your code runs for expired values. Default: [`Dispatch::OwnThread`], or
         /// [`Dispatch::Inline`] without a reaper thread of the library.
         dispatch(dispatch: Dispatch);
         /// Which thread drives the timer. Default: [`Reaper::Own`].
         reaper(reaper: Reaper);
-        /// Starts the threads when this is built. Default: they start when they are first needed.
+        /// Starts the threads during `build`. Default: threads start when they are first needed.
         threads_at_once();
     }
 
-    /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them.
-    /// Default: none.
+    /// The longest timeout: longer timeouts are shortened to it. Clients choose timeouts, operators bound them.
+    /// Default: no limit.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.settings.timer = self.settings.timer.max_timeout(timeout);
         self.settings.max_timeout = timeout;

@@ -4,12 +4,12 @@ use parking_lot::Mutex;
 use std::error::Error;
 use std::fmt;
 
-/// A value or an id that was rejected, with the reason. [`into_inner`](Self::into_inner) returns it.
+/// A value or an id that was rejected, with the reason. [`into_inner`](Self::into_inner) returns the value or id.
 ///
 /// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every value that is `Send`.
 pub struct Rejected<T> {
     reason: RejectReason,
-    /// Never locked: a mutex is `Sync` for every value that is `Send`, and its owner can take the value out.
+    /// Never locked. A mutex is `Sync` for every `Send` value, and its owner can take the value out.
     value: Mutex<T>,
 }
 
@@ -21,12 +21,12 @@ pub enum RejectReason {
     Full,
     /// The tracker is shut down.
     ShutDown,
-    /// A value is kept for this key already (a request with this id is pending).
+    /// A value is kept for this key already, or a request with this id is pending.
     Duplicate,
-    /// The value with this token is not kept any more: it was replaced, completed or withdrawn, or it has expired.
+    /// The value with this token is not kept any more, because it was replaced, completed or withdrawn, or has expired.
     StaleToken,
-    /// It would be the first with a finite timeout, so the reaper was to be started, and the system refused the thread. A
-    /// later call tries again. With [`threads_at_once`](crate::Builder::threads_at_once), the call that builds fails
+    /// The value would be the first with a finite timeout, which starts the reaper, and the system refused the thread.
+    /// A later call tries again. With [`threads_at_once`](crate::Builder::threads_at_once), the call that builds fails
     /// instead.
     Thread,
 }
@@ -45,7 +45,7 @@ impl fmt::Display for RejectReason {
 
 impl Error for RejectReason {}
 
-/// For a timer on the hierarchical wheel, which takes every timeout.
+/// Reasons of a timer on the hierarchical wheel, which accepts every timeout.
 impl From<request_purgatory::RejectReason> for RejectReason {
     fn from(reason: request_purgatory::RejectReason) -> Self {
         use request_purgatory::RejectReason;
@@ -106,7 +106,7 @@ impl<T> Error for Rejected<T> {}
 pub enum BuildError {
     /// [`first_token`](crate::Builder::first_token) is more than 2^63.
     FirstToken,
-    /// The timer below cannot be built.
+    /// The underlying timer cannot be built.
     Timer(request_purgatory::purgatory::BuildError),
 }
 

@@ -5,8 +5,9 @@
 #[doc = include_str!("../docs/leases.md")]
 pub mod leases {}
 
-/// For trackers of sessions that are to survive a stall of the server: see
-/// [there](crate::guide::leases#a-grace-after-a-stall). The tests keep sessions by it in a process that is stopped.
+/// A clock for trackers of sessions that must survive a stall of the server: see [the grace after a
+/// stall](crate::guide::leases#a-grace-after-a-stall). The tests keep sessions by this clock in a process that is
+/// stopped.
 ///
 /// ````rust,no_run
 #[doc = include_str!("../docs/stall_clock.rs")]

@@ -1,4 +1,5 @@
-//! What both public types have: methods over their shared state, and references that do not keep that running.
+//! The common part of both public types: methods over their shared state, and references that do not keep the state
+//! running.
 
 use std::any::Any;
 use std::fmt;
@@ -7,19 +8,19 @@ use std::sync::{Arc, Weak};
 
 /// A public type over shared state.
 pub(crate) trait Handle: Sized {
-    /// The state.
+    /// The type of the shared state.
     type Shared: Any + Send + Sync;
 
-    /// A handle of it.
+    /// A handle over the shared state.
     fn over(shared: Arc<Self::Shared>) -> Self;
 }
 
-/// A reference to a [`Tracker`](crate::Tracker) or [`Requests`](crate::Requests) that does not keep it running.
-/// `downgrade` of the type makes it.
+/// A reference to a [`Tracker`](crate::Tracker) or [`Requests`](crate::Requests) that does not keep it running. Made by
+/// `downgrade` of the type.
 #[expect(private_bounds, reason = "the two types are all that it can refer to")]
 pub struct WeakRef<T: Handle> {
-    /// Without its type: a value may hold a reference to its own tracker, and with the type the compiler would have to know
-    /// whether the value is [`Send`] to find out whether it is.
+    /// Without the type of the state: a value may hold a reference to its own tracker, and with the type, the compiler
+    /// would need `V: Send` in order to decide `V: Send`.
     shared: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }
@@ -34,7 +35,7 @@ impl<T: Handle> WeakRef<T> {
         }
     }
 
-    /// What it refers to, if that is not shut down by the drop of its last clone.
+    /// The tracker or requests, unless the drop of the last clone has shut it down.
     pub fn upgrade(&self) -> Option<T> {
         let shared: Arc<T::Shared> = self.shared.upgrade()?.downcast().ok()?;
         Some(T::over(shared))
@@ -58,7 +59,7 @@ impl<T: Handle> fmt::Debug for WeakRef<T> {
     }
 }
 
-/// The methods that both types have, and what [`Clone`] and the like are for them.
+/// The methods of both types, and their [`Clone`] and other traits.
 macro_rules! handle {
     ([$($generics:tt)*] $type:ty, $name:literal, $shared:ty, $what:literal) => {
         impl<$($generics)*> $type {
@@ -82,19 +83,20 @@ macro_rules! handle {
             #[doc = concat!("Expires ", $what, " whose deadline has passed. For use without a reaper (with one, it is")]
             /// harmless). Returns how many expired.
             ///
-            /// Your code runs where [`Dispatch`](request_purgatory::threads::Dispatch) says. What your code starts
-            /// meanwhile is left for the next call.
+            /// Your code runs where [`Dispatch`](request_purgatory::threads::Dispatch) says. Timers that your code
+            /// starts during this call are left for the next call.
             ///
-            /// Takes the lock of every timer shard in turn, for 64 timers at a time, and those of the map shards of the
-            /// keys of what has expired. Reads the clock; if that panics, so does this call.
+            /// Takes the lock of every timer shard in turn, for 64 timers at a time, and the locks of the map shards of
+            /// the expired keys. Reads the clock; a panic of the clock is passed on.
             pub fn advance(&self) -> usize {
                 self.shared.timer.advance()
             }
 
-            /// The time of the next call of [`advance`](Self::advance), on the clock in use: at or before the earliest
-            /// deadline; a time that has passed if there is something to do now. `None` if there is nothing to do.
+            /// The time at which to call [`advance`](Self::advance) next, on the clock in use: at or before the
+            /// earliest deadline, and in the past if there is work now. `None` if there is no work.
             ///
-            /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake function.
+            /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake
+            /// function.
             pub fn next_deadline(&self) -> Option<Timestamp> {
                 self.shared.timer.next_deadline()
             }
@@ -121,7 +123,7 @@ macro_rules! handle {
                 self.shared.timer.is_shut_down()
             }
 
-            /// A reference that does not keep it running, for callbacks.
+            /// A reference that does not keep the tracker or requests running, for callbacks.
             pub fn downgrade(&self) -> WeakRef<Self> {
                 WeakRef::to(&self.shared)
             }

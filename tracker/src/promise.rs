@@ -4,7 +4,7 @@ use request_purgatory::WaitError;
 use request_purgatory::future::Promise;
 use std::sync::Arc;
 
-/// What a request is told.
+/// The answer to a request: its response, or why there is none.
 pub(crate) type Answer<R> = Result<R, WaitError>;
 
 /// The end that answers. Dropped, it answers that the requests were shut down.

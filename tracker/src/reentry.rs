@@ -1,6 +1,7 @@
-//! A mistake that would hang: a call from inside `Hash`, `Eq` or `Clone` that the library makes under a lock.
+//! Detects a mistake that would hang: a call of the library from inside `Hash`, `Eq` or `Clone`, which the library runs
+//! under a lock.
 //!
-//! In a debug build such a call panics, with its name; a release build does not look.
+//! In a debug build such a call panics and is named; a release build does not check.
 
 #[cfg(all(debug_assertions, not(request_purgatory_loom)))]
 mod noticed {
@@ -10,13 +11,13 @@ mod noticed {
         static UNDER_LOCK: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// This thread has the lock of a map shard.
+    /// Marks this thread as holding the lock of a map shard.
     pub(crate) struct UnderLock(());
 
     impl UnderLock {
         #[track_caller]
         pub(crate) fn enter() -> Self {
-            // A thread that is ending has no such local any more, and is not looked after.
+            // A thread that is ending has lost this local, and is not checked.
             let nested = UNDER_LOCK.try_with(|inside| inside.replace(true));
             assert!(
                 !nested.unwrap_or(false),

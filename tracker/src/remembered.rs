@@ -4,13 +4,13 @@ use hashbrown::HashMap;
 use request_purgatory::purgatory::RandomState;
 use std::collections::VecDeque;
 
-/// In the order of their ends. No id is kept, so the size of the ids does not matter.
+/// The remembered requests, in the order of their ends. Ids are not stored, so their size does not matter.
 pub(crate) struct Remembered {
-    /// By hash: how many requests wait for a late response, and how many have had it since.
+    /// By hash: how many requests wait for a late response, and how many have received one.
     counts: HashMap<u64, Ended, RandomState>,
-    /// The hashes of both.
+    /// The hashes of all these requests, oldest first.
     order: VecDeque<u64>,
-    /// The most that `order` has.
+    /// The maximum length of `order`.
     max: usize,
 }
 
@@ -25,12 +25,12 @@ impl Remembered {
         Self {
             counts: HashMap::default(),
             order: VecDeque::new(),
-            // A count of one hash cannot overflow.
+            // At most this many, so that the count of one hash cannot overflow.
             max: max.min(u32::MAX as usize),
         }
     }
 
-    /// A request with an id of this hash has ended. The oldest one may be forgotten for that.
+    /// Remembers that a request with an id of this hash has ended. May forget the oldest request for that.
     pub(crate) fn add(&mut self, hash: u64) {
         if self.max == 0 {
             return;
@@ -44,12 +44,12 @@ impl Remembered {
         self.order.push_back(hash);
     }
 
-    /// The oldest request of this hash is forgotten.
+    /// Forgets the oldest request of this hash.
     fn forget(&mut self, hash: u64) {
         let Some(ended) = self.counts.get_mut(&hash) else {
             return;
         };
-        // Responses are to the oldest ones, so where some have theirs, the oldest has.
+        // Responses go to the oldest requests of a hash, so if some have theirs, the oldest has.
         match ended.answered {
             0 => ended.waiting -= 1,
             _ => ended.answered -= 1,
@@ -59,7 +59,7 @@ impl Remembered {
         }
     }
 
-    /// A response has come to an id of this hash. Whether a request waited for it, the oldest one.
+    /// Takes a response to an id of this hash. Returns whether a request waited for one; the oldest gets it.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let ended = self.counts.get_mut(&hash);
         let Some(ended) = ended.filter(|ended| ended.waiting > 0) else {
@@ -75,7 +75,7 @@ impl Remembered {
 mod tests {
     use super::Remembered;
 
-    /// Against a list of all ends.
+    /// Compares with a list of all ends.
     #[test]
     fn g06_as_many_ends_are_remembered_as_are_asked_for() {
         let mut random = fastrand::Rng::with_seed(1);

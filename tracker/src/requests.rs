@@ -20,20 +20,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-/// What has become of a response that was given to [`Requests::respond`].
+/// The outcome of a response that was given to [`Requests::respond`].
 ///
-/// A response that comes back is the caller's to drop. If its destructor calls `respond`, and gets a response back in
-/// turn, the destructors nest on the stack.
+/// A returned response is the caller's to drop. If its destructor calls `respond` and gets a response back in turn, the
+/// destructors nest on the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a response to an id that is unknown may mean that the connection is broken"]
 pub enum Responded<R> {
-    /// A request was waiting for it, and has it. (Or had it: its future may be dropped at this moment.)
+    /// A pending request got the response. Its future may be dropped at this very moment.
     Delivered,
-    /// The request has ended without a response: its deadline has passed, it was dropped, was failed or ended with the
-    /// shutdown. A second response to it is unknown.
+    /// The request has ended without a response: its deadline has passed, its future was dropped, it was failed, or it
+    /// ended with the shutdown. A second response to the same request is [`Unknown`](Self::Unknown).
     Late(R),
-    /// No request had this id; or its request has had a response; or its request ended without one, and
-    /// [`remembered_ids`](Builder::remembered_ids) others have ended so since.
+    /// No request had this id; or the request has had a response already; or it ended without one, and so did
+    /// [`remembered_ids`](Builder::remembered_ids) others since.
     Unknown(R),
 }
 
@@ -62,8 +62,8 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Ids may be used again once their request has ended. A counter makes them; where it wraps around, it may meet a
-/// request that is still pending, and goes on:
+/// An id may be used again once its request has ended. If a counter makes the ids and wraps around, it may meet a
+/// request that is still pending, and skips that id:
 ///
 /// ```
 /// use request_purgatory_tracker::{RejectReason, Requests, ResponseFuture};
@@ -90,16 +90,17 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// ```
 ///
 /// The deadline of a request is a moment of the clock, as that of a [value](crate::Tracker#when-a-value-has-expired): a
-/// response that comes later is late, whether the thread that drives the timer has come to the request or not. The
-/// future learns of its end when that thread does.
+/// response after that moment is late, even if the thread that drives the timer has not come to the request yet. The
+/// future is told when that thread has.
 ///
-/// `Eq` and `Clone` of ids run under the lock of one map shard, and must not call the requests. Panics of `Hash`, `Eq`,
-/// `Clone` and of the clock go to the caller, and nothing has changed. Panics of wakers are caught and counted.
+/// `Eq` and `Clone` of ids run under the lock of one map shard, and must not call the requests. A panic of `Hash`,
+/// `Eq`, `Clone` or the clock goes to the caller, and nothing has changed. Panics of wakers are caught and counted.
 ///
-/// By default each `Requests` starts a thread with its first timeout, and another when one expires. A client with many
-/// connections gives all of theirs one [`ReaperThread`](request_purgatory::threads::ReaperThread).
+/// By default each `Requests` starts a thread with its first timeout, and a second thread when a request expires. A
+/// client with many connections gives all its `Requests` one
+/// [`ReaperThread`](request_purgatory::threads::ReaperThread).
 ///
-/// Cloning is cheap, and clones are the same requests. When the last one is dropped, pending requests end with
+/// Cloning is cheap, and all clones are the same requests. When the last clone is dropped, pending requests end with
 /// [`WaitError::ShutDown`].
 pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     shared: Arc<Inner<K, R, S>>,
@@ -108,16 +109,17 @@ pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
 impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/handle.rs`.
 
-    /// Expects a response to request `id` within `timeout`, or until a [point in time](Deadline). Call it before you send the request: a response that
-    /// arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets the request.
+    /// Expects a response to request `id` within `timeout`, or until a [point in time](Deadline). Call it before you
+    /// send the request: a response that arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets
+    /// the request.
     ///
-    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); twice if an expired request has this id.
-    /// Takes the lock of the id's map shard and, within it, that of a timer shard.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); twice if an expired request has this
+    /// id. Takes the lock of the id's map shard and, within it, that of a timer shard.
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending
-    /// ([`Duplicate`](crate::RejectReason::Duplicate)), [`max_parked`](Builder::max_parked) is reached, the requests are
-    /// shut down, or the system refused a thread.
+    /// ([`Duplicate`](crate::RejectReason::Duplicate)), [`max_parked`](Builder::max_parked) is reached, the requests
+    /// are shut down, or the system refused a thread.
     pub fn request(
         &self,
         id: K,
@@ -139,13 +141,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Answers request `id` with `response`, and says what has become of that. The id may be given in a borrowed form:
-    /// `str` for `String`, or a type with [`Equivalent`].
+    /// Answers request `id` with `response`. Returns what has become of the response. The id may be given in a borrowed
+    /// form: `str` for `String`, or a type with [`Equivalent`].
     ///
-    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); once more, exactly, if the request may have
-    /// expired. Takes the lock of the id's map shard, and within it that of a timer shard only if it is
-    /// free; if no such request is pending, that of the ended ones. Then wakes the future on this thread, with no lock
-    /// held.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); once more, exactly, if the request may
+    /// have expired. Takes the lock of the id's map shard, and within it that of a timer shard only if it is free; if
+    /// no such request is pending, that of the ended ones. Then wakes the future on this thread, with no lock held.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         match self.shared.complete(id, None) {
             Ok(entry) => {
@@ -157,30 +158,31 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Tells a future its answer. A waker that responds to the next request does not nest.
+    /// Sets the answer of a future. A waker that responds to the next request does not nest.
     fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
         run_unnested_on(&self.shared, move |shared| {
             shared.contained(|| responder.answer(answer));
         });
     }
 
-    /// Ends every pending request with the response that `response` makes of its id, and takes new requests as before:
-    /// the connection is lost, say. Returns how many requests this call ended.
+    /// Ends every pending request with a response that `response` makes from its id, because the connection is lost for
+    /// instance, and still accepts new requests. Returns how many requests this call ended.
     ///
     /// Every request that was pending when the call began has ended when it returns. A request that another thread
-    /// makes meanwhile may end as well, so make the requests of the next connection after this call. What the server
-    /// responds to an ended request is [late](Responded::Late). A request whose deadline has passed ends by that.
+    /// makes meanwhile may end as well, so make the requests of the next connection after this call. A response of the
+    /// server to an ended request is [late](Responded::Late). A request whose deadline has passed expires instead.
     ///
-    /// `response` is called with no lock held, before the first request ends: it may call everything, and if it panics,
-    /// no request has ended. Reads the clock once. Takes the lock of one map shard after the other, under which its ids
-    /// are cloned; then, for each request, that of its map shard. When all have ended, wakes the futures on this thread,
-    /// with no lock held.
+    /// `response` is called with no lock held, before the first request ends: it may call every method, and if it
+    /// panics, no request has ended. Reads the clock once. Takes the lock of one map shard after another, and clones
+    /// the ids of a shard under its lock; then, for each request, the lock of its map shard. When all have ended, wakes
+    /// the futures on this thread, with no lock held.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
 
-    /// Ends every pending request whose id `is_wanted` picks, as [`fail_all_with`](Self::fail_all_with) ends them all:
-    /// one of several servers is lost. Both closures may call everything; if one panics, no request has ended.
+    /// Ends every pending request whose id `is_wanted` picks, as [`fail_all_with`](Self::fail_all_with) ends all:
+    /// because one of several servers is lost, for instance. Both closures may call every method; if one panics, no
+    /// request has ended.
     pub fn fail_where(
         &self,
         mut is_wanted: impl FnMut(&K) -> bool,
@@ -191,14 +193,14 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let wanted = pending
             .into_iter()
             .filter_map(|(id, hash, token)| is_wanted(&id).then(|| (hash, token, response(&id))));
-        // All are asked about before the first one ends, and all end before the first future is woken: so a request that
-        // its task makes is not ended here.
+        // Call the closures for all requests before the first one ends, and end all before the first future is woken:
+        // so a request that a woken task makes is not ended here.
         let wanted = wanted.collect::<Vec<_>>();
         let (mut failed, mut spare) = (Vec::new(), Vec::new());
         for (hash, token, response) in wanted {
             match shared.withdraw_live(hash, token) {
                 Some(ended) => failed.push((ended.value, response)),
-                // It has ended meanwhile.
+                // The request has ended meanwhile.
                 None => spare.push(response),
             }
         }
@@ -210,8 +212,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         count
     }
 
-    /// Lets the request `id` expire `timeout` from now, or at a [point in time](Deadline), instead: for instance, the server has said that it is still at
-    /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::reschedule`] does.
+    /// Lets the request `id` expire `timeout` from now, or at a [point in time](Deadline), instead: for instance, the
+    /// server has said that it is still at work. `false` if no such request is pending. Locks, and reads the clock, as
+    /// [`Tracker::reschedule`] does.
     ///
     /// [`Tracker::reschedule`]: crate::Tracker::reschedule
     #[must_use = "a request whose deadline has passed cannot be rescheduled, and expires"]
@@ -233,7 +236,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.shared.values.unknown()
     }
 
-    /// Rejects requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
+    /// From now on rejects requests, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`](crate::Tracker::shutdown).
     pub fn shutdown(&self) {
         for entry in self.shared.close() {
@@ -248,18 +251,18 @@ handle!(
     "requests that are pending"
 );
 
-/// The hasher, and how many ended requests are remembered.
+/// The own settings are the hasher, and how many ended requests are remembered.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
     type Own = (S, usize);
 }
 
 /// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
-/// It ends without one with [`WaitError::Expired`] if the deadline passes, and with [`WaitError::ShutDown`] if the
-/// requests are shut down or dropped.
+/// The future ends without a response with [`WaitError::Expired`] if the deadline passes, and with
+/// [`WaitError::ShutDown`] if the requests are shut down or dropped.
 ///
-/// Any executor can poll it. Dropping it forgets the request, and a response is then late. It does not keep the
-/// [`Requests`] alive.
+/// Any executor can poll the future. Dropping it forgets the request, and a later response is late. The future does not
+/// keep the [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     /// `None` once the answer was handed out.
@@ -293,7 +296,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
     }
 }
 
-/// Nothing in it is ever pinned.
+/// No field is ever pinned.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> {}
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
@@ -301,12 +304,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         let Some(promise) = self.promise.take() else {
             return;
         };
-        // First, so that the end of the request wakes no task.
+        // Close first, so that the end of the request wakes no task.
         let unreceived = promise.close();
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(self.place));
-        // A response that was not received, and the waker, may own the next future: that is dropped after this one, not
-        // inside it.
+        // A response that was not received, or the waker, may own the next future: that future is dropped after this
+        // one, not inside it.
         run_unnested(move || drop((unreceived, ended)));
     }
 }
@@ -321,20 +324,20 @@ impl<K: Key + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for Respon
 }
 
 impl<K: Key, R: Send + 'static> Requests<K, R> {
-    /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures of requests that expire are woken.
-    /// The threads start when they are first needed.
+    /// Requests with a tick of 1 ms, a reaper thread, and a completion thread on which futures of expired requests are
+    /// woken. The threads start when they are first needed.
     pub fn new(name: impl Into<String>) -> Self {
         sound(Self::builder(name).build())
     }
 
-    /// Begins to build them with other choices: clock, reaper, dispatch, bounds, hasher, how many ids are remembered.
+    /// Begins to build requests with other choices: clock, reaper, dispatch, bounds, hasher, number of remembered ids.
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         Builder::new(name, (RandomState::default(), 8_192))
     }
 }
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
-    /// How ids are hashed. Default: [`RandomState`], a fast hash with a random seed.
+    /// The hasher of ids. Default: [`RandomState`], a fast hash with a random seed.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Requests<K, R, H>> {
         Builder {
             settings: self.settings,
@@ -342,29 +345,29 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
         }
     }
 
-    /// How many requests that ended without a response are remembered, the most recent ones, so that a response that
-    /// comes for one of them is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Let it be as many as
-    /// may expire while one response is on its way. Default: 8,192.
+    /// The number of requests without a response that are remembered, the most recent ones. A response to a remembered
+    /// request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose as many as may expire while
+    /// one response is under way. Default: 8,192.
     ///
-    /// The hashes of their ids are kept, and no id: about 40 bytes for each, however large the ids are. So an id whose
-    /// hash equals that of an ended request passes for it: one in 2^64 with the default hasher.
+    /// Only the hashes of the ids are stored, about 40 bytes for each, however large the ids are. So an id whose hash
+    /// equals that of an ended request is taken for that request: one in 2^64 with the default hasher.
     pub fn remembered_ids(mut self, count: usize) -> Self {
         self.own.1 = count;
         self
     }
 
-    /// Builds them.
+    /// Builds the requests.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
     /// refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
-    /// If the clock does.
+    /// A panic of the clock is passed on.
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
         let (hasher, remembered) = self.own;
         let values = Values::new(hasher, 1, Some(Remembered::new(remembered)));
-        // Called by the timer, which catches and counts the panic of a waker.
+        // Called by the timer, which catches and counts a panic of the waker.
         let on_expiry = |_, responder: Responder<R>, _| responder.answer(Err(WaitError::Expired));
         Ok(Requests {
             shared: Shared::new(self.settings, values, on_expiry)?,

@@ -1,4 +1,4 @@
-//! The state that all handles of one tracker, or of its requests, share: the values, and the timer that ends them.
+//! The state that all handles of a tracker, or of requests, share: the values, and the timer that ends them.
 
 use crate::builder::Settings;
 use crate::error::{BuildError, RejectReason, Rejected};
@@ -23,11 +23,11 @@ pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
     pub(crate) values: Arc<Values<K, V, S>>,
     pub(crate) timer: Timer<Expiring>,
     max_timeout: Duration,
-    /// Panics of wakers and destructors, beside those that the timer counts.
+    /// Panics of wakers and destructors, in addition to those that the timer counts.
     panicked: AtomicU64,
 }
 
-/// Where a value has got its place, and what was there before.
+/// The place that a value got, and the value that was there before.
 pub(crate) struct Tracked<K, V> {
     pub(crate) token: FencingToken,
     pub(crate) place: Expiring,
@@ -44,7 +44,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let values = Arc::new(values);
         let expired = values.clone();
         let timer = settings.timer.build(move |expiring| {
-            // INVARIANT: an entry stays in the map while its callback is on the way.
+            // INVARIANT: an entry stays in the map until its callback has taken it out.
             let Some(entry) = expired.take_ended(expiring) else {
                 unreachable!("an entry whose timer has fired is taken out by its callback");
             };
@@ -84,7 +84,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Keeps a value, if no other is kept for the key or it may `replace` that.
+    /// Keeps a value, if no other value is kept for the key, or `replace` allows to replace it.
     #[inline]
     pub(crate) fn track(
         &self,
@@ -159,7 +159,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 if old.is_live(now) && timer.stop(old.timer).is_some() {
                     replaced = Some(old);
                 } else {
-                    // Its callback is still to run, and finds it here.
+                    // The callback of the old entry is still to run, and finds the entry there.
                     values.note_end(&mut old);
                     shard.aside.insert(old.expiring.number, old);
                 }
@@ -174,8 +174,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         })
     }
 
-    /// Takes the value for `key`, with `only` this token if one is given. If it is not kept, says whether a response to
-    /// it is late.
+    /// Takes the value for `key`; with `only`, only if it has that token. If no such value is kept, the error says
+    /// whether a response to it is late.
     #[inline]
     pub(crate) fn complete<Q>(
         &self,
@@ -228,8 +228,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         Ok(entry)
     }
 
-    /// Puts `value` in place of the one for `key` that has this token, with the timer of that. Returns the new token and
-    /// the value before.
+    /// Replaces the value for `key` that has this token by `value`, which gets the old value's timer. Returns the new
+    /// token and the old value.
     pub(crate) fn replace<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
@@ -277,7 +277,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Gives the value for `key` another deadline. Returns whether it has it.
+    /// Moves the deadline of the value for `key`. Returns whether it was moved.
     pub(crate) fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
@@ -307,8 +307,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         is_rescheduled
     }
 
-    /// What `read` makes of the entry of `key`, if that has not expired, and of the reading of the clock: under the lock of
-    /// the key's map shard.
+    /// Calls `read` with the entry of `key`, unless it has expired, and the reading of the clock, under the lock of the
+    /// key's map shard.
     pub(crate) fn read<Q: Hash + Equivalent<K> + ?Sized, R>(
         &self,
         key: &Q,
@@ -321,7 +321,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         Some(read(entry, reading.at))
     }
 
-    /// What `copy` makes of every value that is kept: under the lock of one map shard after the other.
+    /// Calls `copy` with every kept value, under the lock of one map shard after another. Returns the results.
     pub(crate) fn copies<R>(&self, mut copy: impl FnMut(&Entry<K, V>) -> R) -> Vec<R> {
         let reading = Reading::exact(&self.timer);
         let mut copies = Vec::new();
@@ -343,7 +343,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.withdraw_from(shard, hash, is_it)
     }
 
-    /// Ends the value in this place, whatever the clock says. `None` if it has ended, or its timer has fired.
+    /// Ends the value in this place, whatever the clock says. `None` if the value has ended, or its timer has fired.
     pub(crate) fn withdraw(&self, place: Expiring) -> Option<Entry<K, V>> {
         let shard = self.values.find_shard(place.hash)?.lock();
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
@@ -365,7 +365,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         Some(entry)
     }
 
-    /// Rejects every value from now on, and takes out those whose timers have not fired.
+    /// Rejects every value from now on, and takes out the values whose timers have not fired.
     pub(crate) fn close(&self) -> Vec<Entry<K, V>> {
         let remains = self.timer.close().into_iter();
         remains
@@ -373,24 +373,24 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             .collect()
     }
 
-    /// The counts of the timer, to which every ending by hand is a stop.
+    /// The counts of the timer, in which every ending by hand counts as a stop.
     pub(crate) fn stats(&self) -> Stats {
         let shards = self.values.shards();
         let sum = |count: fn(&crate::values::Counted<K, V>) -> &Count| {
             shards.iter().map(|shard| count(shard).read()).sum::<u64>()
         };
-        // Completions are read first: each is counted as a stop before.
+        // Read completions first: each of them was counted as a stop before.
         let completed = sum(|shard| &shard.completed);
         let mut stats = self.timer.stats();
         stats.completed = completed;
         stats.cancelled = stats.cancelled.saturating_sub(completed);
         stats.rejected += sum(|shard| &shard.refused);
-        // ORDERING: Relaxed: counts are compared when no call is in progress, which something else tells.
+        // ORDERING: Relaxed: counts are compared when no call is in progress, which other synchronisation establishes.
         stats.panicked += self.panicked.load(Ordering::Relaxed);
         stats
     }
 
-    /// Runs code of somebody else's, a waker or a destructor: its panic ends here, and is counted.
+    /// Runs user code, a waker or a destructor. Its panic is caught and counted.
     pub(crate) fn contained(&self, user_code: impl FnOnce()) {
         if !contained(user_code) {
             // ORDERING: Relaxed, see `stats`.
@@ -399,29 +399,29 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     }
 }
 
-/// The last handle is gone.
+/// The last handle is dropped: ends the values.
 impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
     fn drop(&mut self) {
         let remains = self.close();
-        // A value may own the last handle of another tracker.
+        // Not nested: a value may own the last handle of another tracker.
         run_unnested(move || drop_all(remains));
     }
 }
 
-/// Drops them one by one: of two destructors that panic together the process would die.
+/// Drops values one by one: two destructors that panic together would abort the process.
 pub(crate) fn drop_all<T>(all: Vec<T>) {
     for one in all {
         contained(|| drop(one));
     }
 }
 
-/// Whether `user_code` does not panic. A panic ends here; the panic hook has reported it.
+/// Runs `user_code`. Returns `false` after a panic, which is caught here; the panic hook has reported it.
 fn contained(user_code: impl FnOnce()) -> bool {
     let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) else {
         return true;
     };
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        // The destructor of the payload has panicked, and that of this payload might.
+        // Leak the second payload: the destructor of the first one panicked, and the destructor of the second might.
         std::mem::forget(again);
     }
     false

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// Names one value that a [`Tracker`](crate::Tracker) keeps or has kept: a number that grows from one value to the
-/// next.
+/// Names one value that a [`Tracker`](crate::Tracker) keeps or has kept. The number of a token grows from one value to
+/// the next.
 ///
-/// [`track`](crate::Tracker::track) returns it. With it, a holder acts on its own value only:
+/// [`track`](crate::Tracker::track) returns the token. With it, a holder acts only on its own value:
 /// [`reschedule_if`](crate::Tracker::reschedule_if), [`complete_if`](crate::Tracker::complete_if) and
-/// [`replace_if`](crate::Tracker::replace_if) do nothing once another value has taken its place, even under the same
-/// key and with an equal value. The number may be sent over the network, and comes back by `From<u64>`.
+/// [`replace_if`](crate::Tracker::replace_if) do nothing once another value has replaced the holder's, even under the
+/// same key and with an equal value. The number may be sent over the network, and comes back by `From<u64>`.
 ///
-/// Of two values that one tracker has kept, under any keys, the later has the greater number. So a resource that
-/// refuses a number lower than the highest it has seen is safe from a holder that does not know that its lease has
-/// ended. A tracker forgets its numbers when the process ends: [`first_token`](crate::Builder::first_token) lets the
-/// next one go on above them.
+/// Of two values that one tracker has kept, under any keys, the later one has the greater number. So a resource that
+/// refuses numbers lower than the highest it has seen is safe from a holder that does not know that its lease has
+/// ended. A tracker forgets its numbers when the process ends; [`first_token`](crate::Builder::first_token) lets the
+/// next tracker continue above them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

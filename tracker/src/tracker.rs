@@ -14,9 +14,9 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keeps one value for each key until it is completed, or its timeout passes. For sessions that live as long as
-/// heartbeats [reschedule](Self::reschedule) them, and for leases with a holder; [`Requests`](crate::Requests) keep the
-/// calls that wait for a response.
+/// Keeps one value for each key until the value is completed, or its timeout passes. For sessions that live as long as
+/// heartbeats [reschedule](Self::reschedule) them, and for leases with a holder. For calls that wait for a response,
+/// use [`Requests`](crate::Requests).
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -52,25 +52,26 @@ use std::time::Duration;
 /// timer has come to it makes no
 /// difference: after a stall of the process that thread may be seconds late.
 ///
-/// The callback of a value that has expired runs once, when that thread comes to it, on the thread that
-/// [`dispatch`](Builder::dispatch) says, also where the key has another value by then. It gets the
-/// [token](FencingToken) of the value that has expired; the other one has a [greater token](Self::token). No call but
+/// The callback of an expired value runs once, when that thread comes to the value, on the thread that
+/// [`dispatch`](Builder::dispatch) says, even if the key has another value by then. The callback gets the
+/// [token](FencingToken) of the expired value; the other value has a [greater token](Self::token). No method except
 /// [`advance`](Self::advance) runs the callback, so you may track, reschedule or complete a value under a lock that the
-/// callback takes. It may call every method.
+/// callback takes. The callback may call every method.
 ///
-/// A call reads the clock when it begins, and that reading decides. Of two calls at the same time, one that finds a
-/// value expired makes it expired for the other as well.
+/// A call reads the clock when it begins, and that reading decides. If one of two concurrent calls finds a value
+/// expired, the value is expired for the other call as well.
 ///
 /// # What runs under a lock
 ///
 /// `Eq` and `Clone` of keys, and `Clone` of values, run under the lock of one map shard, and must not call the tracker:
-/// a debug build panics there, a release build may hang. Their panics, and those of `Hash` and of the clock, go to the
-/// caller, and nothing has changed. No closure of yours runs under a lock, nor does a destructor.
+/// a debug build panics there, a release build may hang. Their panics, and panics of `Hash` and the clock, go to the
+/// caller, and nothing has changed. Closures and destructors of yours never run under a lock.
 ///
 /// # Its end
 ///
-/// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is [shut down](Self::shutdown):
-/// the values are dropped on this thread, and the drop waits for each thread of the tracker for at most about 10 ms.
+/// Cloning is cheap, and all clones are the same tracker. The drop of the last clone [shuts the tracker
+/// down](Self::shutdown): the values are dropped on the dropping thread, and the drop waits for each thread of the
+/// tracker for at most about 10 ms.
 pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: Arc<Shared<K, V, S>>,
 }
@@ -81,11 +82,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Keeps `value` for `key` until `timeout` has passed, or until a [point in time](Deadline) (`None`: without end).
     /// Returns its token, and the value that was kept for the key before and is replaced, unless that has expired.
     ///
-    /// Reads the clock once. Takes the lock of the key's map shard and, within it, that of a timer shard.
+    /// Reads the clock once. Takes the lock of the key's map shard and, inside it, the lock of a timer shard.
     ///
     /// # Errors
-    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or the system refused a thread. A value
-    /// that was kept before stays.
+    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or the system refused a thread. The
+    /// previous value stays.
     pub fn track(
         &self,
         key: K,
@@ -96,7 +97,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Ok((tracked.token, tracked.replaced.map(|old| old.value)))
     }
 
-    /// Keeps `value` for `key` as [`track`](Self::track) does, but only if nothing is kept for it.
+    /// Keeps `value` for `key` as [`track`](Self::track) does, but only if no value is kept for the key.
     ///
     /// # Errors
     /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::RejectReason::Duplicate).
@@ -109,13 +110,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Ok(self.shared.track(key, value, timeout.into(), false)?.token)
     }
 
-    /// Puts `value` in place of the one for `key`, to expire at the new deadline, if that still has `token`. Returns the
-    /// token of the new value, which is never `token`, and the old value.
+    /// Puts `value` in place of the one for `key`, to expire at the new deadline, if that still has `token`. Returns
+    /// the token of the new value, which is never `token`, and the old value.
     ///
-    /// The new value takes the place of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
-    /// not reject it. In the statistics the two count as one.
+    /// The new value uses the permit of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
+    /// not reject it. In the statistics the two values count as one.
     ///
-    /// Reads the clock once. Takes the lock of the key's map shard and, within it, that of a timer shard.
+    /// Reads the clock once. Takes the lock of the key's map shard and, inside it, the lock of a timer shard.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the value with this token is not kept any more
@@ -130,17 +131,17 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.replace(key, token, value, timeout.into())
     }
 
-    /// Takes the value for `key`: the session was closed. `None` if no value is kept for it.
+    /// Takes the value for `key`, because its session was closed for instance. `None` if no value is kept for the key.
     ///
-    /// Reads the clock once. Takes the lock of the key's map shard, and within it that of a timer shard only if it is
+    /// Reads the clock once. Takes the lock of the key's map shard and, inside it, the lock of a timer shard if that is
     /// free.
     pub fn complete<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V> {
         let completed = self.shared.complete(key, None).ok()?;
         Some(completed.value)
     }
 
-    /// [Completes](Self::complete) only if the value still has `token`: a holder that has lost its lease does not end the
-    /// next lease.
+    /// [Completes](Self::complete) the value only if it still has `token`, so that a holder that has lost its lease
+    /// does not end the next lease.
     pub fn complete_if<Q>(&self, key: &Q, token: FencingToken) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -150,11 +151,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     }
 
     /// Lets the value for `key` expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never).
-    /// `false` if no value is kept for it; or if this would be the first deadline of the tracker, and the system refuses a thread.
+    /// `false` if no value is kept for it; or if this would be the first deadline of the tracker, and the system
+    /// refuses a thread.
     ///
-    /// Reads the clock first. The timeout counts from that reading: of two calls at the same time, the one that takes
-    /// effect last decides, even if it has read the clock before the other. Then takes the lock of the key's map shard
-    /// and, within it, that of a timer shard.
+    /// Reads the clock first, and the timeout counts from that reading. Of two concurrent calls, the one that takes
+    /// effect last decides, even if it has read the clock first. Takes the lock of the key's map shard and, inside it,
+    /// the lock of a timer shard.
     #[must_use = "a value that has expired cannot be rescheduled: its owner has lost it"]
     pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -164,8 +166,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.reschedule(key, None, timeout.into())
     }
 
-    /// [Reschedules](Self::reschedule) only if the value still has `token`: a renewal that comes late does not extend the
-    /// next lease.
+    /// [Reschedules](Self::reschedule) the value only if it still has `token`, so that a late renewal does not extend
+    /// the next lease.
     #[must_use = "a value that has expired cannot be rescheduled: its owner has lost it"]
     pub fn reschedule_if<Q>(
         &self,
@@ -181,8 +183,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
     /// A clone of the value for `key`. `None` if no value is kept for it.
     ///
-    /// Reads the clock once. The value is cloned under the lock of the key's map shard: let `Clone` be short (keep large
-    /// values in an [`Arc`](std::sync::Arc)), and let it not call the tracker.
+    /// Reads the clock once. The value is cloned under the lock of the key's map shard: `Clone` must be short (keep
+    /// large values in an [`Arc`](std::sync::Arc)), and must not call the tracker.
     pub fn get<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V>
     where
         V: Clone,
@@ -192,8 +194,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
     /// The token of the value for `key`. Reads the clock once, and takes the lock of the key's map shard.
     ///
-    /// To change a value that others change as well, ask for the token first and then [get](Self::get) the value: a
-    /// [replacement](Self::replace_if) with that token fails if the value was another one by then.
+    /// To change a value that other threads change as well, get the token first and then [get](Self::get) the value: a
+    /// [replacement](Self::replace_if) with that token fails if the value has changed in between.
     pub fn token<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<FencingToken> {
         self.shared.read(key, |entry, _| entry.token)
     }
@@ -212,22 +214,25 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         })?
     }
 
-    /// The keys of all values, in no order. A value that is tracked or ends meanwhile may be among them or not.
+    /// The keys of all values, in no order. A value that is tracked or ends meanwhile may be included or not.
     ///
-    /// Reads the clock once. Takes the lock of one map shard after the other; the keys of a shard are cloned under its
+    /// Reads the clock once. Takes the lock of one map shard after another; the keys of a shard are cloned under its
     /// lock, so `Clone` must not call the tracker.
     pub fn keys(&self) -> Vec<K> {
         self.shared.copies(|entry| entry.key.clone())
     }
 
-    /// Ends every value that `is_wanted` picks, without the callback, and returns those that this call has ended: the
-    /// sessions of a client that is banned, the leases of a node that has died. A value that is tracked meanwhile may
-    /// be among them or not. One that is picked and then [replaced](Self::replace_if) stays, since the closure was not
-    /// asked about the new value; so does one that expires meanwhile, for its callback.
+    /// Ends every value that `is_wanted` picks, without the callback, and returns the values that this call has ended:
+    /// the sessions of a banned client, for instance, or the leases of a node that has died.
     ///
-    /// `is_wanted` is asked about clones, with no lock held: it may call everything. If it panics, no value has ended.
-    /// Reads the clock once. Takes the lock of one map shard after the other, under which its keys and values are
-    /// cloned (keep large values in an [`Arc`](std::sync::Arc)); then that of each picked key's map shard.
+    /// * A value that is tracked meanwhile may be included or not.
+    /// * A picked value that is [replaced](Self::replace_if) meanwhile stays, because the closure has not seen the new
+    ///   value.
+    /// * A picked value that expires meanwhile stays for its callback.
+    ///
+    /// `is_wanted` is called with clones, and with no lock held: it may call every method. If it panics, no value has
+    /// ended. Reads the clock once. Takes the lock of one map shard after another, and clones its keys and values under
+    /// the lock (keep large values in an [`Arc`](std::sync::Arc)); then the lock of each picked key's map shard.
     pub fn withdraw_where(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
     where
         V: Clone,
@@ -241,7 +246,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             .filter_map(|((key, value), hash, token)| {
                 is_wanted(&key, &value).then_some((hash, token))
             });
-        // All are asked about before the first one ends.
+        // Call the closure for all values before the first one ends.
         let wanted = wanted.collect::<Vec<_>>();
         let withdrawn = wanted.into_iter().filter_map(|(hash, token)| {
             let ended = self.shared.withdraw_live(hash, token)?;
@@ -250,12 +255,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         withdrawn.collect()
     }
 
-    /// Ends the tracker: it rejects every value from now on. The first call returns the values whose callback had not
-    /// been called: also those whose deadline has passed, since it never will be. Joins the tracker's own threads, after
-    /// the callbacks in their queues have run.
+    /// Ends the tracker: every value is rejected from now on. The first call returns the values whose callback had not
+    /// been called, including expired ones, because their callback never will be. Joins the tracker's own threads,
+    /// after the callbacks in their queues have run.
     ///
-    /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
-    /// they run have returned.
+    /// In a callback it does not wait for the threads, which end as soon as their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
         let remains = self.shared.close();
         self.shared.timer.shutdown();
@@ -266,7 +270,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
 handle!([K: Key, V: Send + 'static, S: KeyHasher] Tracker<K, V, S>, "Tracker", Shared<K, V, S>, "values kept");
 
-/// The hasher, and the number of the first token.
+/// The own settings are the hasher, and the number of the first token.
 impl<K: Key, V: Send + 'static, S: KeyHasher> Built for Tracker<K, V, S> {
     type Own = (S, u64);
 }
@@ -288,8 +292,7 @@ impl<K: Key, V: Send + 'static> Tracker<K, V> {
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
-    /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
-    /// keys.
+    /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed, because clients often choose keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Tracker<K, V, H>> {
         Builder {
             settings: self.settings,
@@ -299,24 +302,24 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
 
     /// The number of the first [`FencingToken`], at most 2^63. Default: 1.
     ///
-    /// A tracker forgets its tokens with the process. Where they must grow across restarts, give each start a number
-    /// above all that the starts before can have reached: a count of the starts, from a store, in the upper 32 bits; or
-    /// the time in microseconds since 1970, where the clock is never set back and there are fewer values than
+    /// A tracker forgets its tokens with the process. If tokens must grow across restarts, give each start a number
+    /// above all numbers that earlier starts can have reached: a count of the starts, from a store, in the upper 32
+    /// bits; or the time in microseconds since 1970, if the clock is never set back and there are fewer values than
     /// microseconds.
     pub fn first_token(mut self, number: u64) -> Self {
         self.own.1 = number;
         self
     }
 
-    /// Builds the tracker. `on_expiry` gets each value that has expired, with its key and its token, on the thread that
-    /// [`dispatch`](Self::dispatch) says.
+    /// Builds the tracker. `on_expiry` is called with the key, the value and the token of each expired value, on the
+    /// thread that [`dispatch`](Self::dispatch) says.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick), [`wheel_size`](Self::wheel_size) or [`first_token`](Self::first_token)
     /// is out of range, or the system refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
-    /// If the clock does.
+    /// A panic of the clock is passed on.
     pub fn build(
         self,
         on_expiry: impl Fn(K, V, FencingToken) + Send + Sync + 'static,

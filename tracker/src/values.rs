@@ -1,26 +1,28 @@
-//! The values of a tracker: a map, in shards, that holds each key's value with its token, its deadline and the id of its
-//! timer.
+//! The values of a tracker: a map, in shards, from each key to its value with the value's token, deadline and timer id.
 //!
-//! A timer's payload names the entry that it ends: by its hash, and by a number that no other entry of the map shard
-//! has had. Two things end a value, and who decides between them is the timer: an ending by hand first stops the timer,
-//! and only where that has not fired the entry is taken out; else the entry stays for the callback.
+//! A timer's payload names the entry that it ends: by the entry's hash, and by a number that is unique in the map
+//! shard. A value is ended by its timer or by hand, and the timer decides between the two: an ending by hand first
+//! stops the timer, and takes the entry out only if the timer has not fired; otherwise the entry stays for the
+//! callback.
 //!
-//! * INVARIANT: an entry is in the map as long as its timer runs, or its callback is on the way. It gets its timer under
-//!   the lock of its map shard, and is added under the same hold; so a callback, which takes that lock, finds it.
-//! * INVARIANT: a key has at most one entry in the table of its shard. Where a value comes for a key whose entry has
-//!   expired, and the callback has not run yet, the old entry moves aside, and is found by its number alone. So a search
+//! * INVARIANT: an entry is in the map until its timer is stopped, or its callback takes it out. It gets its timer
+//!   under the lock of its map shard, and is added under the same hold of the lock; so a callback, which takes that
+//!   lock, finds it.
+//! * INVARIANT: a key has at most one entry in the table of its shard. If a value comes for a key whose entry has
+//!   expired, and the callback has not run yet, the old entry moves aside, and is found only by its number. So a search
 //!   by key costs the same however many callbacks wait.
-//! * Whether a value has expired is decided by its deadline and a reading of the clock, by every call. A shard remembers
-//!   the latest reading that it was shown: a thread that has read the clock before another one, and gets the lock after
-//!   it, does not find alive what the other has found expired. To keep a value or to take it out, a cheaper reading is
-//!   enough, which may be of the near future: what is alive by that is alive. What has expired by it is looked at again,
-//!   by an exact one.
-//! * A request that ends without a response moves from the table to the remembered ends under the lock of its map shard.
-//!   A response looks in both under that lock, so it never misses a request that is on its way from one to the other.
+//! * Whether a value has expired is decided by its deadline and a reading of the clock, by every call. A shard
+//!   remembers the latest reading that it was shown: a thread that has read the clock before another one, and gets the
+//!   lock after it, does not find alive what the other has found expired. To keep a value or to take it out, a cheaper
+//!   reading is enough, which may be of the near future: what is alive by that is alive. What has expired by it is
+//!   looked at again, by an exact one.
+//! * A request that ends without a response moves from the table to the remembered ends under the lock of its map
+//!   shard. A response looks in both under that lock, so it never misses a request that is on its way from one to the
+//!   other.
 //!
 //! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either goes to the
-//! caller, and nothing has to be taken back. The lock of a timer shard may be taken within that of a map shard, never
-//! the other way round; destructors run without either.
+//! caller, and nothing has to be undone. The lock of a timer shard may be taken inside the lock of a map shard, never
+//! the other way round. Destructors run without either lock.
 
 use crate::reentry::UnderLock;
 use crate::remembered::Remembered;
@@ -39,11 +41,11 @@ use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a timer holds: which entry it ends.
+/// The payload of a timer: names the entry that the timer ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expiring {
     pub(crate) hash: u64,
-    /// Of all entries of the map shard, just one has it.
+    /// A number that no other entry of the map shard has or had.
     pub(crate) number: u64,
 }
 
@@ -78,11 +80,11 @@ pub(crate) struct Entry<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
     pub(crate) token: FencingToken,
-    /// `None`: it never expires.
+    /// `None` if the value never expires.
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) timer: TimerId,
     pub(crate) expiring: Expiring,
-    /// Its end is known to those who ask for ended requests.
+    /// Whether the end of the request is among the remembered ends.
     pub(crate) is_noted: bool,
 }
 
@@ -91,7 +93,7 @@ impl<K, V> Entry<K, V> {
         self.deadline.is_none_or(|deadline| now < deadline)
     }
 
-    /// Whether it is the entry of `key`. The hash goes first: a key of another hash is not compared.
+    /// Whether this is the entry of `key`. Compares the hashes first, so a key with another hash is not compared.
     pub(crate) fn is_of<Q: Equivalent<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
         self.expiring.hash == hash && key.equivalent(&self.key)
     }
@@ -104,19 +106,19 @@ impl<K, V> Entry<K, V> {
 /// Entries under one lock.
 pub(crate) struct Shard<K, V> {
     pub(crate) table: HashTable<Entry<K, V>>,
-    /// Expired entries whose keys have another by now, by their numbers: their callbacks have not run yet.
+    /// Expired entries whose keys have new entries, by number. Their callbacks have not run yet.
     pub(crate) aside: BTreeMap<u64, Entry<K, V>>,
     /// The latest reading of the clock that a call came with.
     latest: Timestamp,
-    /// How many entries it has had.
+    /// The number of entries that the shard has ever had.
     numbers: u64,
 }
 
-/// A table with room for at most so many entries stays when it is empty: the next ones need it as well.
+/// An empty table with room for at most this many entries is kept, because the next entries need one.
 const KEPT: usize = 28;
 
 impl<K, V> Shard<K, V> {
-    /// The time as this shard knows it, given a reading of the clock.
+    /// The shard's present time: the latest of its readings and this one.
     #[inline]
     pub(crate) fn present(&mut self, reading: Reading) -> Timestamp {
         let latest = self.latest.max(reading.at);
@@ -144,7 +146,7 @@ impl<K, V> Shard<K, V> {
         found.filter(|entry| entry.is_live(now))
     }
 
-    /// Takes out the entry that `is_it`, among those of this hash in the table.
+    /// Takes out the entry for which `is_it` holds, among those of this hash in the table.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -156,7 +158,7 @@ impl<K, V> Shard<K, V> {
         Some(entry)
     }
 
-    /// Gives the memory of a large table back when it is empty.
+    /// Releases the memory of a large empty table.
     #[inline]
     pub(crate) fn shrink(&mut self) {
         if self.table.is_empty() && self.table.capacity() > KEPT {
@@ -165,15 +167,16 @@ impl<K, V> Shard<K, V> {
     }
 }
 
-/// A count that is written under the lock of its shard, and read without.
+/// A count that is written under the lock of its shard, and read without the lock.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// For the thread that has the lock.
+    /// Adds one. For the thread that has the lock.
     #[inline]
     pub(crate) fn add_one(&self) {
-        // ORDERING: Relaxed, as in `read`: counts are compared when no call is in progress, which something else tells.
+        // ORDERING: Relaxed, as in `read`: counts are compared when no call is in progress, which other synchronisation
+        // establishes.
         let count = self.0.load(Ordering::Relaxed);
         self.0.store(count + 1, Ordering::Relaxed);
     }
@@ -183,7 +186,7 @@ impl Count {
     }
 }
 
-/// A shard, and what is counted in it.
+/// A shard, and its counts.
 pub(crate) struct Counted<K, V> {
     shard: Mutex<Shard<K, V>>,
     /// Values that were completed.
@@ -243,15 +246,15 @@ pub(crate) struct Values<K, V, S> {
     hasher: S,
     /// The number of the next token.
     next_token: AtomicU64,
-    /// A tracker has none.
+    /// `None` for a tracker.
     ended: Option<Ended>,
 }
 
-/// What has become of requests that got no response in time.
+/// The requests that got no response in time.
 struct Ended {
-    /// Its lock is taken within that of a map shard.
+    /// The lock is taken inside the lock of a map shard.
     remembered: Mutex<Remembered>,
-    /// Responses that came to one of them, and those to no request.
+    /// Responses to remembered requests, and responses to no request.
     late: AtomicU64,
     unknown: AtomicU64,
 }
@@ -270,7 +273,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             ended,
         };
         if cfg!(request_purgatory_loom) {
-            // A model does not know that what a `OnceLock` of std's holds was made before it is found.
+            // Make the shards now: a model does not know that the contents of a std `OnceLock` are made before they are
+            // found.
             values.make(0);
         }
         values
@@ -281,15 +285,15 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         self.hasher.hash_one(key)
     }
 
-    /// The shard of the entries with this hash, by bits that choose no place in its table: those are the lowest and the
-    /// highest ones. `None` if no value has come yet.
+    /// The shard of the entries with this hash, by bits that choose no place in the shard's table: the table uses the
+    /// lowest and the highest bits. `None` if no value has come yet.
     #[inline]
     pub(crate) fn find_shard(&self, hash: u64) -> Option<&Counted<K, V>> {
         let shards = self.shards.get()?;
         Some(&shards[(hash >> 32) as usize & (shards.len() - 1)])
     }
 
-    /// The [shard](Self::find_shard), which is made if there is none.
+    /// The [shard](Self::find_shard), made if it does not exist yet.
     #[inline]
     pub(crate) fn shard(&self, hash: u64) -> &Counted<K, V> {
         self.find_shard(hash).unwrap_or_else(|| self.make(hash))
@@ -303,14 +307,14 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         &shards[(hash >> 32) as usize & (shards.len() - 1)]
     }
 
-    /// All shards, none if no value has come yet.
+    /// All shards; empty if no value has come yet.
     pub(crate) fn shards(&self) -> &[CachePadded<Counted<K, V>>] {
         self.shards.get().map_or(&[], |shards| shards)
     }
 
-    /// The token of a new entry with this number. For a tracker it is greater than all before. To be called under the lock of
-    /// a key's map shard: then the tokens of the key grow in the order in which its values follow one another. Requests show
-    /// their tokens to nobody: those of one map shard differ.
+    /// The token of a new entry with this number. For a tracker it is greater than all before. To be called under the
+    /// lock of a key's map shard: then the tokens of the key grow in the order in which its values follow one another.
+    /// Requests show their tokens to nobody: those of one map shard differ.
     #[inline]
     pub(crate) fn token_of(&self, number: u64) -> FencingToken {
         match self.ended {
@@ -322,7 +326,7 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
     /// A token that is greater than all before.
     #[inline]
     pub(crate) fn next_token(&self) -> FencingToken {
-        // ORDERING: Relaxed: all that counts is that no two are equal, and that those of one lock grow.
+        // ORDERING: Relaxed: the tokens only have to differ, and to grow under one lock.
         self.next_token.fetch_add(1, Ordering::Relaxed).into()
     }
 
@@ -334,13 +338,13 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             Some(entry) => entry,
             None => shard.aside.remove(&ended.number)?,
         };
-        // While the shard is locked: a response finds the request in the map, or among the ended ones.
+        // While the shard is locked: a response finds the request in the map, or among the ended requests.
         self.note_end(&mut entry);
         drop(shard);
         Some(entry)
     }
 
-    /// A request ends without a response, and its end is to be known. Under the lock of its map shard.
+    /// Remembers the end of a request without a response. Called under the lock of its map shard.
     pub(crate) fn note_end(&self, entry: &mut Entry<K, V>) {
         if let Some(ended) = &self.ended
             && !entry.is_noted
@@ -350,13 +354,14 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
-    /// A response has come, and its request is not pending: whether it is late. `found` is the expired entry of its id, if
-    /// there is one. Under the lock of the map shard.
+    /// Whether a response to a request that is not pending is late. `found` is the expired entry of the id, if there is
+    /// one. Called under the lock of the map shard.
     pub(crate) fn is_late(&self, hash: u64, found: Option<&mut Entry<K, V>>) -> bool {
         let Some(ended) = &self.ended else {
             return false;
         };
-        // As if its callback had come before: this response is the one to it, and the next is none.
+        // Note the end as if the callback had run: this response is the late one of the request, and the next is
+        // unknown.
         if let Some(entry) = found {
             self.note_end(entry);
         }
@@ -367,13 +372,13 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         is_late
     }
 
-    /// How many responses were late.
+    /// The number of late responses.
     pub(crate) fn late(&self) -> u64 {
         let late = self.ended.as_ref().map(|ended| &ended.late);
         late.map_or(0, |late| late.load(Ordering::Relaxed))
     }
 
-    /// How many responses were to no request.
+    /// The number of responses to no request.
     pub(crate) fn unknown(&self) -> u64 {
         let unknown = self.ended.as_ref().map(|ended| &ended.unknown);
         unknown.map_or(0, |unknown| unknown.load(Ordering::Relaxed))

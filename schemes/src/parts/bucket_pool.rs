@@ -1,7 +1,7 @@
 //! The contents of buckets: timers in no order, in blocks of a fixed size.
 //!
-//! An entry is the id of a timer and the lowest bits of its deadline. With these the wheel can move the timer without
-//! reading its record, which is rarely in a cache.
+//! An entry is the id of a timer and the lowest bits of its deadline. With the entry the wheel can move the timer
+//! without reading its record, which is rarely in a cache.
 //!
 //! A bucket is a chain of blocks, and every block but the top one is full. The [`Position`] of a timer is its block and
 //! its index in the block. So a removal is a swap with the last timer of the bucket: it takes O(1) and moves only that
@@ -43,7 +43,7 @@ impl Bucket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: u32,
-    /// The lowest bits of its deadline.
+    /// The lowest bits of the timer's deadline.
     low: u16,
 }
 
@@ -76,8 +76,8 @@ struct Block {
 
 #[derive(Debug)]
 struct Page {
-    /// The bucket that each block belongs to. They lie apart from the blocks, and so close together that the processor
-    /// keeps them in its cache: a removal does not wait for a block to find the bucket.
+    /// The bucket of each block, apart from the blocks. These numbers lie close together and stay in the processor's
+    /// cache, so a removal finds its bucket without waiting for a block.
     buckets: [u32; PAGE],
     blocks: [Block; PAGE],
 }

@@ -1,7 +1,7 @@
 //! The timers whose deadline had passed when they were started.
 //!
-//! Such a timer waits for the next pass. It lies here in an unordered vector, which a pass examines once from end to
-//! end. Scheme 1 is this vector and nothing else.
+//! Such a timer waits for the next pass, in an unordered vector that a pass examines once from end to end. Scheme 1
+//! consists of this vector only.
 //!
 //! The vector has two parts. The first part holds the timers that the pass in progress has not examined yet. The second
 //! part holds the timers that it has examined, and those that were started since the pass began. A removal fills the

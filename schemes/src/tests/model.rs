@@ -56,7 +56,7 @@ pub(super) enum When {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Action {
-    /// The scheme is told a present this number of ticks too early.
+    /// Starts a timer, with a `now` that is this number of ticks too early.
     Start(When, u64),
     Stop(Index),
     Restart(Index, When),
@@ -69,7 +69,8 @@ pub(super) enum Event {
     /// Starts this number of timers, with deadlines scattered over the ticks to come: enough for several blocks of a
     /// bucket and levels of a heap.
     Crowd(u64, u64),
-    /// A pass with one action after each step, as long as there are any. It is left after this number of steps, if any.
+    /// Makes a pass, with one action after each step while actions remain. The pass is left after this number of steps,
+    /// if given.
     Pass(When, Vec<Action>, Option<usize>),
     /// Steps of a pass that began before the last one, this number of ticks before the present.
     Straggle(u64, usize),
@@ -125,7 +126,7 @@ impl<S: Tested> Model<S> {
         self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Starts a timer. The scheme is told that it is `now`.
+    /// Starts a timer, with `now` as the scheme's present.
     pub(super) fn start(&mut self, deadline: Tick, now: Tick) {
         self.ids += 1;
         self.start_as(self.ids, deadline, now);
@@ -243,7 +244,7 @@ impl<S: Tested> Model<S> {
         step != Step::Idle
     }
 
-    /// What holds at every moment.
+    /// Checks what holds at every moment.
     fn check(&mut self) {
         assert_eq!(self.scheme.len(), self.started.len());
         assert_eq!(self.scheme.is_empty(), self.started.is_empty());
@@ -274,7 +275,7 @@ fn when() -> impl Strategy<Value = When> {
     ]
 }
 
-/// The end of a jump: mostly one after which timers are left.
+/// The end of a jump, after which mostly some timers are left.
 fn jump() -> impl Strategy<Value = When> {
     let far = |to: &When| matches!(to, When::At(_) | When::In(CENTURY) | When::Power(33.., _));
     prop_oneof![5 => when().prop_filter("near", move |to| !far(to)), 1 => when()]

@@ -1,4 +1,4 @@
-//! The anchor over counters that only exist as numbers.
+//! Tests of the anchor over counters that exist only as numbers.
 
 use super::*;
 use proptest::prelude::*;
@@ -11,17 +11,17 @@ struct Machine {
     counter: u128,
     /// Ticks of 2^-32 in a nanosecond.
     frequency: u64,
-    /// What the counter of processor 1 is ahead; it wraps.
+    /// How far the counter of processor 1 is ahead of that of processor 0; it wraps.
     ahead: u64,
     processor: u32,
     anchor: Anchor,
-    /// The clock and the counter at the last renewal that read the counter twice, and at the one before.
+    /// The clock and the counter at the last two renewals that read the counter twice, the older one first.
     anchors: [(u64, u64); 2],
-    /// The last reading.
+    /// The last reading of the time.
     last: u64,
 }
 
-/// Ticks of 2^-32 in a nanosecond, for a counter of so many megahertz.
+/// Ticks of 2^-32 in a nanosecond, for a counter with this many megahertz.
 fn megahertz(number: u64) -> u64 {
     (number << 32) / 1_000
 }
@@ -30,7 +30,7 @@ impl Machine {
     fn new(frequency: u64) -> Self {
         Self {
             clock: 5,
-            // It is about to wrap.
+            // The counter is about to wrap.
             counter: u128::from(u64::MAX - 10_000_000) << 32,
             frequency,
             ahead: 0,
@@ -66,8 +66,8 @@ impl Machine {
         }
     }
 
-    /// A reading of the time, of which each step takes `delay` nanoseconds. Says how far ahead of the clock it is, and
-    /// whether it was made without the clock.
+    /// Makes a reading of the time, in which each step takes `delay` nanoseconds. Returns how far ahead of the clock
+    /// the reading is, and whether it was made without the clock.
     fn time(&mut self, delay: u64) -> (i64, bool) {
         let now = self.read();
         let clock = self.clock;
@@ -96,7 +96,7 @@ impl Machine {
         (time as i64 - clock as i64, fast)
     }
 
-    /// Reads until an anchor holds.
+    /// Makes readings until an anchor holds.
     fn settle(&mut self) {
         for _ in 0..20 {
             self.pass(HOLDS / 10);
@@ -105,8 +105,8 @@ impl Machine {
         assert!(self.time(20).1, "the anchor holds");
     }
 
-    /// By how many nanoseconds the counter has fallen behind the clock since the anchor, by the rate that it had
-    /// between the two last anchors and a 512th more; less than 0 if it has not.
+    /// The nanoseconds that the counter has lost against the clock since the anchor; negative if it has gained. The
+    /// counter is measured by its rate between the last two anchors, taken a 512th faster.
     fn lost(&self, now: Reading) -> f64 {
         let [(clock_1, counter_1), (clock_2, counter_2)] = self.anchors;
         let ticks = counter_2.wrapping_sub(counter_1) as f64;
@@ -147,7 +147,7 @@ fn frequencies() -> impl Strategy<Value = u64> {
     (100..10_000_u64).prop_map(megahertz)
 }
 
-/// Short, as between two calls; long, as between two anchors; longer than what is recent.
+/// Spans of time: short, as between two calls; long, as between two anchors; longer than `RECENT`.
 fn spans() -> impl Strategy<Value = u64> {
     prop_oneof![
         6 => 0..2_000_u64,
@@ -170,8 +170,8 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// A counter of any frequency that runs evenly, but for what a clock kept by NTP is steered; two processors whose
-    /// counters have nothing in common; a thread that is moved between them.
+    /// A counter of any frequency that runs evenly, except for the steering of a clock kept by NTP; two processors
+    /// whose counters are unrelated; a thread that moves between them.
     #[test]
     fn g10_beside_an_even_counter_no_reading_is_early_and_none_is_late(
         frequency in frequencies(),
@@ -184,7 +184,7 @@ proptest! {
         for (span, steer, chance, delay) in events {
             machine.pass(span);
             if chance < 3 {
-                // Around the frequency at the beginning.
+                // Steer around the initial frequency.
                 machine.frequency = frequency;
                 machine.steer(steer);
                 steered += 1;
@@ -199,7 +199,7 @@ proptest! {
     }
 
     /// Whatever the counter and the clock do, a reading is early by no more than the counter has lost since the anchor,
-    /// and ahead by no more than it has gained, a millisecond at most.
+    /// and ahead by no more than the counter has gained, a millisecond at most.
     #[test]
     fn g10_a_reading_is_early_by_no_more_than_the_counter_lost(
         frequency in frequencies(),
@@ -216,7 +216,7 @@ proptest! {
             if fast {
                 let lost = machine.lost(now);
                 prop_assert!(-ahead as f64 <= lost.max(0.0), "{ahead} ns, and the counter lost {lost}");
-                // What the last reading was ahead stays.
+                // The lead of the last reading stays.
                 let stays = last as i64 - machine.clock as i64;
                 let bound = (LATE as f64 + (-lost).max(0.0)).max(stays as f64);
                 prop_assert!(ahead as f64 <= bound, "{ahead} ns ahead, {lost} ns lost");
@@ -225,7 +225,7 @@ proptest! {
     }
 }
 
-/// Of calls that come one after the other, few read the clock.
+/// Few of many calls in a row read the clock.
 #[test]
 fn g10_a_thread_that_reads_often_seldom_reads_the_clock() {
     for frequency in [100, 1_000, 2_400, 10_000].map(megahertz) {
@@ -236,7 +236,7 @@ fn g10_a_thread_that_reads_often_seldom_reads_the_clock() {
             machine.pass(100);
             fast += usize::from(machine.time(20).1);
         }
-        // Once in a millisecond, which is 10,000 calls.
+        // The clock is read once in a millisecond, which is 10,000 calls.
         assert!(calls - fast <= 11, "{} of {calls}", calls - fast);
     }
 }
@@ -251,19 +251,20 @@ fn after(ticks: u64) -> Reading {
     Reading { counter, ..NOW }
 }
 
-/// The rate is rounded up, and what is not known is taken as too fast.
+/// The rate is rounded up, and unknown ticks are counted so that the rate comes out too fast.
 #[test]
 fn g10_a_measurement_is_not_below_the_rate() {
     let anchor = Anchor::new();
     anchor.set(NOW, 0, 100, None);
-    // All but the 100 ticks, and one: a nanosecond for each tick, and for two.
+    // The fewest ticks: without the 100 between the readings, and without one for rounding. One nanosecond for each of
+    // these ticks, and then for every two.
     assert_eq!(anchor.measure(1_024_000, 1_023_898, 0), Some(1 << 32));
     let half = (1 << 31) + 2_098;
     assert_eq!(anchor.measure(1_024_000, 511_949, 0), Some(half));
-    // Known to 1,000 ticks of 1,024 times as many, and not so well.
+    // The rate is known to one part in 1,024, and then less well.
     assert!(anchor.measure(1_024_000, MEASURE, 899).is_some());
     assert_eq!(anchor.measure(1_024_000, MEASURE, 900), None);
-    // Over how long it is measured.
+    // The limits of the time over which the rate is measured.
     assert_eq!(anchor.measure(1_024_000, MEASURE - 1, 0), None);
     assert!(anchor.measure(1_024_000, RECENT, 0).is_some());
     assert_eq!(anchor.measure(1_024_000, RECENT + 1, 0), None);
@@ -278,10 +279,10 @@ fn g10_a_counter_that_stands_still_is_none() {
     }
 }
 
-/// An anchor holds for a millisecond, if two measurements agree and its readings lie close together.
+/// An anchor holds for a millisecond if two measurements agree and its readings lie close together.
 #[test]
 fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
-    // A quarter of a nanosecond for each tick is 1,024 parts.
+    // A rate of 1,024 parts is a quarter of a nanosecond for each tick.
     const PART: u64 = 1 << 20;
     let holding = |measured: u64, apart| {
         let anchor = Anchor::new();
@@ -315,7 +316,7 @@ fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
     }
 }
 
-/// A new thread reads the counter a second time only where there is something to measure.
+/// A new thread reads the counter a second time only if there is something to measure.
 #[test]
 fn g10_the_first_readings_cost_what_the_clock_does() {
     let anchor = Anchor::new();

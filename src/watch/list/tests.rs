@@ -1,4 +1,4 @@
-//! The list of one key against sorted sets, and walks over lists that change meanwhile.
+//! Compares the list of one key with sorted sets, and walks over lists that change meanwhile.
 
 use super::super::watchers::Walking;
 use super::*;
@@ -12,11 +12,11 @@ fn watcher(id: u32) -> Address {
     Address::new(0, id, 0)
 }
 
-/// A list, and what its watchers keep of it.
+/// A list, and the tickets that its watchers keep.
 #[derive(Default)]
 struct Listed {
     list: Option<WatchList>,
-    /// By the watcher's number.
+    /// Ranks and tickets, by the watcher's number.
     tickets: Vec<(Option<Rank>, Cell<Ticket>)>,
 }
 
@@ -37,7 +37,7 @@ impl Listed {
         self.tickets.push((rank, ticket));
     }
 
-    /// The watcher is in the list.
+    /// Removes a watcher that is in the list.
     fn remove(&mut self, id: u32) {
         let (rank, ticket) = &self.tickets[id as usize];
         let order = Order::new(*rank, ticket);
@@ -57,7 +57,7 @@ impl Listed {
         ids
     }
 
-    /// Chunks with watchers and others that are kept, and for how many chunks there is room.
+    /// The number of chunks, with watchers or kept empty; and the number of chunks there is room for.
     fn kept(&self) -> (usize, usize) {
         match &self.list {
             Some(WatchList::Many(many)) => many.unranked.kept(),
@@ -66,10 +66,10 @@ impl Listed {
     }
 }
 
-/// In chunks: watchers that are this far apart have the same ticket.
+/// In chunks: watchers this far apart have the same ticket.
 const SPAN: u64 = (1 << Ticket::BITS) / LIST_CHUNK as u64;
 
-/// Walks over a list that `read` shows, as long as `each` says yes.
+/// Walks over the list that `read` shows, for as long as `each` returns `true`.
 fn meet(
     bound: Bound,
     mut each: impl FnMut(Address) -> bool,
@@ -80,7 +80,7 @@ fn meet(
 }
 
 proptest! {
-    /// Watchers leave in another order. The others are in the list, in the order of their arrival.
+    /// Watchers leave in another order than they came. The others stay in the list, in the order of their arrival.
     #[test]
     fn g22_a_list_holds_its_watchers_in_the_order_of_arrival(
         before in prop_oneof![Just(0), 0..4 * LIST_CHUNK as u32],
@@ -106,8 +106,9 @@ proptest! {
         }
     }
 
-    /// A walk in slices meets those that stay, once each: with a rank up to the bound in its order, then those
-    /// without in the order of their arrival. None that arrives meanwhile, also in another list of the key.
+    /// A walk in slices meets each watcher that stays, once: first those with a rank up to the bound, in the order of
+    /// ranks, then those without, in the order of their arrival. It meets no watcher that arrives meanwhile, not even
+    /// in another list of the key.
     #[test]
     fn g22_a_walk_meets_in_order_all_that_stay(
         ranks in prop::collection::vec(prop::option::weighted(0.3, 0..8_u64), 1..300),
@@ -125,7 +126,7 @@ proptest! {
             bound,
             |watcher| {
                 met.push(watcher.index());
-                // One leaves, and one arrives.
+                // One watcher leaves, and another arrives.
                 let mut listed = listed.borrow_mut();
                 if let Some(id) = leaving.next().filter(|id| left.insert(*id)) {
                     listed.remove(id);
@@ -148,7 +149,8 @@ proptest! {
     }
 }
 
-/// Between two slices of a walk all watchers leave, and others come: these are in another list, be it short or long.
+/// Between two slices of a walk all watchers leave, and others come into a new list of the key, short or long. The walk
+/// meets none of them.
 #[test]
 fn g22_a_walk_meets_no_watcher_of_another_list() {
     let count = 3 * SLICE as u32;
@@ -176,7 +178,7 @@ fn g22_a_walk_meets_no_watcher_of_another_list() {
     }
 }
 
-/// A watcher that stays for long does not keep the memory of those that come and leave meanwhile.
+/// A watcher that stays for long does not keep the memory of watchers that come and leave meanwhile.
 #[test]
 fn g06_a_list_keeps_no_chunk_without_watchers_but_one() {
     let mut listed = Listed::of(10 * LIST_CHUNK as u32);
@@ -185,7 +187,7 @@ fn g06_a_list_keeps_no_chunk_without_watchers_but_one() {
         listed.remove(id);
     }
     assert_eq!(listed.ids().len(), 10 * LIST_CHUNK);
-    // The first watcher's, ten or eleven others, and the spare one.
+    // The first watcher's chunk, ten or eleven others, and the spare one.
     assert!(listed.kept().0 <= 1 + 11 + 1, "{:?}", listed.kept());
 }
 
@@ -199,7 +201,7 @@ fn g06_a_list_that_was_long_once_does_not_keep_its_room() {
     assert!(listed.kept().1 <= 4 * SLICE, "{:?}", listed.kept());
 }
 
-/// What is copied in one hold of the lock does not depend on how many watch, with a rank or without.
+/// The number of watchers copied in one hold of the lock does not depend on how many watch, with a rank or without.
 #[test]
 fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     let count = 10_000;
@@ -207,7 +209,7 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     (0..count).for_each(|id| listed.add((id % 2 == 0).then_some(id)));
     let list = listed.list.expect("there are watchers");
     let (met, copied) = (Cell::new(0), Cell::new(0));
-    // All that was copied so far has been met, and the lock was not held meanwhile.
+    // All watchers copied so far have been met, and the lock was not held meanwhile.
     let count_slice = || {
         let together = met.get() - copied.replace(met.get());
         assert!(together <= SLICE, "{together} at once");
@@ -227,7 +229,8 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     assert_eq!(met.get(), count as usize);
 }
 
-/// Between two slices of a walk, other threads get the lock; a check for few copies few under it.
+/// Between two slices of a walk, other threads can take the lock. A check with a small bound copies few watchers under
+/// the lock.
 #[test]
 fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
     for ranked in [false, true] {
@@ -243,10 +246,10 @@ fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
     }
 }
 
-/// A walk over one list would go on in another one that has its identity.
+/// If two lists had one identity, a walk over the first would continue in the second.
 #[test]
 fn g22_lists_that_different_threads_made_have_different_identities() {
-    // More than a thread takes at a time.
+    // More numbers than a thread takes at a time.
     const EACH: usize = 70_000;
     let taken = || (0..EACH).map(|_| unique_number()).collect::<Vec<_>>();
     let threads = [(); 4].map(|()| std::thread::spawn(taken));
@@ -255,7 +258,7 @@ fn g22_lists_that_different_threads_made_have_different_identities() {
     assert_eq!(numbers.len(), 4 * EACH);
 }
 
-/// A check for one of 10,000 copies few.
+/// A check for one completion among 10,000 watchers copies few.
 #[test]
 fn g22_a_walk_that_breaks_has_copied_little() {
     let list = Listed::of(10_000).list;
@@ -277,7 +280,7 @@ fn g22_a_walk_that_breaks_has_copied_little() {
 #[test]
 fn a_short_list_takes_one_small_allocation() {
     assert_eq!(size_of::<WatchList>(), 16);
-    // What malloc gives in 32 bytes, and in a cache line.
+    // The allocations fit into what malloc gives in 32 bytes, and in a cache line.
     assert_eq!(size_of::<Short<FEW>>(), 8);
     assert_eq!(size_of::<[Address; FEW]>(), 24);
     assert_eq!(size_of::<[Address; SEVERAL]>(), 56);
