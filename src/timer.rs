@@ -220,12 +220,33 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         timing: Timing,
         payload: T,
     ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
+        match self.shared.inner.engine.permits.is_bounded() {
+            true => self.start_bounded(timing, payload),
+            false => self.start_weighed(timing, payload, ONE),
+        }
+    }
+
+    /// Out of line: a payload that is shown to the user's code lies in memory.
+    #[cold]
+    #[inline(never)]
+    fn start_bounded(
+        &self,
+        timing: Timing,
+        payload: T,
+    ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
+        let weight = self.shared.inner.weigh(&payload);
+        self.start_weighed(timing, payload, weight)
+    }
+
+    #[inline(always)]
+    fn start_weighed(
+        &self,
+        timing: Timing,
+        payload: T,
+        weight: u64,
+    ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
         let inner = &self.shared.inner;
         let engine = &inner.engine;
-        let (payload, weight) = match engine.permits.is_bounded() {
-            true => inner.weighed(payload),
-            false => (payload, ONE),
-        };
         let started = match engine.phase.is_closed() {
             false => engine.admit_released(payload, weight, timing),
             true => Err(Rejected::new(RejectReason::ShutDown, payload)),

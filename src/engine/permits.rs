@@ -110,7 +110,9 @@ impl Permits {
     }
 }
 
+// Cold: a park without bounds keeps what it has in registers.
 impl Bounds {
+    #[cold]
     #[inline(never)]
     fn take(&self, weight: u64) -> bool {
         match self {
@@ -137,6 +139,7 @@ impl Bounds {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn park_at(&self, at: Address, weight: u64) {
         if let Self::Weight { taken, .. } = self {
@@ -144,6 +147,7 @@ impl Bounds {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn free(&self, at: Address) {
         match self {

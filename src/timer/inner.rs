@@ -47,13 +47,10 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
         })
     }
 
-    /// What a payload weighs. By value, so that one that is not weighed stays in registers.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn weighed(&self, payload: T) -> (T, u64) {
+    /// What a payload weighs.
+    pub(super) fn weigh(&self, payload: &T) -> u64 {
         let weigh = self.weigh.as_ref();
-        let weight = weigh.map_or(ONE, |weigh| weigh(&payload) as u64);
-        (payload, weight)
+        weigh.map_or(ONE, |weigh| weigh(payload) as u64)
     }
 
     /// Ends a timer. `None` if it has ended, or is expiring.
