@@ -13,7 +13,7 @@ use crate::error::{BuildError, RejectReason, Rejected, reasons};
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Ending, Statistic};
 use crate::time::{Deadline, Timestamp};
-use inner::{Inner, Weigh};
+use inner::Inner;
 use std::time::Duration;
 
 /// Passes each payload to a callback when its timeout has passed. For use by any number of threads.
@@ -172,10 +172,46 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours, but
-    /// [`weigh`](Builder::weigh). `timeout` counts from `since`, a reading of the timer's clock that the caller has
-    /// taken before (by [`now`](Self::now)), and what may have to wake a thread is left to the [`PendingWake`], which
-    /// is to be dropped when the lock is released.
+    /// [Starts](Self::start) a timer whose payload has this weight under [`max_weight`](Builder::max_weight). Payloads of
+    /// other calls weigh 1.
+    ///
+    /// ```
+    /// use request_purgatory::{RejectReason, Timer};
+    /// use std::time::Duration;
+    ///
+    /// let timer = Timer::builder("unsent")
+    ///     .max_weight(10)
+    ///     .build(|bytes: Vec<u8>| println!("{} bytes were not sent", bytes.len()))?;
+    /// let start = |bytes: Vec<u8>| timer.start_weighed(Duration::from_secs(5), bytes.len(), bytes);
+    /// let first = start(vec![0; 8])?;
+    /// let second = start(vec![0; 3]).unwrap_err();
+    /// assert_eq!((second.reason(), timer.stats().weight), (RejectReason::Full, 8));
+    /// timer.stop(first);
+    /// start(second.into_inner())?;
+    /// assert_eq!(timer.stats().weight, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn start_weighed(
+        &self,
+        timeout: impl Into<Deadline>,
+        weight: usize,
+        payload: T,
+    ) -> Result<TimerId, Rejected<T>> {
+        let timing = self.shared.inner.engine.timing(None, timeout.into());
+        let (id, wake) = self.admit(timing, payload, weight as u64)?;
+        drop(wake);
+        Ok(id)
+    }
+
+    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours. `timeout` counts from
+    /// `since`, a reading of the timer's clock that the caller has taken before (by [`now`](Self::now)), and what may
+    /// have to wake a thread is left to the [`PendingWake`], which is to be dropped when the lock is released.
     ///
     /// So you can make a record and its timer under one hold of your lock, and a callback that takes that lock finds
     /// the record of its payload:
@@ -220,26 +256,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         timing: Timing,
         payload: T,
     ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
-        match self.shared.inner.engine.permits.is_bounded() {
-            true => self.start_bounded(timing, payload),
-            false => self.start_weighed(timing, payload, ONE),
-        }
-    }
-
-    /// Out of line: a payload that is shown to the user's code lies in memory.
-    #[cold]
-    #[inline(never)]
-    fn start_bounded(
-        &self,
-        timing: Timing,
-        payload: T,
-    ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
-        let weight = self.shared.inner.weigh(&payload);
-        self.start_weighed(timing, payload, weight)
+        self.admit(timing, payload, ONE)
     }
 
     #[inline(always)]
-    fn start_weighed(
+    fn admit(
         &self,
         timing: Timing,
         payload: T,
@@ -360,7 +381,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 }
 
-shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, Option<Weigh<T>>);
+shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, ());
 
 impl<T: Send + 'static> Timer<T> {
     /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
@@ -372,7 +393,7 @@ impl<T: Send + 'static> Timer<T> {
     /// Begins to build a timer with other choices: its tick, clock and threads, limits, the scheme. The settings are
     /// methods of [`Builder`].
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
-        Builder::new(name, None)
+        Builder::new(name, ())
     }
 }
 
@@ -393,32 +414,8 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
     pub fn scheme<V: Scheme>(self) -> Builder<Timer<T, V>> {
         Builder {
             settings: self.settings,
-            own: self.own,
+            own: (),
         }
-    }
-
-    /// What a payload weighs under [`max_weight`](Self::max_weight), which this needs. Default: 1.
-    ///
-    /// `weigh` is called once for each payload, when its timer starts, on the thread that starts it; also by
-    /// [`start_under_lock`](Timer::start_under_lock). If it panics, nothing was started.
-    ///
-    /// ```
-    /// use request_purgatory::{RejectReason, Timer};
-    /// use std::time::Duration;
-    ///
-    /// let builder = Timer::builder("unsent").max_weight(10).weigh(Vec::<u8>::len);
-    /// let timer = builder.build(|bytes| println!("{} bytes were not sent", bytes.len()))?;
-    /// let first = timer.start(Duration::from_secs(5), vec![0; 8])?;
-    /// let second = timer.start(Duration::from_secs(5), vec![0; 3]).unwrap_err();
-    /// assert_eq!((second.reason(), timer.stats().weight), (RejectReason::Full, 8));
-    /// timer.stop(first);
-    /// timer.start(Duration::from_secs(5), second.into_inner())?;
-    /// assert_eq!(timer.stats().weight, 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn weigh(mut self, weigh: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
-        self.own = Some(Box::new(weigh));
-        self
     }
 
     /// Builds the timer. `on_expiry` is called with each payload whose timeout has passed, on
@@ -438,7 +435,7 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
             Ending::Expired => on_expiry(payload),
             _ => drop_user_value(payload),
         };
-        let inner = Inner::new(Engine::new(self.settings)?, self.own, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, on_end);
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })

@@ -5,7 +5,6 @@ use crate::cell::slab::{EndedSlot, Held};
 use crate::cell::state::Mark;
 use crate::engine::Engine;
 use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
-use crate::engine::permits::ONE;
 use crate::engine::shutdown::close_now;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -13,14 +12,10 @@ use crate::sync::Arc;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a payload weighs.
-pub(crate) type Weigh<T> = Box<dyn Fn(&T) -> usize + Send + Sync>;
-
 pub(crate) struct Inner<T, W> {
     pub(crate) engine: Engine<T, W>,
     /// A number that distinguishes the ids of this timer from those of other timers.
     pub(super) number: u64,
-    weigh: Option<Weigh<T>>,
     on_end: Box<dyn Fn(T, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,
     /// Payloads whose timers had not fired at the shutdown.
@@ -32,7 +27,6 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
     /// may panic.
     pub(super) fn new(
         engine: Engine<T, W>,
-        weigh: Option<Weigh<T>>,
         on_end: impl Fn(T, Ending) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -40,17 +34,10 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
             engine,
             // ORDERING: Relaxed: a number guards no memory.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            weigh,
             on_end: Box::new(on_end),
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
         })
-    }
-
-    /// What a payload weighs.
-    pub(super) fn weigh(&self, payload: &T) -> u64 {
-        let weigh = self.weigh.as_ref();
-        weigh.map_or(ONE, |weigh| weigh(payload) as u64)
     }
 
     /// Ends a timer. `None` if it has ended, or is expiring.
