@@ -98,7 +98,20 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
     }
 
-    #[inline]
+    /// There is an expired value for the key by a reading that may be of the near future.
+    #[cold]
+    #[inline(never)]
+    fn track_exactly(
+        &self,
+        key: K,
+        value: V,
+        deadline: Deadline,
+        replace: bool,
+    ) -> Result<Tracked<K, V>, Rejected<V>> {
+        self.track_at(Reading::exact(&self.timer), key, value, deadline, replace)
+    }
+
+    #[inline(always)]
     fn track_at(
         &self,
         reading: Reading,
@@ -122,8 +135,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             let is_live = found.get().is_live(now);
             if !is_live && !reading.is_exact {
                 drop(locked);
-                let reading = Reading::exact(&self.timer);
-                return self.track_at(reading, key, value, deadline, replace);
+                return self.track_exactly(key, value, deadline, replace);
             }
             if is_live && !replace {
                 counted.refused.add_one();
@@ -188,7 +200,17 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.complete_at(Reading::soon(&self.timer), key, only)
     }
 
-    #[inline]
+    /// The value has expired by a reading that may be of the near future.
+    #[cold]
+    #[inline(never)]
+    fn complete_exactly<Q>(&self, key: &Q, only: Option<FencingToken>) -> Result<Entry<K, V>, bool>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.complete_at(Reading::exact(&self.timer), key, only)
+    }
+
+    #[inline(always)]
     fn complete_at<Q>(
         &self,
         reading: Reading,
@@ -215,7 +237,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
         if !entry.is_live(now) && !reading.is_exact {
             drop(shard);
-            return self.complete_at(Reading::exact(&self.timer), key, only);
+            return self.complete_exactly(key, only);
         }
         // Where its timer has fired, or all are being ended, the entry stays for what that calls.
         if !entry.is_live(now) || self.timer.stop(entry.timer).is_none() {
