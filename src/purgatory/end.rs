@@ -200,6 +200,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Ends one operation without a completion, as `mark` says, and returns it.
+    #[inline(always)]
     pub(super) fn take_back(self: &Arc<Self>, address: Address, mark: Mark) -> Option<Op> {
         let trampoline = Trampoline::enter();
         let held = self.engine.claim_or_mark(address, mark)?;

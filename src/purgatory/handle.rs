@@ -113,6 +113,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// As [`cancel`](Self::cancel), for the operation of a listener whose deadline has come: it counts as expired.
+    #[cold]
     pub(crate) fn expire(&self) -> Option<Op> {
         self.with(|inner| inner.take_back(self.address, Mark::Expire))?
     }
