@@ -100,10 +100,11 @@ impl<T: Built> Builder<T> {
     /// The highest weight of all parked operations (timers) together: bytes, for instance. What each weighs is
     /// [`DelayedOperation::weight`](crate::DelayedOperation::weight), or what
     /// [`Timer::start_weighed`](crate::Timer::start_weighed) is told. Beyond it, a park is rejected with
-    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full); so is one that weighs more by itself. A weight is free
-    /// again when a place of [`max_parked`](Self::max_parked) is, and
-    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the sum. The bound is exact, also beside `max_parked`, and costs
-    /// a lock that every thread takes for an instant, in each park and each ending. Default: none, and nothing is weighed.
+    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full); so is one that weighs more by itself. A weight is
+    /// free again when a place of [`max_parked`](Self::max_parked) is, and
+    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the sum. The bound is exact, also beside `max_parked`, and
+    /// costs a lock that every thread takes for an instant, in each park and each ending. Default: none, and nothing is
+    /// weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self
