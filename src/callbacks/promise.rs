@@ -107,15 +107,28 @@ pub enum Promised<T> {
     Spent,
 }
 
-/// A value that is not told yet.
-pub struct Untold<T> {
-    value: T,
-    /// What is dropped before the value is told: its destructors may be the user's, and take long.
+/// A value that is not told yet. In a box, so that a promise is not larger for it: most values are told at once.
+pub struct Untold<T>(Box<UntoldParts<T>>);
+
+struct UntoldParts<T> {
+    /// Dropped before the value is told: its destructors may be the user's, and take long.
     before: Before,
+    /// Until it is told, or dropped.
+    value: Option<T>,
 }
 
 /// What is dropped before a value is told.
 pub type Before = Option<Box<dyn Any + Send>>;
+
+impl<T> Drop for Untold<T> {
+    /// Each by itself: of two destructors that panic together the process would die.
+    fn drop(&mut self) {
+        let mut panics = Panics::default();
+        panics.catch(|| drop(self.0.before.take()));
+        panics.catch(|| drop(self.0.value.take()));
+        panics.resume();
+    }
+}
 
 impl<T> fmt::Debug for Untold<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,7 +161,8 @@ impl<T> Promise<T> {
         self.0.change(|promised| match promised {
             Promised::Open => {
                 let (value, before) = make(source);
-                *promised = Promised::Untold(Untold { value, before });
+                let value = Some(value);
+                *promised = Promised::Untold(Untold(Box::new(UntoldParts { before, value })));
                 (Ok(()), false)
             }
             Promised::Untold(_) | Promised::Kept(_) | Promised::Spent => (Err(source), false),
@@ -167,15 +181,10 @@ impl<T> Promise<T> {
         })
     }
 
-    /// From now on each value is handed back, and no task is woken. Returns what was there, because all these destructors
-    /// may be the user's: what was to be dropped before the value was told, the value, and the waker.
-    pub fn close(&self) -> (Before, Promised<T>, Option<Waker>) {
-        match self.0.close(Promised::Spent) {
-            (Promised::Untold(Untold { value, before }), waker) => {
-                (before, Promised::Kept(value), waker)
-            }
-            (promised, waker) => (None, promised, waker),
-        }
+    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there: all
+    /// destructors may be the user's.
+    pub fn close(&self) -> (Promised<T>, Option<Waker>) {
+        self.0.close(Promised::Spent)
     }
 }
 
@@ -192,11 +201,13 @@ impl<T: 'static> Promise<T> {
                     (None, false)
                 }
             });
-        if let Some(Untold { value, before }) = untold {
+        if let Some(mut untold) = untold {
             let mut panics = Panics::default();
-            panics.catch(|| drop(before));
-            // If it was closed since, the value is not wanted.
-            panics.catch(|| drop_user_value(self.keep(value).err()));
+            panics.catch(|| drop(untold.0.before.take()));
+            if let Some(value) = untold.0.value.take() {
+                // If it was closed since, the value is not wanted.
+                panics.catch(|| drop_user_value(self.keep(value).err()));
+            }
             panics.resume();
         }
     }

@@ -26,8 +26,8 @@ pub(crate) trait Between {
     fn lose(&self, lost: WaitError);
 
     /// The future was dropped: no result is kept and no task is woken from now on. Returns what was kept, because its
-    /// destructors may be the user's; first comes what is to be dropped before the rest.
-    fn close(&self) -> (Before, Self::Unreceived, Option<Waker>);
+    /// destructors may be the user's.
+    fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>);
 }
 
 impl<T: 'static> Between for Promise<Result<T, WaitError>> {
@@ -38,8 +38,12 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
         drop(self.keep(Err(lost)));
     }
 
-    fn close(&self) -> (Before, Self::Unreceived, Option<Waker>) {
-        self.close()
+    #[inline]
+    fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>) {
+        match self.close() {
+            (Promised::Open | Promised::Spent, waker) => (None, waker),
+            (unreceived, waker) => (Some(unreceived), waker),
+        }
     }
 }
 
@@ -140,15 +144,16 @@ impl<M: Between> Drop for Reply<M> {
 /// call returns: so a chain of futures, each owned by the predicate of another, needs no stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
     // First, so that the end of the operation wakes no task.
-    let (before, unreceived, waker) = shared.close();
+    let (unreceived, waker) = shared.close();
     let mut panics = Panics::default();
     // A call by itself: it need not queue the completion.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
     // Destructors of the user's, once the operation has ended, whatever they do.
     panics.catch(|| drop_user_value(ended));
-    panics.catch(|| drop_user_value(before));
-    panics.catch(|| drop_user_value(unreceived));
+    if let Some(unreceived) = unreceived {
+        panics.catch(|| drop_user_value(unreceived));
+    }
     panics.catch(|| drop_user_value(waker));
     panics.resume();
 }
@@ -162,6 +167,7 @@ pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
 
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// Tells why, if the operation was not `parked`.
+    #[inline(always)]
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
         // Before the operation is dropped: its destructor would say that it was cancelled.
         let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
