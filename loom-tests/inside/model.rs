@@ -332,7 +332,8 @@ impl LoopEnd {
 pub trait HandOver<T> {
     fn hand_over<S>(&self, source: S, make: impl FnOnce(S) -> (T, Before)) -> Result<(), S>;
     fn tell(&self);
-    fn close_all(&self) -> (Before, Option<T>);
+    /// `None` if there was no value yet, or none any more.
+    fn close_unreceived(&self) -> Option<impl Sized>;
 }
 
 pub type Before = Option<Box<dyn std::any::Any + Send>>;
@@ -346,8 +347,11 @@ impl<T: 'static> HandOver<T> for Promise<T> {
         Promise::tell(self);
     }
 
-    fn close_all(&self) -> (Before, Option<T>) {
-        let (before, value, _) = Promise::close_all(self);
-        (before, value)
+    fn close_unreceived(&self) -> Option<impl Sized> {
+        use crate::callbacks::promise::Promised;
+        match self.close_promised() {
+            (Promised::Open | Promised::Spent, _) => None,
+            (unreceived, _) => Some(unreceived),
+        }
     }
 }

@@ -128,7 +128,7 @@ debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 /// ```
 pub struct Promise<T>(WakeCell<Promised<T>>);
 
-enum Promised<T> {
+pub(crate) enum Promised<T> {
     /// There is no value yet.
     Open,
     /// The value is there, and is told later: see [`Promise::hand_over`].
@@ -138,24 +138,26 @@ enum Promised<T> {
     Spent,
 }
 
-/// A value that is not told yet.
-struct Untold<T> {
-    value: T,
-    /// What is dropped before the value is told: its destructors may be the user's, and take long.
+/// A value that is not told yet. In a box, so that a promise is not larger for it: most values are told at once.
+pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
+
+struct UntoldParts<T> {
+    /// Dropped before the value is told: its destructors may be the user's, and take long.
     before: Before,
+    /// Until it is told, or dropped.
+    value: Option<T>,
 }
 
 /// What is dropped before a value is told.
 pub(crate) type Before = Option<Box<dyn Any + Send>>;
 
-impl<T> Promised<T> {
-    /// What was there, told or not.
-    fn take(&mut self) -> (Before, Option<T>) {
-        match mem::replace(self, Self::Spent) {
-            Self::Untold(Untold { value, before }) => (before, Some(value)),
-            Self::Kept(value) => (None, Some(value)),
-            Self::Open | Self::Spent => (None, None),
-        }
+impl<T> Drop for Untold<T> {
+    /// Each by itself: of two destructors that panic together the process would die.
+    fn drop(&mut self) {
+        let mut panics = Panics::default();
+        panics.catch(|| drop(self.0.before.take()));
+        panics.catch(|| drop(self.0.value.take()));
+        panics.resume();
     }
 }
 
@@ -191,7 +193,8 @@ impl<T> Promise<T> {
         self.0.change(|promised| match promised {
             Promised::Open => {
                 let (value, before) = make(source);
-                *promised = Promised::Untold(Untold { value, before });
+                let value = Some(value);
+                *promised = Promised::Untold(Untold(Box::new(UntoldParts { before, value })));
                 (Ok(()), false)
             }
             Promised::Untold(_) | Promised::Kept(_) | Promised::Spent => (Err(source), false),
@@ -203,25 +206,25 @@ impl<T> Promise<T> {
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open | Promised::Untold(_) => Readiness::NotYet,
-            Promised::Kept(_) | Promised::Spent => match promised.take() {
-                (_, Some(value)) => Readiness::Ready(value),
-                (_, None) => Readiness::Never,
+            Promised::Kept(_) | Promised::Spent => match mem::replace(promised, Promised::Spent) {
+                Promised::Kept(value) => Readiness::Ready(value),
+                Promised::Open | Promised::Untold(_) | Promised::Spent => Readiness::Never,
             },
         })
     }
 
     /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there.
     pub fn close(&self) -> (Option<T>, Option<Waker>) {
-        let (_, value, waker) = self.close_all();
-        (value, waker)
+        match self.close_promised() {
+            (Promised::Kept(value), waker) => (Some(value), waker),
+            (Promised::Untold(mut untold), waker) => (untold.0.value.take(), waker),
+            (Promised::Open | Promised::Spent, waker) => (None, waker),
+        }
     }
 
-    /// [Closes](Self::close) the promise, and returns what was to be dropped before the value was told as well, because
-    /// all these destructors may be the user's.
-    pub(crate) fn close_all(&self) -> (Before, Option<T>, Option<Waker>) {
-        let (mut promised, waker) = self.0.close(Promised::Spent);
-        let (before, value) = promised.take();
-        (before, value, waker)
+    /// [Closes](Self::close) the promise, and returns what was there, told or not: all destructors may be the user's.
+    pub(crate) fn close_promised(&self) -> (Promised<T>, Option<Waker>) {
+        self.0.close(Promised::Spent)
     }
 }
 
@@ -238,11 +241,13 @@ impl<T: 'static> Promise<T> {
                     (None, false)
                 }
             });
-        if let Some(Untold { value, before }) = untold {
+        if let Some(mut untold) = untold {
             let mut panics = Panics::default();
-            panics.catch(|| drop(before));
-            // If it was closed since, the value is not wanted.
-            panics.catch(|| drop_user_value(self.keep(value).err()));
+            panics.catch(|| drop(untold.0.before.take()));
+            if let Some(value) = untold.0.value.take() {
+                // If it was closed since, the value is not wanted.
+                panics.catch(|| drop_user_value(self.keep(value).err()));
+            }
             panics.resume();
         }
     }

@@ -139,6 +139,8 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         match mem::replace(&mut self.0, State::Spent) {
             State::Waiting {

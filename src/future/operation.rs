@@ -130,6 +130,17 @@ where
     }
 }
 
+/// A listener's operation is examined for its deadline, or for a recheck.
+#[cold]
+#[inline(never)]
+fn timer_has_fired<K>(reply: &mut Reply<Signal>, cause: Cause<'_, K>) -> bool {
+    if cause.is_deadline() && reply.running(Signal::expire) {
+        cause.linger(LINGER);
+    }
+    let recheck = cause.as_recheck();
+    recheck.is_some_and(|last| reply.running(|signal| signal.recheck(last)))
+}
+
 impl<K: Key> DelayedOperation for WaitOperation<K> {
     type Key = K;
 
@@ -146,6 +157,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         self.try_complete_for(Cause::NONE)
     }
 
+    #[inline(always)]
     fn try_complete_for(&mut self, cause: Cause<'_, K>) -> bool {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
@@ -154,12 +166,9 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
                 // user's.)
                 if cause.is_check() {
                     reply.running(Signal::check);
+                    return false;
                 }
-                if cause.is_deadline() && reply.running(Signal::expire) {
-                    cause.linger(LINGER);
-                }
-                let recheck = cause.as_recheck();
-                recheck.is_some_and(|last| reply.running(|signal| signal.recheck(last)))
+                !cause.is_parking() && timer_has_fired(reply, cause)
             }
             Role::HandedOver { .. } | Role::Spent => false,
         }
@@ -169,6 +178,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         self.end(completion.into());
     }
 
+    #[cold]
+    #[inline(never)]
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
             Role::Predicate(condition) => condition.hand_over(completion),

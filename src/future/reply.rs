@@ -8,7 +8,7 @@
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::promise::{Before, Promise};
+use crate::callbacks::promise::{Before, Promise, Promised};
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
@@ -26,20 +26,24 @@ pub(crate) trait Between {
     fn lose(&self, lost: WaitError);
 
     /// The future was dropped: no result is kept and no task is woken from now on. Returns what was kept, because its
-    /// destructors may be the user's; first comes what is to be dropped before the rest.
-    fn close(&self) -> (Before, Self::Unreceived, Option<Waker>);
+    /// destructors may be the user's.
+    fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>);
 }
 
 impl<T: 'static> Between for Promise<Result<T, WaitError>> {
-    type Unreceived = Option<Result<T, WaitError>>;
+    type Unreceived = Promised<Result<T, WaitError>>;
 
     fn lose(&self, lost: WaitError) {
         // If the future was dropped, `keep` returns the error.
         drop(self.keep(Err(lost)));
     }
 
-    fn close(&self) -> (Before, Self::Unreceived, Option<Waker>) {
-        self.close_all()
+    #[inline]
+    fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>) {
+        match self.close_promised() {
+            (Promised::Open | Promised::Spent, waker) => (None, waker),
+            (unreceived, waker) => (Some(unreceived), waker),
+        }
     }
 }
 
@@ -143,15 +147,16 @@ impl<M: Between> Drop for Reply<M> {
 ///   a chain of futures, each owned by the predicate of another, needs no stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
     // First, so that the end of the operation wakes no task.
-    let (before, unreceived, waker) = shared.close();
+    let (unreceived, waker) = shared.close();
     let mut panics = Panics::default();
     // `end` runs outside the trampoline, as a call of its own, so that it need not queue the completion.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
     // Run the user's destructors when the operation has ended, each of them even if another panics.
     panics.catch(|| drop_user_value(ended));
-    panics.catch(|| drop_user_value(before));
-    panics.catch(|| drop_user_value(unreceived));
+    if let Some(unreceived) = unreceived {
+        panics.catch(|| drop_user_value(unreceived));
+    }
     panics.catch(|| drop_user_value(waker));
     panics.resume();
 }
@@ -165,6 +170,7 @@ pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
 
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// If the operation was not `parked`, tells the future why.
+    #[inline(always)]
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
         // Tell the future before the operation is dropped, whose destructor would report a cancel.
         let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));

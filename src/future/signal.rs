@@ -5,7 +5,7 @@
 
 use super::reply::Between;
 use super::wait_error::WaitError;
-use crate::callbacks::promise::{Before, Readiness, WakeCell};
+use crate::callbacks::promise::{Readiness, WakeCell};
 use crate::sync::Mutex;
 use std::any::Any;
 use std::mem::take;
@@ -178,14 +178,15 @@ impl Signal {
 }
 
 impl Between for Signal {
-    type Unreceived = Signalled;
+    /// Nothing of the user's but the waker.
+    type Unreceived = ();
 
     fn lose(&self, lost: WaitError) {
         self.end(lost);
     }
 
-    fn close(&self) -> (Before, Signalled, Option<Waker>) {
-        let (signalled, waker) = self.signalled.close(Signalled::default());
-        (None, signalled, waker)
+    fn close(&self) -> (Option<()>, Option<Waker>) {
+        let (_, waker) = self.signalled.close(Signalled::default());
+        (None, waker)
     }
 }
