@@ -77,6 +77,7 @@ schemes! {
     hashed_wheel: HashedWheel, exact: false, endless: true;
     stepped_wheel: SteppedWheel, exact: false, endless: true;
     hierarchical_wheel: HierarchicalWheel, exact: false, endless: true;
+    logged_wheel: LoggedWheel, exact: false, endless: true;
 }
 
 /// Starts timers 0, 1, 2 ... with these deadlines, as far as the scheme accepts them.
