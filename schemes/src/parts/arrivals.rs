@@ -23,11 +23,14 @@ const SEGMENT: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shu
 } else {
     256
 };
-/// A segment is visited this number of ticks before its first deadline; nearer timers are not for the log.
-const LEAD: Tick = 64;
+/// A segment is visited this number of ticks before its first deadline. (At a tick of 1 ms that is time enough to file a
+/// million timers whose deadlines lie close together.)
+const LEAD: Tick = 256;
+/// Nearer timers are not for the log.
+const NEAR: Tick = 2 * LEAD;
 /// Bits in a digit of a distance.
 const DIGIT: u32 = 6;
-/// Levels 1 to 4 have open segments: their offsets fit 32 bits for long. (At a tick of 1 ms, 64 ms to 12 days.)
+/// Levels 1 to 4 have open segments: their offsets fit 32 bits for long. (At a tick of 1 ms, 512 ms to 12 days.)
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=4;
 /// Open segments of a level. In each are the deadlines of every eighth slot of the level, so a segment is visited eight times
 /// at most.
@@ -209,7 +212,11 @@ impl Arrivals {
     /// see [`push_slowly`](Self::push_slowly).
     #[inline(always)]
     pub(crate) fn push(&mut self, id: u32, deadline: Tick, now: Tick) -> Option<Position> {
-        let number = self.open[strand_of(deadline, deadline.wrapping_sub(now))];
+        let ahead = deadline.wrapping_sub(now);
+        if ahead < NEAR {
+            return None;
+        }
+        let number = self.open[strand_of(deadline, ahead)];
         let segment = self.segments.get_mut(number as usize)?.as_deref_mut()?;
         if deadline < segment.bound || !segment.has_room(deadline) {
             return None;
@@ -229,7 +236,7 @@ impl Arrivals {
     ) -> Option<(Position, bool)> {
         let ahead = deadline.saturating_sub(now);
         let level = level_of(ahead);
-        if !LEVELS.contains(&level) {
+        if ahead < NEAR || !LEVELS.contains(&level) {
             return None;
         }
         let strand = strand_of(deadline, ahead);
@@ -544,9 +551,9 @@ mod tests {
     #[test]
     fn a_near_deadline_files_no_far_ones() {
         let mut log = Arrivals::new();
-        push(&mut log, 1, 100, 0);
+        push(&mut log, 1, 600, 0);
         (2..200).for_each(|id| _ = push(&mut log, id, 30_000 + Tick::from(id), 0));
-        assert_eq!(taken(&mut log, 100), [(1, 100)]);
+        assert_eq!(taken(&mut log, 600), [(1, 600)]);
         assert_eq!(taken(&mut log, 25_000), []);
         assert_eq!(log.next(), Some(30_002 - LEAD));
     }
