@@ -137,6 +137,7 @@ impl Scheme for LoggedWheel {
     }
 
     fn upcoming(&self) -> impl Iterator<Item = u32> {
-        self.wheel.upcoming().chain(self.log.upcoming())
+        // While a segment is visited, the first bucket of the wheel is not due yet.
+        self.log.upcoming().chain(self.wheel.upcoming())
     }
 }
