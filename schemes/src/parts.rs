@@ -1,5 +1,6 @@
 //! The parts that the schemes are made of. No part knows a scheme.
 
+pub(crate) mod arrivals;
 pub(crate) mod bucket_pool;
 pub(crate) mod geometry;
 pub(crate) mod intrusive_lists;

@@ -77,6 +77,7 @@ schemes! {
     hashed_wheel: HashedWheel, exact: false, endless: true;
     stepped_wheel: SteppedWheel, exact: false, endless: true;
     hierarchical_wheel: HierarchicalWheel, exact: false, endless: true;
+    logged_wheel: LoggedWheel, exact: false, endless: true;
 }
 
 /// Starts timers 0, 1, 2 ... with these deadlines, as far as the scheme accepts them.
@@ -284,6 +285,7 @@ fn an_idle_scheme_wakes_its_thread_so_often() {
     assert_eq!(wake_ups::<OrderedList>(TEN_HOURS), 2);
     assert_eq!(wake_ups::<Heap>(TEN_HOURS), 2);
     assert_eq!(wake_ups::<HierarchicalWheel>(TEN_HOURS), 7);
+    assert_eq!(wake_ups::<LoggedWheel>(TEN_HOURS), 5);
     // These schemes are woken by every tick, here for a minute.
     assert_eq!(wake_ups::<SortedHashedWheel>(60_000), 60_000);
     assert_eq!(wake_ups::<HashedWheel>(60_000), 60_000);
