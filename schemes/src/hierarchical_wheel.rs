@@ -82,6 +82,40 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
+    /// Files a timer that a log has kept, which `current` has not reached, though the present may have.
+    pub(crate) fn file_late(&mut self, records: &mut impl Records, id: u32, deadline: Tick) {
+        self.len += 1;
+        let position = self.file(id, deadline).position;
+        records.set_position(id, position);
+    }
+
+    /// The part of a [`step`](Scheme::step) that is of overdue timers.
+    #[inline]
+    pub(crate) fn step_overdue(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        self.overdue.step(records, now)
+    }
+
+    /// The part of a [`step`](Scheme::step) that is of buckets.
+    pub(crate) fn step_in_buckets(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        let due = self.next_bucket().filter(|&deadline| deadline <= now);
+        self.current = self.current.max(due.unwrap_or(now));
+        let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
+            return Step::Idle;
+        };
+        let Some(entry) = self.levels.pop(number) else {
+            return Step::Idle;
+        };
+        let deadline = self.deadline_of(entry, number, records);
+        if deadline <= self.current {
+            self.len -= 1;
+            Step::fire(records, entry.id, deadline)
+        } else {
+            let position = self.file(entry.id, deadline).position;
+            records.set_position(entry.id, position);
+            Step::Bookkeeping
+        }
+    }
+
     /// The deadline of an entry of bucket `number`, whose window starts at `current`. Reads the timer's record only if
     /// it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
     #[inline]
@@ -172,26 +206,7 @@ impl Scheme for HierarchicalWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        let step = self.overdue.step(records, now);
-        if step != Step::Idle {
-            return step;
-        }
-        let due = self.next_bucket().filter(|&deadline| deadline <= now);
-        self.current = self.current.max(due.unwrap_or(now));
-        let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
-            return Step::Idle;
-        };
-        let Some(entry) = self.levels.pop(number) else {
-            return Step::Idle;
-        };
-        let deadline = self.deadline_of(entry, number, records);
-        if deadline <= self.current {
-            self.len -= 1;
-            Step::fire(records, entry.id, deadline)
-        } else {
-            let position = self.file(entry.id, deadline).position;
-            records.set_position(entry.id, position);
-            Step::Bookkeeping
-        }
+        self.step_overdue(records, now)
+            .or_else(|| self.step_in_buckets(records, now))
     }
 }

@@ -10,7 +10,11 @@
 //! | tick | as the wheel; each timer is filed once at most before the levels below its own |
 //! | space | 8 bytes for each timer in the log, four times as much if three of four have been stopped; and the wheel |
 //!
-//! INVARIANT: the deadline of a timer in the log is after the present of every pass that had begun when it was started.
+//! Timers fire in the same order as from the wheel alone, also in a pass that comes late: the wheel goes no further than
+//! to the tick before the first deadline in the log, until that is filed.
+//!
+//! INVARIANT: the deadline of a timer in the log is after the tick to which the wheel has gone on, and after the present of
+//! every pass that had begun when the timer was started.
 
 use crate::hierarchical_wheel::HierarchicalWheel;
 use crate::parts::arrivals::{Arrivals, Taken};
@@ -22,8 +26,8 @@ use crate::scheme::{Scheme, sealed::Sealed};
 pub struct LoggedWheel {
     log: Arrivals,
     wheel: HierarchicalWheel,
-    /// The latest tick at which a pass has begun.
-    present: Tick,
+    /// The latest tick that the wheel has been told.
+    seen: Tick,
 }
 
 impl LoggedWheel {
@@ -37,9 +41,10 @@ impl LoggedWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        let seen = self.present.max(now);
+        self.seen = self.seen.max(now);
         let before = self.next_deadline();
-        let Some((position, opened)) = self.log.push_slowly(id, deadline, seen) else {
+        let Some((position, opened)) = self.log.push_slowly(id, deadline, self.seen) else {
+            let now = self.before_log(now);
             let mut started = self.wheel.start(records, id, deadline, now)?;
             started.earliest = started
                 .earliest
@@ -47,24 +52,21 @@ impl LoggedWheel {
             return Ok(started);
         };
         if opened {
+            let now = self.before_log(now);
             let wheel = &mut self.wheel;
-            self.log
-                .thin_out(seen, |id, deadline| file(wheel, records, id, deadline, now));
+            self.log.thin_out(self.seen, |id, deadline| {
+                if let Ok(started) = wheel.start(records, id, deadline, now) {
+                    records.set_position(id, started.position);
+                }
+            });
         }
         Ok(Started::at(position, before, self.next_deadline()))
     }
-}
 
-/// Files a timer of the log.
-fn file(
-    wheel: &mut HierarchicalWheel,
-    records: &mut impl Records,
-    id: u32,
-    deadline: Tick,
-    now: Tick,
-) {
-    if let Ok(started) = wheel.start(records, id, deadline, now) {
-        records.set_position(id, started.position);
+    /// `now`, or the tick before the first deadline in the log.
+    fn before_log(&mut self, now: Tick) -> Tick {
+        let first = self.log.first_deadline();
+        first.map_or(now, |first| now.min(first - 1))
     }
 }
 
@@ -75,7 +77,7 @@ impl Scheme for LoggedWheel {
         Self {
             log: Arrivals::new(),
             wheel: HierarchicalWheel::new(slots, now),
-            present: now,
+            seen: now,
         }
     }
 
@@ -91,7 +93,7 @@ impl Scheme for LoggedWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        match self.log.push(id, deadline, self.present.max(now)) {
+        match self.log.push(id, deadline, self.seen.max(now)) {
             Some(position) => Ok(Started {
                 position,
                 earliest: None,
@@ -115,23 +117,28 @@ impl Scheme for LoggedWheel {
     }
 
     fn begin_pass(&mut self, now: Tick) {
-        self.present = self.present.max(now);
+        self.seen = self.seen.max(now);
         self.wheel.begin_pass(now);
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        let step = self.wheel.step(records, now);
-        // A pass that began before the last one leaves the log to that: what it filed by then would count as overdue.
-        if step != Step::Idle || now < self.present {
+        let step = self.wheel.step_overdue(records, now);
+        if step != Step::Idle {
+            return step;
+        }
+        let before_log = self.before_log(now);
+        let step = self.wheel.step_in_buckets(records, before_log);
+        if step != Step::Idle {
             return step;
         }
         match self.log.take(now) {
-            Taken::Timer(id, deadline) if deadline <= now => Step::fire(records, id, deadline),
             Taken::Timer(id, deadline) => {
-                file(&mut self.wheel, records, id, deadline, now);
+                self.wheel.file_late(records, id, deadline);
                 Step::Bookkeeping
             }
             Taken::Nothing => Step::Bookkeeping,
+            // The visit to the segment that held the wheel up is over.
+            Taken::Idle if before_log < now => Step::Bookkeeping,
             Taken::Idle => Step::Idle,
         }
     }

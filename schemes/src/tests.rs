@@ -224,7 +224,25 @@ fn timers_fire_by_deadline() {
     assert_eq!(order::<SimpleWheel>(), sorted);
     assert_eq!(order::<SortedHashedWheel>(), sorted);
     assert_eq!(order::<HashedWheel>(), sorted);
+    assert!(order::<HierarchicalWheel>().is_sorted_by_key(|&(deadline, _)| deadline));
     assert!(order::<Heap>().is_sorted_by_key(|&(deadline, _)| deadline));
+}
+
+/// A pass that comes long after all deadlines fires them in their order, wherever the timers stand: far or near, started
+/// early or late.
+#[test]
+fn a_late_pass_fires_by_deadline() {
+    fn fired<S: Scheme>() -> Vec<(Tick, u32)> {
+        let deadlines = (1..2_000).map(|n: Tick| 1 + n * 7_919 % 60_000);
+        let (mut scheme, mut records) = started::<S>(64, 0, &deadlines.collect::<Vec<_>>());
+        let mut fired = Vec::new();
+        scheme.advance(&mut records, 20_000, |_, _, id, at| fired.push((at, id)));
+        scheme.advance(&mut records, 90_000, |_, _, id, at| fired.push((at, id)));
+        assert_eq!(fired.len(), 1_999);
+        fired
+    }
+    assert!(fired::<HierarchicalWheel>().is_sorted_by_key(|&(deadline, _)| deadline));
+    assert!(fired::<LoggedWheel>().is_sorted_by_key(|&(deadline, _)| deadline));
 }
 
 /// The simple wheel accepts the last tick of its revolution, and no later one.

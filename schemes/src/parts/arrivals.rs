@@ -373,6 +373,14 @@ impl Arrivals {
         None
     }
 
+    /// No timer in the log has an earlier deadline.
+    pub(crate) fn first_deadline(&mut self) -> Option<Tick> {
+        let visited = self.visit;
+        let visited = visited.and_then(|visit| Some(self.segment(visit.number)?.bound));
+        let first = self.first().map(|(bound, _)| bound);
+        visited.into_iter().chain(first).min()
+    }
+
     /// When the next visit is due. The bound of that segment is made exact before, so that a stopped timer brings no
     /// visit.
     pub(crate) fn next(&mut self) -> Option<Tick> {
