@@ -122,14 +122,19 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        let step = self.wheel.step_overdue(records, now);
-        if step != Step::Idle {
-            return step;
-        }
-        let before_log = self.before_log(now);
-        let step = self.wheel.step_in_buckets(records, before_log);
-        if step != Step::Idle {
-            return step;
+        // During a visit the wheel has nothing to do: it has gone as far as it may, and what it gets is due later.
+        let mut is_held_up = self.log.is_visited();
+        if !is_held_up {
+            let step = self.wheel.step_overdue(records, now);
+            if step != Step::Idle {
+                return step;
+            }
+            let before_log = self.before_log(now);
+            let step = self.wheel.step_in_buckets(records, before_log);
+            if step != Step::Idle {
+                return step;
+            }
+            is_held_up = before_log < now;
         }
         match self.log.take(now) {
             Taken::Timer(id, deadline) => {
@@ -137,8 +142,7 @@ impl Scheme for LoggedWheel {
                 Step::Bookkeeping
             }
             Taken::Nothing => Step::Bookkeeping,
-            // The visit to the segment that held the wheel up is over.
-            Taken::Idle if before_log < now => Step::Bookkeeping,
+            Taken::Idle if is_held_up => Step::Bookkeeping,
             Taken::Idle => Step::Idle,
         }
     }

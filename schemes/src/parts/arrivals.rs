@@ -5,11 +5,12 @@
 //! *visited* [`LEAD`] ticks before that. A visit takes out the timers whose deadlines are near, for the wheel, and
 //! queues the segment again by the earliest deadline that is left. So what is stopped before is never filed.
 //!
-//! Timers are told apart by how far ahead their deadlines are, as in a wheel: by the number of base-64 digits. Each of
-//! these *levels* has an open segment of its own, and a visit takes what is due within the width of a slot of the
-//! level. So a near deadline does not file far ones, and a segment is visited 64 times at most.
+//! Timers are told apart by how far ahead their deadlines are, as in a wheel: by the number of base-64 digits (the
+//! *level*), and by the last bits of the slot of the deadline. Each of these *strands* has an open segment of its own, and
+//! a visit takes what is due within the width of a slot of the level. So a near deadline does not file far ones, and a
+//! segment is visited four times at most.
 //!
-//! INVARIANT: a segment with timers, unless it is being drained, has an entry in the queue with its `bound`, and no
+//! INVARIANT: a segment with timers, unless it is being visited, has an entry in the queue with its `bound`, and no
 //! timer in it has an earlier deadline. An entry with another bound means nothing. A segment that is not in use has the
 //! bound `Tick::MAX`, which no deadline is.
 
@@ -32,9 +33,8 @@ const NEAR: Tick = 2 * LEAD;
 const DIGIT: u32 = 6;
 /// Levels 1 to 4 have open segments: their offsets fit 32 bits for long. (At a tick of 1 ms, 512 ms to 12 days.)
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=4;
-/// Open segments of a level. In each are the deadlines of every eighth slot of the level, so a segment is visited eight
-/// times at most.
-const STRANDS: usize = 8;
+/// Open segments of a level, each for the deadlines in every sixteenth slot.
+const STRANDS: usize = 16;
 /// Levels that a distance can have.
 const ALL: usize = 11;
 /// The offset at a place without a timer.
@@ -226,8 +226,8 @@ impl Arrivals {
         Some(position(number, place))
     }
 
-    /// Appends a timer that is the first or the earliest of its segment. `None` if it is too near or too far for the
-    /// log. `opens` is called with the new timer in the log, before a segment is opened.
+    /// Appends a timer that is the first or the earliest of its segment. Returns as well whether a segment was opened for
+    /// it. `None` if it is too near or too far for the log.
     pub(crate) fn push_slowly(
         &mut self,
         id: u32,
@@ -424,6 +424,11 @@ impl Arrivals {
             self.remove(position(visit.number, place));
             return Taken::Timer(id, deadline);
         }
+    }
+
+    /// Whether a visit has begun and not come to its end.
+    pub(crate) fn is_visited(&self) -> bool {
+        self.visit.is_some()
     }
 
     fn begin_visit(&mut self, now: Tick) -> Option<Visit> {
