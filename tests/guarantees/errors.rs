@@ -101,7 +101,7 @@ fn a_refused_operation_comes_back_untouched() {
 /// The operator reads which setting to raise, and what a shutdown waits for.
 #[test]
 fn g17_a_refusal_names_the_limit_that_was_reached() {
-    let [full, key_full] = ["(`max_parked`)", "(`max_watchers_per_key`)"];
+    let [full, key_full] = ["(`max_parked`, `max_weight`)", "(`max_watchers_per_key`)"];
     let late = |threads: &[&str]| {
         let late = ShutdownError::TimedOut {
             parked: 3,
@@ -115,7 +115,10 @@ fn g17_a_refusal_names_the_limit_that_was_reached() {
         (WaitError::Full.to_string(), full),
         (RejectReason::KeyFull.to_string(), key_full),
         (WaitError::KeyFull.to_string(), key_full),
-        (RejectReason::TooLong.to_string(), "(`Builder::scheme`)"),
+        (
+            RejectReason::TooLong.to_string(),
+            "(a simple wheel: take another scheme)",
+        ),
         (BuildError::Tick.to_string(), "`tick`"),
         (BuildError::WheelSize.to_string(), "`wheel_size`"),
         (late(&[]), "3 operations parked, 4 completions pending"),
