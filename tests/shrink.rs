@@ -169,7 +169,9 @@ fn g28_slots_go_while_another_operation_stays_parked() {
     let handles = (0..COUNT).map(|number| park(number).expect("there is room").into_handle());
     let handles = handles.flatten().collect::<Vec<_>>();
     let peak = allocated() - before;
-    handles.iter().for_each(|handle| drop(handle.cancel()));
+    for handle in &handles {
+        let _ = handle.cancel();
+    }
     drop(handles);
     let stays = allocated() - before;
     assert!(stays < peak / 4, "{stays} of {peak}");

@@ -212,8 +212,10 @@ impl<T> Block<T> {
     pub(super) unsafe fn make(&self, item: impl Fn(u32) -> T) {
         let first = allocate::<T>(Self::LEN as usize);
         for offset in 0..Self::LEN {
-            // SAFETY: the offset is inside the memory just allocated, which no other thread knows.
-            unsafe { first.add(offset as usize).write(item(offset)) };
+            // SAFETY: the offset is inside the memory just allocated.
+            let place = unsafe { first.add(offset as usize) };
+            // SAFETY: no other thread knows the memory, and there is no item in it.
+            unsafe { place.write(item(offset)) };
         }
         // ORDERING: Relaxed, as in `get`.
         self.items.store(first, Ordering::Relaxed);
@@ -380,9 +382,10 @@ impl<'a, P> Place<'a, P> {
             // SAFETY: a resident slot lives as long as the slab, which the place does not outlive.
             return unsafe { &*state };
         }
-        // SAFETY: made as `apart` by `take_beyond`, by the index. The word lies in `Slab::words`, and lives as long as the
-        // slab.
-        unsafe { self.slot().word.apart.as_ref() }
+        // SAFETY: made as `apart` by `take_beyond`, by the index.
+        let apart = unsafe { self.slot().word.apart };
+        // SAFETY: the word lies in `Slab::words`, and lives as long as the slab.
+        unsafe { apart.as_ref() }
     }
 }
 

@@ -534,8 +534,9 @@ impl<P, G> FieldsView<'_, P, G> {
     fn slot_in_block(&self, index: u32) -> Option<&Slot<P>> {
         // SAFETY: the lock is held as long as there is a view, and no slot is put back meanwhile: that takes the guard, which
         // the view borrows. The memory of a block stays until then.
-        let slot = unsafe { self.slab.place(index)?.slot.as_ref() };
-        Some(slot)
+        let place = unsafe { self.slab.place(index)? };
+        // SAFETY: as above.
+        Some(unsafe { place.slot.as_ref() })
     }
 
     /// Loads the timer fields and the state words of slots that the caller is about to work on one after the other. They

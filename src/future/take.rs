@@ -67,7 +67,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// use request_purgatory::{Bound, Waits};
     /// use std::collections::VecDeque;
     /// use std::sync::{Arc, Mutex};
-    ///     ///
+    /// use std::time::Duration;
+    ///
     /// let queue = Arc::new(Mutex::new(VecDeque::new()));
     /// let waits = Waits::<u32>::new("jobs");
     /// let worker = || {

@@ -12,14 +12,14 @@ use crate::engine::handler::ReclaimQueue;
 use crate::hash::KeyHasher;
 use crate::observe::OperationSpan;
 use crate::operation::DelayedOperation;
-use crate::scheme::LoggedWheel;
+use crate::scheme::HierarchicalWheel;
 use crate::sync::{Arc, Mutex};
 use crate::watch::WatchMap;
 use crate::watch::bound::Bound;
 use std::collections::HashMap;
 
 /// The timer scheme of a purgatory.
-pub(crate) type Wheel = LoggedWheel;
+pub(crate) type Wheel = HierarchicalWheel;
 
 /// The contents of a slot.
 pub(crate) struct Parked<Op: DelayedOperation> {

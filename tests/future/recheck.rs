@@ -332,13 +332,12 @@ fn rechecks_of_many_listeners_share_a_wake_up() {
     }
     let mut wake_ups = 0;
     while let Some(next) = waits.next_deadline() {
-        // A quarter of a second before the first of them, the timer moves them from its log to its wheel.
-        assert!(next.since_origin() >= SECOND * 7 / 10, "{next:?}");
+        assert!(next.since_origin() >= SECOND * 9 / 10, "{next:?}");
         let now = request_purgatory::time::Clock::now(&clock);
         pass(&waits, &clock, next.saturating_since(now));
         wake_ups += 1;
     }
-    assert!(wake_ups <= 3, "{wake_ups}");
+    assert!(wake_ups <= 2, "{wake_ups}");
     let bell = Bell::new();
     for listener in &mut listeners {
         assert!(bell.poll(&mut Box::pin(listener.checked())).is_ready());

@@ -1,6 +1,7 @@
-//! The timer of this crate's purgatory alone: the wheel behind a log of its `scheme` module, over records in a vector.
+//! This crate's default timer alone: the hierarchical wheel of its `scheme` module, over records in
+//! a vector.
 
-use request_purgatory::scheme::{LoggedWheel, Position, Records, Scheme};
+use request_purgatory::scheme::{HierarchicalWheel, Position, Records, Scheme};
 
 use super::library::Library;
 use crate::candidate::Candidate;
@@ -10,7 +11,7 @@ use crate::timer_queue::{Tick, TimerQueue};
 const SLOTS: u32 = 64;
 
 pub(crate) struct OwnWheel<V> {
-    wheel: LoggedWheel,
+    wheel: HierarchicalWheel,
     slots: Slots<V>,
     free: Vec<u32>,
     now: Tick,
@@ -44,7 +45,7 @@ impl<V> TimerQueue<V> for OwnWheel<V> {
 
     fn new() -> Self {
         Self {
-            wheel: LoggedWheel::new(SLOTS, 0),
+            wheel: HierarchicalWheel::new(SLOTS, 0),
             slots: Slots(Vec::new()),
             free: Vec::new(),
             now: 0,

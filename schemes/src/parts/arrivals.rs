@@ -159,6 +159,10 @@ pub(crate) struct Arrivals {
     /// By number. `None` where there are no timers.
     segments: Vec<Option<Box<Segment>>>,
     vacant: Vec<u32>,
+    #[expect(
+        clippy::vec_box,
+        reason = "a segment moves between its place and here by its pointer"
+    )]
     spare: Vec<Box<Segment>>,
     /// For each number of digits that a distance can have, the segment that timers are appended to.
     open: [u32; ALL * STRANDS],
