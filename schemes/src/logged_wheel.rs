@@ -10,11 +10,11 @@
 //! | tick | as the wheel; each timer is filed once at most before the levels below its own |
 //! | space | 8 bytes for each timer in the log, four times as much if three of four have been stopped; and the wheel |
 //!
-//! Timers fire in the same order as from the wheel alone, also in a pass that comes late: the wheel goes no further than
-//! to the tick before the first deadline in the log, until that is filed.
+//! Timers fire in the same order as from the wheel alone, also in a pass that comes late: the wheel goes no further
+//! than to the tick before the first deadline in the log, until that is filed.
 //!
-//! INVARIANT: the deadline of a timer in the log is after the tick to which the wheel has gone on, and after the present of
-//! every pass that had begun when the timer was started.
+//! INVARIANT: the deadline of a timer in the log is after the tick to which the wheel has gone on, and after the
+//! present of every pass that had begun when the timer was started.
 
 use crate::hierarchical_wheel::HierarchicalWheel;
 use crate::parts::arrivals::{Arrivals, Taken};

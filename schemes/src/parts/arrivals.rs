@@ -6,9 +6,9 @@
 //! queues the segment again by the earliest deadline that is left. So what is stopped before is never filed.
 //!
 //! Timers are told apart by how far ahead their deadlines are, as in a wheel: by the number of base-64 digits (the
-//! *level*), and by the last bits of the slot of the deadline. Each of these *strands* has an open segment of its own, and
-//! a visit takes what is due within the width of a slot of the level. So a near deadline does not file far ones, and a
-//! segment is visited four times at most.
+//! *level*), and by the last bits of the slot of the deadline. Each of these *strands* has an open segment of its own,
+//! and a visit takes what is due within the width of a slot of the level. So a near deadline does not file far ones,
+//! and a segment is visited four times at most.
 //!
 //! INVARIANT: a segment with timers, unless it is being visited, has an entry in the queue with its `bound`, and no
 //! timer in it has an earlier deadline. An entry with another bound means nothing. A segment that is not in use has the
@@ -230,8 +230,8 @@ impl Arrivals {
         Some(position(number, place))
     }
 
-    /// Appends a timer that is the first or the earliest of its segment. Returns as well whether a segment was opened for
-    /// it. `None` if it is too near or too far for the log.
+    /// Appends a timer that is the first or the earliest of its segment. Returns as well whether a segment was opened
+    /// for it. `None` if it is too near or too far for the log.
     pub(crate) fn push_slowly(
         &mut self,
         id: u32,
