@@ -390,8 +390,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [Shuts the purgatory down](Self::shutdown) if no operation is parked, and returns whether this call did. Of this
     /// call and a park that another thread makes meanwhile, one comes first: either the operation is parked, and this
     /// returns `false` and changes nothing, or the park is rejected with [`RejectReason::ShutDown`]. So what lives as
-    /// long as somebody waits (the purgatory of one lease, an entry in a map of purgatories) can be ended by whoever
-    /// finds it idle.
+    /// long as an operation waits (the purgatory of one lease, an entry in a map of purgatories) can be ended by the
+    /// thread that finds it idle.
     ///
     /// Completions may still be running of operations that have ended. Takes the locks of all timer shards at once, and
     /// looks at each slot that was ever needed.

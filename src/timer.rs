@@ -167,7 +167,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         let engine = &self.shared.inner.engine;
         // The clock is the user's code, and comes before anything that would have to be taken back.
         let timing = engine.timing(None, deadline);
-        let (id, wake) = self.start_with(timing, payload)?;
+        let (id, wake) = self.admit(timing, payload, ONE)?;
         drop(wake);
         Ok(id)
     }
@@ -247,15 +247,6 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         payload: T,
     ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
         let timing = self.shared.inner.engine.timing(Some(since), timeout.into());
-        self.start_with(timing, payload)
-    }
-
-    #[inline(always)]
-    fn start_with(
-        &self,
-        timing: Timing,
-        payload: T,
-    ) -> Result<(TimerId, PendingWake<'_, T, W>), Rejected<T>> {
         self.admit(timing, payload, ONE)
     }
 

@@ -155,7 +155,7 @@ fn g28_large_payloads_do_not_stay_with_their_slots() {
     });
 }
 
-/// Nobody calls `shrink`, and an operation without an end keeps the timer's shards in use.
+/// The test does not call `shrink`, and an operation without an end keeps the timer's shards in use.
 #[test]
 fn g28_slots_go_while_another_operation_stays_parked() {
     const COUNT: usize = 100_000;

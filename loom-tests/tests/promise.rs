@@ -77,7 +77,8 @@ fn of_two_keepers_one_is_refused() {
 
 /// The value of an operation that has ended waits for its turn in a queue, while the task that waits gives up.
 ///
-/// Catches: a value that stays although nobody wants it; one that is dropped twice, or before what comes before it.
+/// Catches: a value that stays although the promise is closed; one that is dropped twice, or before what comes before
+/// it.
 #[test]
 fn handing_over_races_a_close() {
     exhaustive(|| {

@@ -45,11 +45,8 @@ impl LoggedWheel {
         let before = self.next_deadline();
         let Some((position, opened)) = self.log.push_slowly(id, deadline, self.seen) else {
             let now = self.before_log(now);
-            let mut started = self.wheel.start(records, id, deadline, now)?;
-            started.earliest = started
-                .earliest
-                .filter(|&earliest| before.is_none_or(|before| earliest < before));
-            return Ok(started);
+            let started = self.wheel.start(records, id, deadline, now)?;
+            return Ok(Started::at(started.position, before, self.next_deadline()));
         };
         if opened {
             let now = self.before_log(now);

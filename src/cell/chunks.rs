@@ -428,8 +428,8 @@ impl<'a, P> Held<'a, P> {
     /// the caller still holds it, and acts on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
-        let (state, generation) = (self.place.state(self.at.index()), self.at.generation());
-        match state.release(generation, examine_again) {
+        let state = self.place.state(self.at.index());
+        match state.release(self.at.generation(), examine_again) {
             Ok(unexamined) => {
                 let _used_up = ManuallyDrop::new(self);
                 Ok(unexamined)

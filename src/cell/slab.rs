@@ -523,15 +523,6 @@ impl<P, G> FieldsView<'_, P, G> {
     /// The slot at `index`, if it was ever used, and has memory.
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<P>> {
-        match self.slab.resident.get(index) {
-            Some(slot) => Some(slot),
-            None => self.slot_in_block(index),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn slot_in_block(&self, index: u32) -> Option<&Slot<P>> {
         // SAFETY: the lock is held as long as there is a view, and no slot is put back meanwhile: that takes the guard, which
         // the view borrows. The memory of a block stays until then.
         let place = unsafe { self.slab.place(index)? };

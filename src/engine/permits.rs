@@ -180,32 +180,28 @@ mod tests {
         Address::new(0, index, 0)
     }
 
-    fn takes(permits: &Permits, weight: u64) -> bool {
-        permits.take(weight)
-    }
-
     /// One that is refused for its weight takes no place, and one that is refused for its place no weight.
     #[test]
     fn g17_a_payload_fits_under_both_bounds_or_takes_nothing() {
         let permits = Permits::new(Some(2), Some(10));
-        assert!(takes(&permits, 4) && !takes(&permits, 7) && takes(&permits, 6));
-        assert!(!takes(&permits, 0), "two are there");
+        assert!(permits.take(4) && !permits.take(7) && permits.take(6));
+        assert!(!permits.take(0), "two are there");
         assert_eq!(permits.weight(), 10);
         permits.park_at(at(1), 4);
         permits.free(at(1));
-        assert!(!takes(&permits, 5) && takes(&permits, ONE));
+        assert!(!permits.take(5) && permits.take(ONE));
         assert_eq!(permits.weight(), 7);
         permits.free_unparked(6);
         permits.free(at(2));
         assert_eq!(permits.weight(), 0);
-        assert!(takes(&permits, 10) && !takes(&permits, u64::MAX));
+        assert!(permits.take(10) && !permits.take(u64::MAX));
     }
 
     #[test]
     fn g17_without_a_bound_of_the_number_a_weight_of_none_always_fits() {
         let permits = Permits::new(None, Some(0));
-        assert!(takes(&permits, 0) && takes(&permits, 0) && !takes(&permits, ONE));
-        assert!(takes(&permits, 0));
+        assert!(permits.take(0) && permits.take(0) && !permits.take(ONE));
+        assert!(permits.take(0));
         permits.park_at(at(1), 0);
         permits.free(at(1));
         assert_eq!(permits.weight(), 0);
@@ -215,7 +211,7 @@ mod tests {
     fn g28_weights_that_have_gone_keep_no_memory() {
         let permits = Permits::new(None, Some(u64::MAX));
         for index in 0..1_000 {
-            assert!(takes(&permits, 2));
+            assert!(permits.take(2));
             permits.park_at(at(index), 2);
         }
         (0..1_000).for_each(|index| permits.free(at(index)));

@@ -90,7 +90,7 @@ impl<Op: 'static> Awaited<Op> {
 
 #[cold]
 fn gone() -> ! {
-    unreachable!("an operation that lies with its future is completed next, and given to nobody")
+    unreachable!("an operation that lies with its future is completed next, and is not given out")
 }
 
 impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {

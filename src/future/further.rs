@@ -44,7 +44,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
         if !further.is_news(&watch) {
             return;
         }
-        let (key, rank) = (watch.name().clone(), watch.rank);
+        let key = watch.name().clone();
+        let rank = watch.rank;
         let operation = WaitOperation::listener(Deadline::Never, further.signal.clone());
         let parked = handle.park_beside(operation, watch);
         let listening = Awaiting::new(further.signal.clone(), parked);
@@ -78,7 +79,9 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         let _key_code = KeyCode::enter("a listener");
         match known.0.get_mut(&key) {
             Some(known) => *known = rank.min(*known),
-            None => _ = known.0.insert(key, rank),
+            None => {
+                known.0.insert(key, rank);
+            }
         }
     }
 }

@@ -139,7 +139,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// If the evaluation at the deadline finds something, that counts as a
     /// [missed check](crate::purgatory::Stats::missed_checks), unless one of the keys has been checked since the deadline:
-    /// the event had happened, and nobody announced it. The listener's operation stays parked until that evaluation is
+    /// the event had happened, and no check announced it. The listener's operation stays parked until that evaluation is
     /// over, for 1 s at most (an evaluation that takes longer counts none), and ends as expired then.
     ///
     /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end,

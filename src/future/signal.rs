@@ -61,8 +61,8 @@ impl Signal {
         }
     }
 
-    /// Notes a check, and wakes the task. After the end no check is noted: checks of the listener's other operations,
-    /// still parked, would hide the end from the waiter.
+    /// Notes a check, and wakes the task. A check after the end is only noted as late: a check of the listener's other
+    /// operations, which are still parked, would hide the end from the waiter.
     pub(super) fn check(&self) {
         self.tell(|signalled| match signalled.end {
             None => signalled.checked = true,
@@ -72,8 +72,10 @@ impl Signal {
 
     /// From now on, the listener evaluates its condition once more when the deadline has come.
     pub(super) fn evaluate_at_deadline(&self) {
-        self.signalled
-            .change(|signalled| (signalled.evaluates_at_deadline = true, false));
+        self.signalled.change(|signalled| {
+            signalled.evaluates_at_deadline = true;
+            ((), false)
+        });
     }
 
     /// The deadline has come. Returns whether the operation is to stay parked until the listener has evaluated its

@@ -120,7 +120,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// If `give_back` panics, the panic is caught and, until the shutdown,
     /// [counted](crate::purgatory::Stats::panicked); and the keys are checked.
     ///
-    /// A take that finds a value at once, where nobody else waits, parks nothing, and reads no clock.
+    /// A take that finds a value at once, where no other operation waits, parks nothing, and reads no clock.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`](super::WaitError), among others if the purgatory rejects the operation.
@@ -133,7 +133,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         give_back: impl FnMut(A::Value) + Send + 'static,
     ) -> WaitFuture<WaitOperation<K>, A::Found, S> {
         let mut keys = keys.into_iter().map(Into::into).fuse();
-        let (first, rest) = (keys.next(), keys.collect::<Vec<Watch<'a, K>>>());
+        let first = keys.next();
+        let rest = keys.collect::<Vec<Watch<'a, K>>>();
         let route = Route {
             waits: self.shared.inner.weak,
             keys: Names {

@@ -72,8 +72,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
                 let end = move || operation.end(error);
                 if !trampoline.is_outermost() {
                     run_later(Box::new(end));
-                } else if Panics::contain(end).is_none() {
-                    self.shared.inner.engine.count_panic();
+                } else {
+                    let _ = self.shared.inner.engine.guarded(end);
                 }
                 None
             }

@@ -4,9 +4,8 @@ use super::answer::Answer;
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
-use crate::callbacks::panics::Panics;
 use crate::callbacks::promise::Promise;
-use crate::callbacks::trampoline::{Trampoline, drop_user_value};
+use crate::callbacks::trampoline::{Trampoline, UserValues, drop_user_value};
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::{Cause, DelayedOperation};
 use crate::purgatory::{Admission, Arrival, Arrived, Handle, Inner, Purgatory, Watch};
@@ -181,24 +180,13 @@ enum Resolution<Op: DelayedOperation, T: 'static, S: KeyHasher> {
     Awaiting(Awaiting<Promise<Result<T, WaitError>>, Op, S>),
 }
 
-/// A value, until it is handed out. (In a box, because it may be an operation that owns such a future.)
-struct Known<R: 'static>(Exclusive<Option<Box<R>>>);
-
-impl<R: 'static> Drop for Known<R> {
-    fn drop(&mut self) {
-        if let Some(unreceived) = self.0.get_mut().take() {
-            let mut panics = Panics::default();
-            let _trampoline = Trampoline::enter();
-            panics.catch(|| drop_user_value(unreceived));
-            panics.resume();
-        }
-    }
-}
+/// A value, until it is handed out. It lies in a box, because it may be an operation that owns such a future.
+type Known<R> = Exclusive<UserValues<Option<Box<R>>>>;
 
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
     fn known(result: Result<T, WaitError>) -> Self {
-        let result = Some(Box::new(result));
-        Self(Resolution::Known(Known(Exclusive::new(result))))
+        let result = UserValues(Some(Box::new(result)));
+        Self(Resolution::Known(Exclusive::new(result)))
     }
 
     pub(super) fn awaiting(
@@ -223,7 +211,7 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Future for WaitFuture<Op, T
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.get_mut().0 {
-            Resolution::Known(known) => match known.0.get_mut().take() {
+            Resolution::Known(known) => match known.get_mut().0.take() {
                 Some(result) => Poll::Ready(*result),
                 None => Poll::Pending,
             },

@@ -103,8 +103,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         // Before the timer is filed: a timer that fires later leaves the mark again.
         held.forget_expiry();
-        let filed = self.engine.shard(at.shard()).extend(at, timing);
-        filed.map(|earlier| self.engine.announce(earlier)).is_ok()
+        self.file_anew(at, timing)
     }
 
     /// Files the timer of a listener's operation anew, for `time` from now. Its listener may have ended it meanwhile, by a
@@ -112,12 +111,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn linger(&self, at: Address, time: Duration) -> bool {
         // The clock may be the user's.
-        let Ok(timing) = self
+        let timing = self
             .engine
-            .guarded(|| self.engine.timing(None, time.into()))
-        else {
-            return false;
-        };
+            .guarded(|| self.engine.timing(None, time.into()));
+        timing.is_ok_and(|timing| self.file_anew(at, timing))
+    }
+
+    /// Files the timer of an operation that this thread holds, after it has fired. `false` if the scheme cannot hold it.
+    fn file_anew(&self, at: Address, timing: Timing) -> bool {
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }

@@ -77,7 +77,8 @@ pub(crate) fn shrink<K: Eq + Hash, V>(
             left = true;
             continue;
         };
-        let (buckets, len) = (shard.buckets(), shard.len());
+        let buckets = shard.buckets();
+        let len = shard.len();
         if buckets > KEPT && len <= buckets / SPARSE {
             // A table that moves loses no entry where `hash_of` panics.
             shard.shrink_to(len, &hash_of);

@@ -126,7 +126,7 @@ fn g06_a_predicate_in_the_queue_of_completions_is_gone_when_its_future_is_droppe
             ..
         } in all_stalled_waits()
         {
-            // It has expired, was found, and has found a value that nobody has received.
+            // It has expired, was found, and has found a value that no task has received.
             for found in [None, Some(Arc::new(()))] {
                 let (payload, slot, bell) = (Arc::new(()), Slot::default(), Bell::new());
                 let mut finds = take(&slot);

@@ -100,7 +100,7 @@ fn g21_what_the_examination_at_the_deadline_finds_is_counted_as_a_missed_check()
 }
 
 /// The event, and perhaps its check, come when the deadline has been processed and the task has not been polled yet. If
-/// the task comes so late that its operation has ended, nobody knows of checks meanwhile, and nothing is counted.
+/// the task comes so late that its operation has ended, checks meanwhile are not known, and nothing is counted.
 #[test]
 fn g21_what_was_announced_after_the_deadline_is_no_missed_check() {
     let late = Duration::from_secs(1);

@@ -53,7 +53,7 @@ pub(crate) struct Expiring {
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     pub(crate) at: Timestamp,
-    /// If not, it may be of the near future: whoever is found expired by it is asked about again.
+    /// If not, it may be of the near future: a value that is found expired by it is looked at again.
     pub(crate) is_exact: bool,
 }
 
@@ -314,7 +314,7 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
 
     /// The token of a new entry with this number. For a tracker it is greater than all before. To be called under the
     /// lock of a key's map shard: then the tokens of the key grow in the order in which its values follow one another.
-    /// Requests show their tokens to nobody: those of one map shard differ.
+    /// The tokens of requests are not public; those of one map shard differ.
     #[inline]
     pub(crate) fn token_of(&self, number: u64) -> FencingToken {
         match self.ended {

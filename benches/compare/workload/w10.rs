@@ -241,7 +241,7 @@ impl W10 {
     /// Nanoseconds to take a job and give it back.
     fn lend<Q: JobQueue>(times: usize) -> f64 {
         let queue = Q::new();
-        // Somebody has waited before: what is made for the first one is there.
+        // A worker has waited before: what is made for the first one is there.
         let mut first = queue.worker();
         let mut context = Context::from_waker(Waker::noop());
         assert!(

@@ -284,7 +284,7 @@ fn waited(count: u64) {
     }
 }
 
-/// A value is taken that is there, and given back. Somebody has waited before, and nobody does now.
+/// A value is taken that is there, and given back. An operation has waited before, and none does now.
 fn taken(count: u64) {
     let (waits, values) = (waits(), Arc::new(Mutex::new(vec![1_u64])));
     drop(waits.wait([1], TIMEOUT, || None::<()>));
@@ -294,7 +294,7 @@ fn taken(count: u64) {
             [1],
             TIMEOUT,
             move |_| takes.lock().ok()?.pop(),
-            move |value| returns.lock().expect("nobody panics").push(value),
+            move |value| returns.lock().expect("no holder panics").push(value),
         );
         assert!(matches!(poll(take), Poll::Ready(Ok(value)) if *value == 1));
     }

@@ -129,6 +129,13 @@ impl Segment {
             .fold(HOLE, |first, &offset| first.min(offset));
         self.base + Tick::from(first)
     }
+
+    /// Makes the earliest deadline the bound, and returns it.
+    fn make_bound_exact(&mut self) -> Tick {
+        self.bound = self.earliest();
+        self.exact = true;
+        self.bound
+    }
 }
 
 /// The segment that is being visited.
@@ -258,12 +265,14 @@ impl Arrivals {
         self.open[strand] = number;
         let segment = self.segment(number)?;
         if segment.len == 0 {
-            (segment.base, segment.reach) = (now, LEAD + (1 << (DIGIT * level)));
+            segment.base = now;
+            segment.reach = LEAD + (1 << (DIGIT * level));
             segment.strand = strand;
         }
         let place = segment.append(id, deadline);
         if deadline < segment.bound {
-            (segment.bound, segment.exact) = (deadline, true);
+            segment.bound = deadline;
+            segment.exact = true;
             self.enqueue(deadline, number);
         }
         self.len += 1;
@@ -341,7 +350,8 @@ impl Arrivals {
         };
         self.vacant.push(number);
         if self.spare.len() < SPARE {
-            (segment.len, segment.bound) = (0, Tick::MAX);
+            segment.len = 0;
+            segment.bound = Tick::MAX;
             self.spare.push(segment);
         }
     }
@@ -379,8 +389,9 @@ impl Arrivals {
 
     /// No timer in the log has an earlier deadline.
     pub(crate) fn first_deadline(&mut self) -> Option<Tick> {
-        let visited = self.visit;
-        let visited = visited.and_then(|visit| Some(self.segment(visit.number)?.bound));
+        let visited = self
+            .visit
+            .and_then(|visit| Some(self.segment(visit.number)?.bound));
         let first = self.first().map(|(bound, _)| bound);
         visited.into_iter().chain(first).min()
     }
@@ -388,21 +399,17 @@ impl Arrivals {
     /// When the next visit is due. The bound of that segment is made exact before, so that a stopped timer brings no
     /// visit.
     pub(crate) fn next(&mut self) -> Option<Tick> {
-        let visited = self
-            .visit
-            .and_then(|visit| Some(self.segment(visit.number)?.bound));
         while let Some((bound, number)) = self.first() {
             let Some(segment) = self.segment(number).filter(|segment| !segment.exact) else {
-                return visited.into_iter().chain([bound]).min().map(lead);
+                break;
             };
-            let earliest = segment.earliest();
-            (segment.bound, segment.exact) = (earliest, true);
+            let earliest = segment.make_bound_exact();
             if earliest != bound {
                 self.queue.pop();
                 self.enqueue(earliest, number);
             }
         }
-        visited.map(lead)
+        self.first_deadline().map(lead)
     }
 
     /// Takes out a timer that is due or nearly so at `now`.
@@ -423,7 +430,8 @@ impl Arrivals {
             };
             let deadline = segment.base + Tick::from(segment.offsets[place]);
             let id = segment.ids[place];
-            (visit.place, visit.has_taken) = (place + 1, true);
+            visit.place = place + 1;
+            visit.has_taken = true;
             self.visit = Some(visit);
             self.remove(position(visit.number, place));
             return Taken::Timer(id, deadline);
@@ -457,8 +465,7 @@ impl Arrivals {
     fn end_visit(&mut self, number: u32) {
         self.visit = None;
         if let Some(segment) = self.segment(number) {
-            let earliest = segment.earliest();
-            (segment.bound, segment.exact) = (earliest, true);
+            let earliest = segment.make_bound_exact();
             self.enqueue(earliest, number);
         }
     }
@@ -529,107 +536,4 @@ fn position(number: u32, place: usize) -> Position {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::VecDeque;
-
-    fn push(log: &mut Arrivals, id: u32, deadline: Tick, now: Tick) -> Position {
-        let fast = log.push(id, deadline, now);
-        fast.unwrap_or_else(|| {
-            log.push_slowly(id, deadline, now)
-                .expect("neither near nor far")
-                .0
-        })
-    }
-
-    /// All that is taken in a pass at `now`.
-    fn taken(log: &mut Arrivals, now: Tick) -> Vec<(u32, Tick)> {
-        let mut taken = Vec::new();
-        loop {
-            match log.take(now) {
-                Taken::Timer(id, deadline) => taken.push((id, deadline)),
-                Taken::Nothing => {}
-                Taken::Idle => return taken,
-            }
-        }
-    }
-
-    #[test]
-    fn the_deadline_of_a_stopped_timer_brings_no_visit() {
-        let mut log = Arrivals::new();
-        let first = push(&mut log, 1, 1_000, 0);
-        push(&mut log, 2, 1_512, 0);
-        assert_eq!(log.next(), Some(1_000 - LEAD));
-        log.remove(first);
-        assert_eq!(log.next(), Some(1_512 - LEAD));
-        assert_eq!(taken(&mut log, 1_000), []);
-    }
-
-    #[test]
-    fn a_near_deadline_files_no_far_ones() {
-        let mut log = Arrivals::new();
-        push(&mut log, 1, 600, 0);
-        (2..200).for_each(|id| _ = push(&mut log, id, 30_000 + Tick::from(id), 0));
-        assert_eq!(taken(&mut log, 600), [(1, 600)]);
-        assert_eq!(taken(&mut log, 25_000), []);
-        assert_eq!(log.next(), Some(30_002 - LEAD));
-    }
-
-    #[test]
-    fn timers_of_one_timeout_are_taken_segment_by_segment() {
-        let mut log = Arrivals::new();
-        (0..10_000).for_each(|id| _ = push(&mut log, id, 30_000 + Tick::from(id), Tick::from(id)));
-        for now in 20_000..30_000 {
-            assert!(taken(&mut log, now).len() <= SEGMENT);
-        }
-    }
-
-    #[test]
-    fn a_log_of_few_timers_that_come_and_go_stays_small() {
-        let mut log = Arrivals::new();
-        let mut parked = VecDeque::new();
-        for id in 0..100_000 {
-            // The clock stands still, and the deadlines are the same.
-            parked.push_back(push(&mut log, id, 30_000, 0));
-            if parked.len() > 1_000 {
-                log.remove(parked.pop_front().expect("it is not empty"));
-            }
-        }
-        assert!(log.segments.len() <= 8, "{} segments", log.segments.len());
-        assert!(log.queue.len() <= 64, "{} entries", log.queue.len());
-        parked.into_iter().for_each(|position| log.remove(position));
-        assert_eq!((log.len(), log.next()), (0, None));
-        assert!(
-            log.segments.iter().all(Option::is_none),
-            "the last ones are kept apart"
-        );
-        assert!(log.spare.len() <= SPARE);
-    }
-
-    #[test]
-    fn a_segment_that_is_mostly_holes_is_given_up() {
-        let mut log = Arrivals::new();
-        let mut filed = 0;
-        for id in 0..200 * SEGMENT as u32 {
-            let position = match log.push(id, 30_000, 0) {
-                Some(position) => position,
-                None => {
-                    let (position, _) = log
-                        .push_slowly(id, 30_000, 0)
-                        .expect("neither near nor far");
-                    log.thin_out(0, |_, _| filed += 1);
-                    position
-                }
-            };
-            if id % 64 != 0 {
-                log.remove(position);
-            }
-        }
-        let used = log.segments.len() - log.vacant.len();
-        assert!(
-            used <= 4 * log.len() / SEGMENT + SPARSE + 1,
-            "{used} segments"
-        );
-        assert_eq!(filed + log.len(), 200 * SEGMENT / 64);
-    }
-}
+mod tests;
