@@ -13,61 +13,58 @@
 //!
 //! All of it is used under the slab's lock.
 
-use super::chunks::{Block, Chunks};
+use super::chunks::Chunks;
 use super::remote::NIL;
 use crate::sync::Ordering;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A number that is used under the slab's lock only. (Not modelled by loom.)
-struct Number(AtomicU64);
-
-impl Number {
-    fn get(&self) -> u64 {
-        // ORDERING: Relaxed: under the lock.
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn set(&self, number: u64) {
-        // ORDERING: Relaxed: under the lock.
-        self.0.store(number, Ordering::Relaxed);
-    }
-
-    /// Of a block.
-    fn block(&self) -> u32 {
-        self.get() as u32
-    }
-
-    fn set_block(&self, number: u32) {
-        self.set(number.into());
-    }
-}
-
-/// A block, and its place among the others.
-pub(super) struct Record<T> {
-    pub(super) slots: Block<T>,
+/// What is known of one block: which of its slots are vacant, and its neighbours on a list. Written under the slab's
+/// lock. Small, because a storm vacates slots of thousands of blocks in turn.
+///
+/// loom does not model these numbers: the lock orders every use whose result matters.
+pub(super) struct Record {
     /// A bit for each vacant slot.
-    vacant: Number,
-    /// Its neighbours on a list.
-    before: Number,
-    after: Number,
+    vacant: AtomicU64,
+    before: AtomicU32,
+    after: AtomicU32,
 }
 
-impl<T> Record<T> {
-    /// What [`Record::vacant`] is when no slot is taken.
-    const ALL: u64 = u64::MAX >> (u64::BITS - Block::<T>::LEN);
+impl Record {
+    /// Loads the record ahead of its use. The caller need not have the lock.
+    pub(super) fn prefetch(&self) {
+        std::hint::black_box(self.vacant());
+    }
 
-    fn absent() -> Self {
-        Self {
-            slots: Block::new(),
-            vacant: Number(AtomicU64::new(Self::ALL)),
-            before: Number(AtomicU64::new(NIL.into())),
-            after: Number(AtomicU64::new(NIL.into())),
-        }
+    fn vacant(&self) -> u64 {
+        // ORDERING: Relaxed here and below: the lock orders.
+        self.vacant.load(Ordering::Relaxed)
+    }
+
+    fn set_vacant(&self, slots: u64) {
+        self.vacant.store(slots, Ordering::Relaxed);
+    }
+
+    fn before(&self) -> u32 {
+        self.before.load(Ordering::Relaxed)
+    }
+
+    fn set_before(&self, block: u32) {
+        self.before.store(block, Ordering::Relaxed);
+    }
+
+    fn after(&self) -> u32 {
+        self.after.load(Ordering::Relaxed)
+    }
+
+    fn set_after(&self, block: u32) {
+        self.after.store(block, Ordering::Relaxed);
     }
 }
 
 /// The blocks of a slab that have vacant slots.
 pub(super) struct Vacancies {
+    /// What [`Record::vacant`] is when no slot of a block is taken.
+    all: u64,
     /// The first block of each list.
     part: u32,
     absent: u32,
@@ -76,8 +73,10 @@ pub(super) struct Vacancies {
 }
 
 impl Vacancies {
-    pub(super) fn new() -> Self {
+    /// For blocks of this many slots.
+    pub(super) fn of(slots: u32) -> Self {
         Self {
+            all: u64::MAX >> (u64::BITS - slots),
             part: NIL,
             absent: NIL,
             spare: NIL,
@@ -99,25 +98,27 @@ impl Vacancies {
     }
 
     /// A block without memory that comes to the others.
-    pub(super) fn record<T>(&mut self, number: u32) -> Record<T> {
-        let record = Record::absent();
-        record.after.set_block(self.absent);
-        self.absent = number;
-        record
+    pub(super) fn record(&mut self, number: u32) -> Record {
+        let after = std::mem::replace(&mut self.absent, number);
+        Record {
+            vacant: AtomicU64::new(self.all),
+            before: AtomicU32::new(NIL),
+            after: AtomicU32::new(after),
+        }
     }
 
     /// Takes a slot of the [first](Self::first) block, which has memory now. Returns its offset.
-    pub(super) fn take<T>(&mut self, blocks: &Chunks<Record<T>>) -> Option<u32> {
+    pub(super) fn take(&mut self, blocks: &Chunks<Record>) -> Option<u32> {
         let number = self.first();
         let block = blocks.get(number)?;
-        let vacant = block.vacant.get();
+        let vacant = block.vacant();
         let left = vacant & (vacant - 1);
-        block.vacant.set(left);
-        if vacant == Record::<T>::ALL {
+        block.set_vacant(left);
+        if vacant == self.all {
             // It was on no list if it was the spare one; else it was the first of `absent`.
             match number == self.spare {
                 true => self.spare = NIL,
-                false => self.absent = block.after.block(),
+                false => self.absent = block.after(),
             }
             if left != 0 {
                 self.link(blocks, number);
@@ -129,20 +130,15 @@ impl Vacancies {
     }
 
     /// The slot is vacant again. Returns whether the memory of its block is to be freed: from here on it counts as gone.
-    pub(super) fn put_back<T>(
-        &mut self,
-        blocks: &Chunks<Record<T>>,
-        number: u32,
-        offset: u32,
-    ) -> bool {
+    pub(super) fn put_back(&mut self, blocks: &Chunks<Record>, number: u32, offset: u32) -> bool {
         let Some(block) = blocks.get(number) else {
             return false;
         };
-        let before = block.vacant.get();
+        let before = block.vacant();
         let vacant = before | 1 << offset;
         debug_assert_ne!(before, vacant, "a slot is put back once");
-        block.vacant.set(vacant);
-        if vacant != Record::<T>::ALL {
+        block.set_vacant(vacant);
+        if vacant != self.all {
             if before == 0 {
                 self.link(blocks, number);
             }
@@ -159,44 +155,40 @@ impl Vacancies {
         true
     }
 
-    /// Gives the spare block up, whose memory is to be freed: from here on it counts as gone.
-    pub(super) fn give_up_spare<'b, T>(
-        &mut self,
-        blocks: &'b Chunks<Record<T>>,
-    ) -> Option<&'b Block<T>> {
+    /// Gives the spare block up, whose memory is to be freed: from here on it counts as gone. Returns its number.
+    pub(super) fn give_up_spare(&mut self, blocks: &Chunks<Record>) -> Option<u32> {
         let number = std::mem::replace(&mut self.spare, NIL);
-        let block = blocks.get(number)?;
-        self.list_absent(block, number);
-        Some(&block.slots)
+        self.list_absent(blocks.get(number)?, number);
+        Some(number)
     }
 
-    fn list_absent<T>(&mut self, block: &Record<T>, number: u32) {
-        block.after.set_block(self.absent);
+    fn list_absent(&mut self, block: &Record, number: u32) {
+        block.set_after(self.absent);
         self.absent = number;
     }
 
     /// Puts a block on the list of those in part taken, as the first.
-    fn link<T>(&mut self, blocks: &Chunks<Record<T>>, number: u32) {
+    fn link(&mut self, blocks: &Chunks<Record>, number: u32) {
         if let Some(block) = blocks.get(number) {
-            block.before.set_block(NIL);
-            block.after.set_block(self.part);
+            block.set_before(NIL);
+            block.set_after(self.part);
         }
         if let Some(next) = blocks.get(self.part) {
-            next.before.set_block(number);
+            next.set_before(number);
         }
         self.part = number;
     }
 
     /// Takes a block off that list.
-    fn unlink<T>(&mut self, blocks: &Chunks<Record<T>>, block: &Record<T>) {
-        let before = block.before.block();
-        let after = block.after.block();
+    fn unlink(&mut self, blocks: &Chunks<Record>, block: &Record) {
+        let before = block.before();
+        let after = block.after();
         match blocks.get(before) {
-            Some(previous) => previous.after.set_block(after),
+            Some(previous) => previous.set_after(after),
             None => self.part = after,
         }
         if let Some(next) = blocks.get(after) {
-            next.before.set_block(before);
+            next.set_before(before);
         }
     }
 }

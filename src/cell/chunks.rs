@@ -562,7 +562,7 @@ pub(crate) struct EndedSlot {
 }
 
 impl EndedSlot {
-    /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
+    /// The address of the operation that has ended.
     #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at

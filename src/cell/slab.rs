@@ -46,7 +46,7 @@ use super::chunks::{Block, Chunks, EqualChunks, Place, Slot, Vacant, Word};
 use super::remote::{NIL, RemoteList};
 use super::state::{Claim, Mark, State};
 use crate::cell::address::Address;
-use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering};
+use crate::sync::{CachePadded, LAST_GENERATION, Mutex, MutexGuard, Ordering};
 use std::mem::ManuallyDrop;
 
 pub use super::chunks::Held;
@@ -60,9 +60,11 @@ pub(crate) struct Slab<P, G> {
     /// The slots with the lowest indices. The table of their chunks is what every check of an operation reads, and only the
     /// growth of the slab writes.
     resident: EqualChunks<Slot<P>>,
-    /// The state words of the slots behind them, and the blocks with all else.
+    /// Of the slots behind them: the state words, the memory of the rest, and which are vacant. Apart from one another,
+    /// because a storm meets the slots in no order, and what lies close together stays in the processor's caches.
     words: Chunks<State>,
-    blocks: Chunks<Record<Slot<P>>>,
+    blocks: Chunks<Block<Slot<P>>>,
+    records: Chunks<Record>,
     /// The number of its timer shard.
     shard: usize,
     // These two are written by every park, and have cache lines of their own.
@@ -99,11 +101,12 @@ impl<P, G> Slab<P, G> {
             resident: EqualChunks::new(),
             words: Chunks::new(),
             blocks: Chunks::new(),
+            records: Chunks::new(),
             shard,
             remote: CachePadded::new(RemoteList::new()),
             locked: CachePadded::new(Mutex::new(Locked {
                 free: NIL,
-                vacancies: Vacancies::new(),
+                vacancies: Vacancies::of(Self::BLOCK),
                 made: 0,
                 chain: NIL,
                 beside,
@@ -182,7 +185,7 @@ impl<P, G> Slab<P, G> {
     #[inline(never)]
     fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
         let (block, offset) = Self::in_block(index);
-        Some(Place::in_block(self.blocks.get(block)?.slots.get(offset)?))
+        Some(Place::in_block(self.blocks.get(block)?.get(offset)?))
     }
 
     /// The block of a slot that is not resident, and the offset in it.
@@ -212,6 +215,9 @@ impl<P, G> Slab<P, G> {
             let place = unsafe { self.place(ended.at.index()) };
             // ORDERING: Relaxed: the value is not used.
             std::hint::black_box(place.map(|place| place.slot().link.load(Ordering::Relaxed)));
+            if let Some(record) = self.records.get(Self::in_block(ended.at.index()).0) {
+                record.prefetch();
+            }
         }
     }
 
@@ -337,7 +343,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             self.add_block();
         }
         let number = self.locked.vacancies.first();
-        let block = &slab.blocks.get(number)?.slots;
+        let block = slab.blocks.get(number)?;
         let first = number * Slab::<P, G>::BLOCK;
         if !block.is_made() {
             let slot = |offset| {
@@ -351,7 +357,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             let made = &mut self.locked.made;
             *made = made.saturating_add(Slab::<P, G>::BLOCK);
         }
-        let offset = self.locked.vacancies.take(&slab.blocks)?;
+        let offset = self.locked.vacancies.take(&slab.records)?;
         let index = Slab::<P, G>::RESIDENT + first + offset;
         // SAFETY: from here on the slot is taken, by the token that this makes.
         let place = unsafe { slab.place(index)? };
@@ -361,9 +367,11 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// Adds a block, without memory yet, and the state words of its slots.
     fn add_block(&mut self) {
         let slab = self.slab;
-        let record = self.locked.vacancies.record(slab.blocks.len());
-        // SAFETY: we have the lock, and blocks and words are added here only. As to `Send`, see `take_beyond`.
-        unsafe { slab.blocks.push(record) };
+        let record = self.locked.vacancies.record(slab.records.len());
+        // SAFETY: we have the lock, and blocks, records and words are added here only. As to `Send`, see `take_beyond`.
+        unsafe { slab.records.push(record) };
+        // SAFETY: the same.
+        unsafe { slab.blocks.push(Block::new()) };
         for _ in 0..Slab::<P, G>::BLOCK {
             // SAFETY: the same.
             unsafe { slab.words.push(State::vacant()) };
@@ -399,45 +407,43 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Held { place, at }
     }
 
-    /// Puts a vacant slot back, which has had its last generation if it `is_retired`: then it is not used again.
+    /// Puts a slot on its free list, which has no token any more.
     #[inline(always)]
-    fn put_back_unless(&mut self, place: Place<'a, P>, index: u32, is_retired: fn(&State) -> bool) {
-        if index >= Slab::<P, G>::RESIDENT {
-            return self.put_back_in_block(index, is_retired);
+    fn list(&mut self, index: u32) {
+        match self.slab.resident.get(index) {
+            Some(slot) => self.list_resident(slot, index),
+            None => self.list_in_block(index),
         }
-        let slot = place.slot();
-        if is_retired(slot.state_here()) {
-            return;
-        }
+    }
+
+    #[inline(always)]
+    fn list_resident(&mut self, slot: &Slot<P>, index: u32) {
         // ORDERING: Relaxed: read under this lock only.
         slot.link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = index;
     }
 
-    /// Puts a slot back that is not resident, and has no token any more.
     #[cold]
     #[inline(never)]
-    fn put_back_in_block(&mut self, index: u32, is_retired: fn(&State) -> bool) {
+    fn list_in_block(&mut self, index: u32) {
         let (number, offset) = Slab::<P, G>::in_block(index);
-        if self.slab.word(index).is_none_or(is_retired) {
-            return;
-        }
-        let blocks = &self.slab.blocks;
-        if self.locked.vacancies.put_back(blocks, number, offset) {
-            if let Some(block) = blocks.get(number) {
-                self.free(&block.slots);
-            }
+        let records = &self.slab.records;
+        if self.locked.vacancies.put_back(records, number, offset) {
+            self.free(number);
         }
     }
 
     /// Puts a vacant slot back that was not filled.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, vacant: Vacant<'a, P>) {
-        self.put_back_unless(vacant.place, vacant.index, |_| false);
+        self.list(vacant.index);
     }
 
-    /// Frees the memory of the block that the vacancies count as gone.
-    fn free(&mut self, block: &Block<Slot<P>>) {
+    /// Frees the memory of a block that the vacancies count as gone.
+    fn free(&mut self, number: u32) {
+        let Some(block) = self.slab.blocks.get(number) else {
+            return;
+        };
         #[cfg(request_purgatory_loom)]
         for slot in (0..Block::<Slot<P>>::LEN).filter_map(|offset| block.get(offset)) {
             // SAFETY: as below. loom sees here whether all other uses of the slot come before.
@@ -463,8 +469,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
 
     /// Gives the memory of the empty block back that stays for the next operation.
     pub(crate) fn free_spare(&mut self) {
-        if let Some(block) = self.locked.vacancies.give_up_spare(&self.slab.blocks) {
-            self.free(block);
+        if let Some(number) = self.locked.vacancies.give_up_spare(&self.slab.records) {
+            self.free(number);
         }
     }
 
@@ -480,18 +486,16 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// Puts a spent slot of this slab back, unless it has had its last generation.
     #[inline(always)]
     pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
-        let Spent { place, at } = spent;
-        self.put_back_unless(place, at.index(), State::is_retired);
+        self.put_back_ended(spent.detach());
     }
 
     /// The same, of a slot without its place in memory.
     #[inline(always)]
     pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
-        let index = ended.at.index();
-        // SAFETY: `ended` is a token of this slab, so the slot is taken, until it is put back here.
-        if let Some(place) = unsafe { self.slab.place(index) } {
-            self.put_back_unless(place, index, State::is_retired);
+        // One more occupant could be mistaken for an earlier one.
+        if ended.at.generation() != LAST_GENERATION {
+            self.list(ended.at.index());
         }
     }
 
@@ -509,7 +513,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let place = unsafe { self.slab.place(index)? };
         // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
         self.locked.chain = place.slot().link.load(Ordering::Relaxed);
-        let at = Address::new(self.slab.shard, index, 0);
+        let generation = place.state(index).last_generation();
+        let at = Address::new(self.slab.shard, index, generation);
         Some(EndedSlot { at })
     }
 }

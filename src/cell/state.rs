@@ -282,12 +282,13 @@ impl State {
         overwrite(&self.0, Snapshot::of(next, 0).0, Ordering::Release);
     }
 
-    /// Whether the slot, now vacant, has used up its generations: one more occupant could be mistaken for an earlier
-    /// one.
-    #[inline]
-    pub(crate) fn is_retired(&self) -> bool {
+    /// The generation of the last occupant of the slot, which is vacant now.
+    pub(crate) fn last_generation(&self) -> u32 {
         // ORDERING: Relaxed: the caller has the lock under which the slot came back.
-        Snapshot(self.0.load(Ordering::Relaxed)).generation() == RETIRED
+        match Snapshot(self.0.load(Ordering::Relaxed)).generation() {
+            RETIRED => LAST_GENERATION,
+            next => next - 1,
+        }
     }
 
     /// Whether the operation that a reference with `generation` means is still parked, held or not.
@@ -405,7 +406,8 @@ mod tests {
                         // The generation after the last one is 0.
                         let generation = table.generation.wrapping_add(1);
                         table = Table { generation, ..Table::default() };
-                        prop_assert_eq!(word.is_retired(), generation == 0);
+                        let last = generation.checked_sub(1).unwrap_or(LAST_GENERATION);
+                        prop_assert_eq!(word.last_generation(), last);
                         if generation == 0 {
                             return Ok(());
                         }
