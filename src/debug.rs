@@ -1,7 +1,7 @@
 //! `Debug` for types whose parts do not all implement it.
 
-/// Implements `Debug` with the named fields; each field shows the expression behind its name, in which `$it` is the
-/// value.
+/// Implements `Debug` with the named fields. Each field shows the expression after its name; in the expression, `$it`
+/// is the value.
 macro_rules! debug_fields {
     ([$($generics:tt)*] $type:ty, $name:expr, |$it:ident| $($field:ident: $shown:expr),*) => {
         impl<$($generics)*> std::fmt::Debug for $type {

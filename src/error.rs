@@ -27,10 +27,10 @@ macro_rules! reasons {
 }
 pub(crate) use reasons;
 
-/// An operation (payload) that was rejected, with the reason. [`into_inner`](Self::into_inner) returns
+/// An operation (of a timer: a payload) that was rejected, with the reason. [`into_inner`](Self::into_inner) returns
 /// the operation.
 ///
-/// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every operation that is `Send`.
+/// If the operation is `Send`, the `?` operator converts this error into `Box<dyn Error + Send + Sync>` and the like.
 pub struct Rejected<Op> {
     reason: RejectReason,
     operation: Exclusive<Op>,
@@ -42,7 +42,7 @@ reasons! {
         /// The list of keys was empty.
         NoKeys = "no key was given, and an operation needs at least one to watch",
         /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
-        /// `on_complete` has not returned yet; or the operation would bring their weight past
+        /// `on_complete` has not returned yet. Or the operation would raise the total weight above
         /// [`max_weight`](crate::purgatory::Builder::max_weight).
         Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
@@ -55,11 +55,11 @@ reasons! {
         /// The timeout is longer than the scheme of a [`Timer`](crate::Timer) can hold. Only a
         /// [`SimpleWheel`](crate::scheme::SimpleWheel) has such a bound; a purgatory has none.
         TooLong = "the timeout is longer than the timer's scheme can hold (a simple wheel: take another scheme)",
-        /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a
-        /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
+        /// More than eight parks are nested: each was made in a `try_complete`, or in the destructor of a key, that the
+        /// park around it had called. Park from `on_complete` instead, because completions never nest.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
-        /// The operation would be the first with a finite timeout, which starts the reaper, and the system refused the
-        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds fails instead.
+        /// The first operation with a finite timeout starts the reaper. This is that operation, and the system refused
+        /// the thread. A later call tries again. With the builder's `threads_at_once`, `build` fails instead.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
@@ -88,7 +88,7 @@ impl<Op> Rejected<Op> {
         (self.reason, self.operation.into_inner())
     }
 
-    /// Replaces the operation by the result of `part`.
+    /// Replaces the operation by what `part` makes of it.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }
@@ -104,16 +104,16 @@ impl<Op> fmt::Display for Rejected<Op> {
 
 impl<Op> Error for Rejected<Op> {}
 
-/// A shutdown did not end within the limit of the call.
+/// Why a shutdown did not end within the limit of the call, or could not begin.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ShutdownError {
     /// The limit has passed. The shutdown goes on in the background.
     TimedOut {
-        /// Operations that have not ended yet, because the shutdown has not reached them, or another thread is
-        /// examining them.
+        /// The operations that have not ended yet: the shutdown has not reached them, or another thread is examining
+        /// them.
         parked: usize,
-        /// Operations that have ended, but whose `on_complete`, handed to another thread, has not run to its end.
+        /// The operations that have ended, but whose `on_complete` was handed to another thread and has not returned.
         completions_pending: usize,
         /// The names of the library's own threads that have not ended.
         threads: Vec<String>,

@@ -1,15 +1,16 @@
-//! Futures over a purgatory. They need no runtime: any executor can poll them, or a thread runs one by [`block_on`].
+//! Futures of operations that wait in a purgatory. They need no runtime: any executor can poll them, or a thread runs
+//! one by [`block_on`].
 //!
 //! | | parks | resolves to |
 //! |---|---|---|
 //! | [`wait`](crate::Purgatory::wait) | a predicate of the user's | what it finds |
-//! | [`listen`](crate::Purgatory::listen) | a listener; the condition stays with the waiter | checks, one by one; what the condition finds |
-//! | [`take`](crate::Purgatory::take) | a predicate that takes | a guard of what it took, which goes back unless it is done |
+//! | [`listen`](crate::Purgatory::listen) | a listener; the condition stays with the waiter | each check, or what the condition finds |
+//! | [`take`](crate::Purgatory::take) | a predicate that takes a value | a guard, which gives the value back unless the work is done |
 //! | [`wait_then`](crate::Purgatory::wait_then) | a predicate of the user's | nothing: a callback gets what it finds |
 //! | [`completion`](crate::Purgatory::completion) | an operation of the user's | its end |
 //!
-//! All of these are operations like any other. The ending of an operation resolves its future, and wakes the task that
-//! polled last.
+//! Each of these calls parks an ordinary operation. The end of the operation resolves its future, and wakes the task
+//! that polled the future last.
 
 mod answer;
 mod completing;

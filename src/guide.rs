@@ -2,15 +2,15 @@
 #![doc = ""]
 #![doc = include_str!("../docs/guide/README.md")]
 
-// These imports are the link targets of the pages: `links.md` names the items as the pages do.
+// The link definitions in `links.md` name their targets as items of this module, so the module imports them.
 #[allow(unused_imports, reason = "only links name them")]
 pub(crate) use crate::{
     Completion, DelayedOperation, Timer, future::*, purgatory::*, threads::*, time::*,
 };
 
-/// A page of `docs`. Links inside the page lead to other files of the repository. The definitions before the page take
-/// precedence, and lead to pages and items of this documentation. `.ci/lints/links.py --write` writes these
-/// definitions.
+/// A module that shows a page of `docs`. The page's own link definitions lead to files of the repository. The
+/// definitions in `links.md` stand before the page and so take precedence: they lead to pages and items of this
+/// documentation. `.ci/lints/links.py --write` writes `links.md`.
 macro_rules! page {
     ($name:ident, $file:literal $(, $picture:literal)?) => {
         $(#[doc = include_str!($picture)])?
@@ -21,7 +21,7 @@ macro_rules! page {
     };
 }
 
-// A page and its picture are included together, because rustdoc has no other place for pictures.
+// The picture is included in the text of its page, because rustdoc has no other place for pictures.
 page!(words, "guide/words.md", "guide/picture.md");
 page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
@@ -51,7 +51,7 @@ page!(comparison, "comparison.md");
 #[doc = ""]
 #[doc = include_str!("../examples/README.md")]
 pub mod examples {
-    /// A page that shows a program of the folder `examples` unchanged.
+    /// A module that shows a program of the folder `examples` unchanged.
     macro_rules! example {
         ($($name:ident: $does:literal;)*) => {
             $(#[doc = $does]

@@ -6,7 +6,8 @@
 //!
 //! # The protocol
 //!
-//! An operation goes through these steps. Each names the promise of the [guarantees](guide::guarantees) behind it.
+//! An operation goes through these steps. A number such as G1 names the [guarantee](guide::guarantees) on which the
+//! step rests.
 //!
 //! 1. **Park.** [`try_complete_else_watch`](Purgatory::try_complete_else_watch) examines the operation on the stack
 //!    first. If it cannot complete, it gets a slot and a timer, is added to the watch list of each of its keys, and is
@@ -16,24 +17,25 @@
 //!    operation watches does nothing, and costs a lookup.
 //! 3. **Examine.** The check claims each operation that watches the key, and calls its
 //!    [`try_complete`](DelayedOperation::try_complete) on the checking thread. If another thread holds the operation,
-//!    the check leaves a mark instead of waiting, and the holder examines the operation once more before it releases it.
-//! 4. **End.** A yes, the deadline, a cancel or a shutdown ends the operation, whichever claims it first; there is one
-//!    ending (G5). The operation leaves the watch lists of all its keys and the timer (G6), and then
+//!    the check leaves a mark instead of waiting, and the holder examines the operation once more before the release.
+//! 4. **End.** A yes, the deadline, a cancel or a shutdown ends the operation, whichever claims it first. There is only
+//!    one ending (G5). The operation leaves the watch lists of all its keys and the timer (G6). Then
 //!    [`on_complete`](DelayedOperation::on_complete) runs, with no lock of the library held (G3).
 //!
 //! # Consistency
 //!
 //! What a thread did before it called `check_and_complete(key)` *happens-before* an examination of each operation that
-//! watches `key` when the check begins, or whose park begins later. That examination is complete: it begins after the
-//! check did, on the checking thread, or on the thread that held the operation at that moment.
+//! watches `key` when the check begins, or begins to watch it later, unless the operation ends first. That examination
+//! is complete: it begins after the check did. It runs on the checking thread, on the thread that holds the operation
+//! (examines or parks it), or, after 16 examinations in a row by one thread, on the thread that drives the timer.
 //!
 //! * Examinations and `on_complete` of one operation are totally ordered, whichever threads they run on, and each
 //!   happens-before the next (G4).
-//! * A check that returns has run the completions that it caused, or has handed them to the thread that examines the
-//!   operation just then. A [`check_later`](Purgatory::check_later) only promises that the check follows.
+//! * When a check outside every callback returns, the completions that it caused have run, or are left to the thread
+//!   that is examining the operation. A [`check_later`](Purgatory::check_later) only promises that the check follows.
 //! * Nothing orders the completions of different operations, except the order of the watchers of one key in one check.
-//! * [`Stats`](purgatory::Stats) and [`watchers`](Purgatory::watchers) are exact when no call is in progress;
-//!   while calls run they may be behind.
+//! * [`Stats`](purgatory::Stats) and [`watchers`](Purgatory::watchers) are exact when no call is in progress. During a
+//!   call they may lag behind it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -42,7 +44,7 @@
         missing_docs,
         missing_debug_implementations,
         clippy::new_without_default,
-        reason = "the models see the inside"
+        reason = "internal types that are public only for the loom models"
     )
 )]
 
@@ -52,7 +54,7 @@
 #[macro_use]
 mod debug;
 
-// The first module, so that the page of `Purgatory` shows its general methods before those that `Waits` adds.
+// Declared first, so that the page of `Purgatory` shows its general methods before the methods that `Waits` adds.
 pub mod purgatory;
 
 mod callbacks;

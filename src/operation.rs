@@ -34,29 +34,29 @@ pub trait DelayedOperation: Send + 'static {
     /// Called once, when the operation parks, on the parking thread.
     fn timeout(&self) -> Duration;
 
-    /// Until when the operation may stay parked, read once when it parks. By default its [`timeout`](Self::timeout) from
-    /// its [`arrival`](Self::arrival). An operation that has a point in time, because it parks again and again for one
-    /// request, implements this instead, and its `timeout` is not called.
+    /// Until when the operation may stay parked. By default this is the [`timeout`](Self::timeout), counted from the
+    /// [`arrival`](Self::arrival). Implement this method for an operation whose deadline is a point in time, for
+    /// example because it parks several times for one request. Its `timeout` is then not called.
     ///
-    /// Runs on the parking thread.
+    /// Called once, when the operation parks, on the parking thread.
     #[inline(always)]
     fn deadline(&self) -> Deadline {
         Deadline::After(self.timeout())
     }
 
-    /// What the operation weighs under [`max_weight`](crate::purgatory::Builder::max_weight): the bytes that it keeps, for
-    /// instance. By default 1, as all [waits](crate::Waits) weigh.
+    /// What the operation weighs under [`max_weight`](crate::purgatory::Builder::max_weight), for example the number of
+    /// bytes that it keeps. By default 1. Every [wait](crate::Waits) weighs 1.
     ///
-    /// Read once, on the parking thread, when the operation parks: what changes later does not count.
+    /// Read once, on the parking thread, when the operation parks. Later changes of the weight do not count.
     #[inline(always)]
     fn weight(&self) -> usize {
         1
     }
 
-    /// When the request arrived, if the caller has read the purgatory's clock already: then parking does not read it.
-    /// The timeout counts from that reading. If it has passed, the operation expires with the next tick; a reading of the
-    /// future makes the deadline later, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), and
-    /// changes nothing else.
+    /// When the request arrived, if the caller has already read the purgatory's clock. Parking then does not read the
+    /// clock again. The timeout counts from the arrival. If the timeout has passed by now, the operation expires with
+    /// the next tick. An arrival in the future makes the deadline later, even later than
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) allows, and changes nothing else.
     ///
     /// Called once, on the parking thread.
     fn arrival(&self) -> Option<Timestamp> {
@@ -69,29 +69,28 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// * the parking thread, once before parking and once after it, so that no event in between is missed;
     /// * every thread that checks one of the keys;
-    /// * the thread that drives the timer, for deferred checks, and once when the deadline has passed. If another
-    ///   thread is examining the operation at the deadline, that thread runs the examination at the deadline instead.
+    /// * the thread that drives the timer: for deferred checks, and once when the deadline has passed. If another
+    ///   thread is examining the operation when the deadline passes, that thread also runs the examination at the
+    ///   deadline.
     ///
-    /// The answer at the deadline does not change the ending; a yes is counted in
+    /// The answer at the deadline does not change the ending. If it is yes, it is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     ///
-    /// Keep it short: it delays the caller of the check.
+    /// Keep the method short: it delays the caller of the check.
     ///
-    /// Checks made in here are queued, return 0, and run before the outermost library call on this thread returns. A
-    /// check of the same key that the operation repeats within that call is
+    /// A check made in this method returns 0. It is queued, and runs before the outermost library call on this thread
+    /// returns. If the operation repeats the check of a key within that outermost call, the repeated check is
     ///
-    /// * merged with the queued one, while that one waits;
-    /// * ignored, if the examination that repeats it comes from such a queued check;
-    /// * deferred to the thread that drives the timer instead, if another thread has asked for that examination.
-    ///
-    /// See [`Purgatory`](crate::Purgatory).
+    /// * merged with the queued check, while the queued check waits;
+    /// * ignored, if a queued check caused the examination that repeats it;
+    /// * deferred to the thread that drives the timer instead of ignored, if another thread asked for that examination.
     fn try_complete(&mut self) -> bool;
 
-    /// Whether the operation can complete now; [`cause`](Cause) says why it is examined. The library calls only this
-    /// method. By default it calls [`try_complete`](Self::try_complete), and it has the same duties.
+    /// Whether the operation can complete now; [`cause`](Cause) says why it is examined. The library always calls this
+    /// method. By default it calls [`try_complete`](Self::try_complete), whose duties apply to both.
     ///
-    /// Implement it for an operation that *takes* something when it completes, and watches several keys: examined for
-    /// one key, it must take only what belongs to that key. Otherwise a [bounded
+    /// Implement it for an operation that *takes* something when it completes, and that watches several keys. When the
+    /// cause names a key, the operation must take only what belongs to that key. Otherwise a [bounded
     /// check](crate::Purgatory::check_and_complete_with) of one key would be used up by an operation that takes from
     /// another key.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
@@ -103,8 +102,8 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// The thread depends on the reason:
     ///
-    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it, or the
-    ///   thread that was examining it, before its outermost call returns.
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it. If
+    ///   another thread was examining the operation then, that thread, before its outermost call returns.
     /// * [`Expired`](Completion::Expired), and a completion by a deferred check
     ///   ([`check_later`](crate::Purgatory::check_later)): the thread that
     ///   [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
@@ -113,12 +112,13 @@ pub trait DelayedOperation: Send + 'static {
     ///   the operation.
     ///
     /// Completions never nest: a completion caused inside a callback runs after that callback, before the outermost
-    /// call of the library on that thread returns. The exception is a thread that is ending, where they nest.
+    /// call of the library on that thread returns. Only on a thread that is ending do they nest.
     fn on_complete(self, completion: Completion);
 
-    /// The operation has ended so (`None`: a hook has panicked), and other code of users' may run before it is completed or
-    /// dropped. An operation of a future leaves with that what it holds of the user's. `false` if the future is gone:
-    /// then the operation is not to wait for others. Runs no code of the user's.
+    /// Called for an operation that has ended with this completion (`None`: its `try_complete` has panicked), before
+    /// other user code that could delay its `on_complete`. An operation with a future leaves its user values where a
+    /// drop of the future can reach them. Returns `false` if the future was dropped: then the operation must not wait
+    /// behind other completions. Runs no user code.
     #[doc(hidden)]
     #[inline(always)]
     fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
@@ -126,20 +126,20 @@ pub trait DelayedOperation: Send + 'static {
     }
 }
 
-/// What only the library can name: an argument of methods that users neither call nor implement.
+/// A type that only the library can name, so that users can neither call nor implement the methods that take it.
 #[derive(Debug, Clone, Copy)]
 pub struct Internal;
 
-/// For what an operation is examined: see [`try_complete_for`](DelayedOperation::try_complete_for).
+/// Why an operation is examined: the argument of [`try_complete_for`](DelayedOperation::try_complete_for).
 ///
 /// | it is examined because | [`key`](Self::key) | |
 /// |---|---|---|
 /// | it is being parked | `None` | [`is_parking`](Self::is_parking) |
 /// | a call checks one of its keys | that key | |
 /// | its deadline has passed | `None` | [`is_deadline`](Self::is_deadline) |
-/// | another thread checked while this one was examining it; several keys are checked as one event; a [handle](crate::Handle::check) | `None` | |
+/// | another thread checked it while this thread was examining it; several keys are checked as one event; a [handle](crate::Handle::check) or a [waker](Self::waker) asks for it | `None` | |
 ///
-/// In the last row one examination may answer several checks, so no key is named, and the operation may take from any
+/// In the last row, one examination may answer several checks. So no key is named, and the operation may take from any
 /// of its keys.
 ///
 /// Only the library makes a cause. To test your own `try_complete_for`, use a purgatory without a thread:
@@ -185,10 +185,10 @@ pub struct Cause<'a, K> {
 
 enum Kind<'a, K> {
     Parking,
-    /// Finds the key among those of the operation.
+    /// Finds the checked key among the keys of the operation.
     Key(&'a dyn Fn() -> Option<&'a K>),
     Deadline,
-    /// A wake-up before the deadline, which the listener has asked for.
+    /// A listener is woken before its deadline, as it has asked.
     Recheck {
         /// Whether the listener's operation may end now.
         last: bool,
@@ -198,13 +198,13 @@ enum Kind<'a, K> {
 
 /// An operation's access to its own waker and deadline, during an examination.
 pub(crate) trait Reach {
-    /// Makes a waker that has the operation examined.
+    /// Makes a waker whose wake-up has the operation examined again.
     fn waker(&self) -> Waker;
 
-    /// Lets the operation expire then instead; a timeout counts from the end of the examination.
+    /// Moves the operation's deadline to `deadline`. A timeout counts from the end of the examination.
     fn reschedule(&self, deadline: Deadline);
 
-    /// What examines it: an `Inner` of a purgatory.
+    /// The `Inner` of the purgatory that examines the operation.
     fn purgatory(&self) -> &dyn Any;
 
     /// Keeps an operation that is examined for its deadline parked for `time` more.
@@ -212,7 +212,7 @@ pub(crate) trait Reach {
 }
 
 impl<'a, K> Cause<'a, K> {
-    /// The cause for a method that is called by hand.
+    /// The cause if the user, and not the library, calls the `try_complete` of an operation.
     pub(crate) const NONE: Self = Self {
         kind: Kind::Other,
         reach: None,
@@ -240,14 +240,15 @@ impl<'a, K> Cause<'a, K> {
         Self::reaching(Kind::Other, reach)
     }
 
-    /// The check of a key. `find` finds that key among the keys of the operation; its `None` means that `Eq`
-    /// contradicts itself.
+    /// The check of a key. `find` looks for the checked key among the keys of the operation. It returns `None` only if
+    /// the `Eq` of the keys contradicts itself.
     #[inline(always)]
     pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>, reach: &'a dyn Reach) -> Self {
         Self::reaching(Kind::Key(find), reach)
     }
 
-    /// The cause of a wake-up of a listener with rechecks.
+    /// The cause when a listener is woken for a [recheck](crate::Listener::recheck_every), or, with `last`, at the end
+    /// of the time that it waits for a late check.
     pub(crate) fn recheck(last: bool) -> Self {
         Self {
             kind: Kind::Recheck { last },
@@ -258,8 +259,9 @@ impl<'a, K> Cause<'a, K> {
     /// The checked key, as the operation's own value of it. `None` if the operation is examined for another reason, or
     /// if one examination answers several checks.
     ///
-    /// Compares keys of the operation with the checked key (`Eq`, or `Equivalent`), until one is equal. For a resolved
-    /// key that was checked by the plain key, takes the lock of the key's list for an instant.
+    /// Compares the operation's keys with the checked key (by `Eq` or `Equivalent`) until one is equal. If the
+    /// operation watches a resolved key and the check names it by the plain key, the comparison takes the lock of the
+    /// key's list for an instant.
     pub fn key(&self) -> Option<&'a K> {
         match self.kind {
             Kind::Key(find) => find(),
@@ -267,45 +269,45 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// A waker of this operation. A wake-up has the operation examined again, by the thread that drives the timer, as
-    /// [`check_later`](crate::Purgatory::check_later) of one of its keys would, but only this operation. So an
-    /// operation can own a future, and poll it in every examination.
+    /// A waker of this operation. A wake-up defers an examination of this operation alone to the thread that drives the
+    /// timer, while [`check_later`](crate::Purgatory::check_later) defers a check of a whole key. So an operation can
+    /// own a future, and poll the future in every examination.
     ///
     /// Properties of the waker:
     ///
-    /// * It may be woken on any thread, any number of times, also under locks of yours: `wake` runs no user code except
+    /// * It may be woken on any thread, any number of times, also while you hold locks: `wake` runs no user code except
     ///   a reactor's wake function.
     /// * A wake-up before the operation ends, even before it has parked, is followed by an examination that begins
     ///   after the wake-up, unless the operation ends first. Wake-ups before that examination begins are merged.
-    /// * A wake-up during the examination at the deadline finds an operation that is about to expire. An operation that
-    ///   waits for something asks for [more time](Self::reschedule) in that examination.
+    /// * During the examination at the deadline, a wake-up comes too late: the operation expires after it. An operation
+    ///   that still waits for something asks for [more time](Self::reschedule) in that examination.
     /// * After the end of the operation, a wake-up does nothing.
     /// * The waker keeps neither the operation nor the purgatory alive.
     ///
-    /// Every call allocates a new waker, and each waker is valid for the whole life of the operation: call this once,
-    /// and keep the waker. If you call `try_complete_for` by hand, the waker does nothing.
+    /// A call may allocate. Each waker is valid for the whole life of the operation, so call this once, and keep the
+    /// waker. If your own code calls `try_complete_for` directly, the waker does nothing.
     pub fn waker(&self) -> Waker {
         let reach = self.reach;
         reach.map_or_else(|| Waker::noop().clone(), Reach::waker)
     }
 
-    /// Lets the operation expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never), unless this
-    /// examination completes it. Of several calls in one examination the last counts.
+    /// Moves the deadline to `timeout` from the end of this examination, or to a [point in time](Deadline) (`None`:
+    /// never). Does nothing if this examination completes the operation. If one examination calls this several times,
+    /// the last call counts.
     ///
-    /// The new deadline takes effect when the examination returns, as [`Handle::reschedule`](crate::Handle::reschedule)
-    /// would at that moment: not if the old deadline has come meanwhile, in which case the examination at the deadline
-    /// follows.
+    /// The deadline moves when the examination returns, as if [`Handle::reschedule`](crate::Handle::reschedule) were
+    /// called then. If the old deadline has come by then, it stays, and the examination at the deadline follows.
     ///
-    /// In the examination at the deadline ([`is_deadline`](Self::is_deadline)), the call asks for more time: the
+    /// In the examination at the deadline ([`is_deadline`](Self::is_deadline)), this call asks for more time: the
     /// operation stays parked, for at least one tick, and is examined again at the new deadline. Each such extension is
-    /// counted in [`Stats::extended`](crate::purgatory::Stats::extended). An operation that calls this in *every*
-    /// examination never expires.
+    /// counted in [`Stats::extended`](crate::purgatory::Stats::extended).
     ///
-    /// An operation can move its own deadline at most to [`max_timeout`](crate::purgatory::Builder::max_timeout) after
-    /// its arrival, and expires then. For a handle, the bound counts from its call instead.
+    /// The new deadline is at most [`max_timeout`](crate::purgatory::Builder::max_timeout) after the operation's
+    /// arrival. Without a `max_timeout`, an operation that calls this in *every* examination never expires. For a
+    /// handle, `max_timeout` counts from the call of its `reschedule`.
     ///
-    /// Reads the clock and takes the lock of a timer shard, after the examination. If the clock panics, that counts as
-    /// a panic of the examination; in the examination at the deadline, the operation expires.
+    /// After the examination, reads the clock and takes the lock of a timer shard. A panic of the clock counts as a
+    /// panic of the examination. In the examination at the deadline, the operation expires instead.
     #[doc(alias = "linger")]
     #[doc(alias = "debounce")]
     #[doc(alias = "batch")]
@@ -315,34 +317,36 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// For the operation of a listener, examined for the deadline that it has told the listener of: it stays parked for
-    /// `time` more, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), so that checks reach it until
-    /// the listener has evaluated its condition.
+    /// For the examination of a listener's operation at its deadline: keeps the operation parked for `time` more, also
+    /// past [`max_timeout`](crate::purgatory::Builder::max_timeout). So checks still reach the listener while it
+    /// evaluates its condition for the last time.
     pub(crate) fn linger(&self, time: Duration) {
         if let Some(reach) = self.reach {
             reach.linger(time);
         }
     }
 
-    /// Whether the operation is being parked: in the examination before its keys are watched, or in the one after.
+    /// Whether the operation is being parked. It is examined twice then: before its keys are watched, and after.
     pub fn is_parking(&self) -> bool {
         matches!(self.kind, Kind::Parking)
     }
 
-    /// Whether the deadline has passed. In this examination the operation may search more thoroughly than in a check.
-    /// The answer does not change the ending, and a yes is counted in
-    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks). The operation expires, unless it answers no
-    /// and has asked for [more time](Self::reschedule).
+    /// Whether the deadline has passed. In this examination the operation may search more thoroughly than in a check. A
+    /// yes does not change the ending: it is counted in
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), and the operation expires. After a no it
+    /// expires too, unless it has asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
     }
 
-    /// What examines the operation: an `Inner` of a purgatory. `None` if the method is called by hand.
+    /// The `Inner` of the purgatory that examines the operation. `None` for a recheck, and if the method is called by
+    /// hand.
     pub(crate) fn purgatory(&self) -> Option<&'a dyn Any> {
         self.reach.map(Reach::purgatory)
     }
 
-    /// Whether a listener's operation is woken before its deadline, and if so, whether it may end now.
+    /// For the wake-up of a listener's operation before its deadline: whether the operation may end now. Otherwise
+    /// `None`.
     pub(crate) fn as_recheck(&self) -> Option<bool> {
         match self.kind {
             Kind::Recheck { last } => Some(last),
@@ -350,7 +354,7 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// Whether a key or a handle was checked, by this thread or by another one.
+    /// Whether a check is the cause: of a key or by a handle, made by this thread or by another one.
     pub(crate) fn is_check(&self) -> bool {
         matches!(self.kind, Kind::Key(_) | Kind::Other)
     }
@@ -385,9 +389,10 @@ pub enum Completion {
     Satisfied,
     /// The timeout passed first.
     Expired,
-    /// The operation was cancelled while it was being examined. A cancel does not wait: its caller got `None`, and the
-    /// examining thread ended the operation. A cancel that returns the operation causes no completion. If a key's panic
-    /// interrupts `cancel_for_key`, the operations that it had taken back are completed as cancelled.
+    /// The operation was cancelled while it was being examined. The cancel did not wait: it returned without the
+    /// operation, and the examining thread ended the operation. A cancel that returns the operation causes no
+    /// completion. If a key's panic interrupts `cancel_for_key`, the operations that it has ended so far are completed
+    /// as cancelled.
     Cancelled,
     /// The purgatory was shut down.
     ShutDown,

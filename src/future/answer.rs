@@ -1,8 +1,7 @@
 //! What conditions answer.
 
-/// What the condition of a [`wait`](crate::Purgatory::wait) or of [`Listener::until`](super::Listener::until) answers:
-/// an `Option<T>`, or a `Result<Option<T>, E>` if it can fail, as the closure of a [`take`](crate::Purgatory::take)
-/// does. `None` waits on.
+/// The answer of the condition of a [`wait`](crate::Purgatory::wait) or of [`Listener::until`](super::Listener::until):
+/// an `Option<T>`, or a `Result<Option<T>, E>` if the condition can fail. With `None`, the wait goes on.
 ///
 /// | it answers | the future resolves to |
 /// |---|---|
@@ -14,10 +13,10 @@
     note = "a condition that answers yes or no ends in `.then_some(value)`; one that awaits is for `listen` and `until`"
 )]
 pub trait Answer: sealed::Sealed {
-    /// What the future resolves to, if to no [`WaitError`](super::WaitError).
+    /// What the future resolves to, unless it resolves to a [`WaitError`](super::WaitError).
     type Found;
 
-    /// What ends the wait.
+    /// The result that ends the wait. `None` if the wait goes on.
     #[doc(hidden)]
     fn found(self) -> Option<Self::Found>;
 }

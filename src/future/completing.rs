@@ -56,13 +56,13 @@ enum State<Op: 'static> {
         op: Op,
         reply: Option<Reply<Outcome<Op>>>,
     },
-    /// It has ended, and lies with its future.
+    /// The operation has ended, and lies in the state that it shares with its future.
     HandedOver { _end: HandedOver },
     /// Nothing is left.
     Spent,
 }
 
-/// The value that an operation and its future share.
+/// The state that an operation and its future share.
 type Outcome<Op> = Promise<Result<(Op, Completion), WaitError>>;
 
 impl<Op: 'static> Awaited<Op> {
@@ -134,7 +134,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
                 reply: Some(reply),
             } => reply.answer(Ok((op, completion))),
             State::Waiting { op, reply: None } => op.on_complete(completion),
-            // The future is told by the destructor.
+            // The destructor of the `HandedOver` tells the future.
             State::HandedOver { .. } | State::Spent => {}
         }
     }
@@ -177,9 +177,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     /// Parks `op` unless it can complete at once, and returns a future of the operation and how it ended. Examines,
     /// locks and rejects as [`try_complete_else_watch`](Self::try_complete_else_watch) does.
     ///
-    /// The operation is parked when this call returns, whether the future is polled or not: an event after the call is
-    /// not missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the
-    /// thread on which `on_complete` would run.
+    /// An operation that cannot complete at once is parked when this call returns, even if the future is never polled:
+    /// an event after the call is not missed, and the timeout runs. `try_complete` and `timeout` never run in a poll.
+    /// The future is woken on the thread on which `on_complete` would run.
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.

@@ -11,14 +11,15 @@ use crate::time::Deadline;
 use crate::watch::bound::Rank;
 use std::collections::HashMap;
 
-/// Adds keys to a [`Listener`](super::Listener), from inside its condition for instance:
-/// [`Listener::further_keys`](super::Listener::further_keys) makes it. It does not keep the listener listening: once
-/// that was dropped, nothing is added.
+/// Adds keys to a [`Listener`](super::Listener), for example from inside its condition. Made by
+/// [`Listener::further_keys`](super::Listener::further_keys). Does not keep the listener alive: once the listener is
+/// dropped, no key is added.
 pub struct FurtherKeys<K: Key, S: KeyHasher = RandomState>(Arc<Further<K, S>>);
 
-/// Shared by a listener and those that add keys to it.
+/// The state that a listener shares with its [`FurtherKeys`].
 struct Further<K: Key, S: KeyHasher> {
-    /// The listener's own operation, beside which the others are parked. `None` if the purgatory has rejected it.
+    /// The listener's own operation. The operations of added keys are parked by this handle, in the same purgatory.
+    /// `None` if the purgatory has rejected the listener.
     handle: Option<Handle<WaitOperation<K>, S>>,
     signal: Arc<Signal>,
     /// `None` once the listener is gone.
@@ -54,7 +55,7 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
 }
 
 impl<K: Key, S: KeyHasher> Further<K, S> {
-    /// Whether the key is not watched yet, at this rank or a lower one, and the listener still there.
+    /// Whether the key is to be added: the listener still exists, and has not added it at this rank or a lower one.
     fn is_news(&self, watch: &Watch<'_, K>) -> bool {
         let added = self.added.lock();
         let Some(Added { known, .. }) = &*added else {
@@ -65,16 +66,16 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         known.is_none_or(|known| *known > watch.rank)
     }
 
-    /// From now on the key counts as watched: not before its operation is parked, because another thread that adds it may
-    /// rely on that.
+    /// Notes that the key is watched. Called after its operation was parked, because another thread that adds the key
+    /// relies on that operation from now on.
     fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
         let mut added = self.added.lock();
         let Some(Added { operations, known }) = &mut *added else {
-            // The listener has gone meanwhile: this operation ends as well, with no lock held.
+            // The listener was dropped meanwhile: end this operation as well, with no lock held.
             drop(added);
             return drop(listening);
         };
-        // First: the code of a key may panic.
+        // Keep the operation first: `Hash` and `Eq` of the key may panic.
         operations.push(listening);
         let _key_code = KeyCode::enter("a listener");
         match known.0.get_mut(&key) {
@@ -94,7 +95,8 @@ impl<K: Key, S: KeyHasher> Clone for FurtherKeys<K, S> {
 
 debug_fields!([K: Key, S: KeyHasher] FurtherKeys<K, S>, "FurtherKeys", |it| handle: it.0.handle);
 
-/// The further keys of a listener, which ends what it has added when it is dropped. Most listeners have none.
+/// The [`FurtherKeys`] of a listener, if it has any: most have none. Its destructor ends the operations of the added
+/// keys.
 pub(super) struct OwnFurther<K: Key, S: KeyHasher>(Option<FurtherKeys<K, S>>);
 
 impl<K: Key, S: KeyHasher> OwnFurther<K, S> {

@@ -1,5 +1,5 @@
-//! Listening to checks, for conditions that only the waiter can evaluate. The loop: listen; evaluate; await a check;
-//! evaluate again.
+//! Listening to checks, for conditions that only the waiter can evaluate. The waiter's loop: listen, evaluate, await a
+//! check, evaluate again.
 
 use super::answer::Answer;
 use super::further::{FurtherKeys, OwnFurther};
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Listens to checks of `keys`, for at most `timeout` from this call on, or until a [point in time](Deadline)
-    /// (`None`: without end). For conditions that
-    /// the waiter evaluates itself, because the evaluation awaits, or borrows from the task:
+    /// (`None`: without end). For conditions that the waiter evaluates itself, because the evaluation awaits, or
+    /// borrows from the task:
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -41,18 +41,18 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// ```
     ///
     /// [`until`](Listener::until) is this loop, with one more evaluation at the deadline.
-    /// [`until_best`](Listener::until_best) is for a condition that may have half of an answer.
+    /// [`until_best`](Listener::until_best) is for a condition whose answer may be incomplete at the deadline.
     ///
     /// Call `listen` first, and then evaluate: no check after this call is missed, even while the condition is being
-    /// evaluated. If the purgatory rejects the listener (because it is full, for instance), this call does not fail:
-    /// [`checked`](Listener::checked) returns the reason. A condition that is true at once needs no permit of the
-    /// purgatory.
+    /// evaluated. If the purgatory rejects the listener (for example because it is full), this call does not fail:
+    /// [`checked`](Listener::checked) returns the reason. So a waiter whose condition is true already needs no place in
+    /// the purgatory.
     ///
     /// The thread that checks a key runs no code of the waiter except its waker. The library does not know the
     /// condition, which has these consequences:
     ///
-    /// * Every check counts as an examination in vain, and a listener that expires does not count as a [missed
-    ///   check](crate::purgatory::Stats::missed_checks).
+    /// * Every check counts as an examination in vain. A listener that expires counts no [missed
+    ///   check](crate::purgatory::Stats::missed_checks), except in [`until`](Listener::until).
     /// * A listener does not complete in a check, so a check [for at most n completions](crate::Bound::at_most) wakes
     ///   all listeners of the key. Workers that compete for something use [`take`](Self::take).
     /// * A listener that watches a key [at a rank](Watch::at_rank) is not woken by a check up to a lower rank.
@@ -105,8 +105,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 /// assert_eq!(block_on(fetch(&Waits::new("reads"), &Storage)), Ok(10));
 /// ```
 ///
-/// Dropping it, on any thread, cancels its operation: when `drop` returns, watches and timer are removed. (If another
-/// thread is examining the operation at that moment, `drop` does not wait for that thread, which then removes them.)
+/// Dropping the listener, on any thread, cancels its operation: when `drop` returns, watches and timer are removed.
+/// Exception: if another thread is examining the operation at that moment, `drop` does not wait for that thread, which
+/// removes them afterwards.
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
@@ -117,8 +118,8 @@ pub struct Listener<K: Key, S: KeyHasher = RandomState> {
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
-    /// Waits until `condition` finds something: evaluates it at once, again after checks, and once more when the timeout
-    /// has passed.
+    /// Waits until `condition` finds something. The condition is evaluated at once, again after checks, and once more
+    /// when the timeout has passed.
     ///
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
@@ -132,19 +133,21 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// ```
     ///
     /// The condition answers an `Option`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and the
-    /// future resolves to it (see [`Answer`]). It is evaluated in the task that awaits this future (also if the purgatory
-    /// has rejected the listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its
-    /// futures are. Every evaluation begins anew. All checks that come during one evaluation cause one more. A condition
-    /// that learns keys while it reads adds them by [`further_keys`](Self::further_keys).
+    /// future resolves to the error (see [`Answer`]). The condition is evaluated in the task that awaits this future,
+    /// even if the purgatory has rejected the listener. The condition needs neither `Send` nor `'static`; the future is
+    /// `Send` if the condition and its futures are.
     ///
-    /// If the evaluation at the deadline finds something, that counts as a
-    /// [missed check](crate::purgatory::Stats::missed_checks), unless one of the keys has been checked since the deadline:
-    /// the event had happened, and no check announced it. The listener's operation stays parked until that evaluation is
-    /// over, for 1 s at most (an evaluation that takes longer counts none), and ends as expired then.
+    /// Each evaluation is a new call of the condition. All checks during one evaluation together cause one more
+    /// evaluation. A condition that learns keys while it reads adds them by [`further_keys`](Self::further_keys).
     ///
-    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end,
-    /// and the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime around the
-    /// future. [`until_best`](Self::until_best) does without the evaluation at the deadline.
+    /// If the evaluation at the deadline finds something, the event had happened, and no check announced it: this
+    /// counts as a [missed check](crate::purgatory::Stats::missed_checks), unless one of the keys has been checked
+    /// since the deadline. The listener's operation stays parked until this evaluation is over, but for 1 s at most,
+    /// and then ends as expired. An evaluation that takes longer counts no missed check.
+    ///
+    /// **The timeout does not interrupt the condition**: an evaluation that is running at the deadline is awaited to
+    /// its end, and so is the evaluation at the deadline that follows. For a hard bound, put a timeout of your runtime
+    /// around the future. [`until_best`](Self::until_best) makes no evaluation at the deadline.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`], among others if the purgatory has rejected the listener.
@@ -174,7 +177,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         found.ok_or(WaitError::Expired)
     }
 
-    /// The evaluation at the deadline is over.
+    /// Ends the listener after the evaluation at the deadline. Counts a missed check if the evaluation has found the
+    /// event and no key has been checked since the deadline.
     fn end_at_deadline(mut self, has_found: bool) {
         if has_found && self.listening.shared().is_unannounced() {
             if let Some(handle) = self.handle() {
@@ -182,14 +186,14 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 handle.report_missed_check();
             }
         }
-        // Whether this thread ends it, or one that is at work on its deadline still.
+        // Ends the operation as expired, or leaves that to the thread that is handling its deadline.
         self.listening.end(Handle::expire);
     }
 
-    /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far: if the listener
-    /// ends before there is enough, by its timeout for instance, the future resolves to the last `best` and the reason.
-    /// The condition is *not* evaluated again at the end. So a fetch that has half of its bytes at the deadline answers
-    /// with these bytes.
+    /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far. If the listener
+    /// ends before there is enough, for example by its timeout, the future resolves to the last `best` and the reason.
+    /// So a fetch that has half of its bytes at the deadline answers with these bytes. The condition is *not* evaluated
+    /// again at the end.
     ///
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
@@ -210,8 +214,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// ```
     ///
     /// The condition is evaluated in the task that awaits this future, at least once, even if the purgatory has
-    /// rejected the listener. A deadline does not interrupt an evaluation, not even the first. The answer of that
-    /// evaluation is then the last one, even if a key was checked meanwhile.
+    /// rejected the listener. A deadline interrupts no evaluation, not even the first. The evaluation that is running
+    /// at the deadline is the last one, even if a key was checked meanwhile.
     ///
     /// # Errors
     /// The last `best` answer, and the [`WaitError`] that ended the listener.
@@ -237,18 +241,19 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). If there was a check since the last
-    /// call (before the first call: since [`listen`](Purgatory::listen)), it returns at once; several checks are reported
-    /// as one.
+    /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). Returns at once if there was a
+    /// check since the last call (before the first call: since [`listen`](Purgatory::listen)). Several checks are
+    /// reported as one.
     ///
-    /// After `Ok`, evaluate the condition: it sees what happened before the check. Cancel-safe: a check that was not
-    /// reported because the future was dropped is reported by the next call. Any executor may poll the future. The
-    /// thread that checks wakes the task that polled last, and holds no lock meanwhile. If that waker panics, the listener
-    /// ends with [`WaitError::Panicked`].
+    /// After `Ok`, evaluate the condition: the evaluation sees what happened before the check. This method is
+    /// cancel-safe: a check that was not reported because the future was dropped is reported by the next call.
+    ///
+    /// Any executor may poll the future. The thread that checks wakes the task that polled last, and holds no lock
+    /// meanwhile. If the task's waker panics, the listener ends with [`WaitError::Panicked`].
     ///
     /// # Errors
-    /// Once the listener has ended, every call returns the reason at once: [`WaitError::Expired`] after the timeout, or
-    /// why the purgatory rejected it. A check that was made before the end is reported first. A
+    /// Once the listener has ended, every call returns the reason at once, for example [`WaitError::Expired`] after the
+    /// timeout, or the reason of a rejection. A check that was made before the end is reported first. A
     /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
     /// `Expired`, as [`until`](Self::until) does.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
@@ -273,8 +278,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// Ends the listener because its condition is true. It counts as completed; a listener that is dropped counts as
     /// cancelled.
     ///
-    /// Its operation is forced to complete (so a trace says `forced`), or has expired before, which stands. If the last
-    /// wake-up was a [recheck](Self::recheck_every), and no key was checked since, it stays parked for 100 ms more.
+    /// The listener's operation is forced to complete, so a trace says `forced`. If it had expired before, it stays
+    /// expired. If the last wake-up was a [recheck](Self::recheck_every) and no key was checked since, the operation
+    /// stays parked for 100 ms more, because a late check may still come.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
@@ -287,15 +293,18 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// Listens to checks of one more key, which the waiter has learnt while it read. Call this *before* the read that
     /// needs the key: no check after this call is missed.
     ///
-    /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
-    /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
-    /// of its own. It counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, also
-    /// after the listener's timeout, and then as cancelled. If the purgatory rejects it, the listener ends, and
-    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, so does this call, or
-    /// the listener ends with [`WaitError::Panicked`].
+    /// A key that was added before, at this rank or a lower one, is not added again, so a loop may add all of its keys
+    /// in every round. The keys of [`listen`](Purgatory::listen) do not count as added.
     ///
-    /// The key is watched until the listener is dropped, but for [`max_timeout`](crate::purgatory::Builder::max_timeout) at
-    /// most: a listener whose [handle](Self::handle) has moved its deadline beyond that expires when the added key does.
+    /// Each added key has an operation of its own. That operation counts under
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, even after the listener's
+    /// timeout, and then counts as cancelled. If the purgatory rejects it, the listener ends, and
+    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, this call panics
+    /// too, or the listener ends with [`WaitError::Panicked`].
+    ///
+    /// The key is watched until the listener is dropped, but for
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most. If the listener's [handle](Self::handle) has
+    /// moved its deadline beyond that time, the listener expires when the operation of the added key does.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -324,8 +333,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         self.further.keys(&self.listening).also(key);
     }
 
-    /// Adds keys from somewhere else: from a condition of [`until`](Self::until) or [`until_best`](Self::until_best), which
-    /// have the listener to themselves. Each key is added as by [`also`](Self::also).
+    /// Returns a value that adds keys as [`also`](Self::also) does. A condition of [`until`](Self::until) or
+    /// [`until_best`](Self::until_best) can own this value, while these calls own the listener.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -355,24 +364,24 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         self.further.keys(&self.listening).clone()
     }
 
-    /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
-    /// no check announces, because some code forgets to check, or because another process has made them.
+    /// Wakes the listener after every `interval` too, without a check: a *recheck*. Rechecks are a safety net for
+    /// changes that no check announces, because some code forgets the check, or because another process makes the
+    /// changes.
     ///
-    /// The first interval begins now; each later one when [`checked`](Self::checked) has told of a recheck, or of a
-    /// check that came together with one. This call reads the clock, and so does that poll. An interval lasts 1 ms at
-    /// least, may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread, and is rounded
-    /// up to the purgatory's [tick](crate::purgatory::Builder::tick). A second call begins anew, with its interval in
-    /// place of the first.
+    /// The first interval begins with this call, each later one when [`checked`](Self::checked) reports a recheck,
+    /// alone or together with a check. This call reads the clock, and so does a poll that reports a recheck. An
+    /// interval lasts at least 1 ms, is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick), and may
+    /// end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces the
+    /// interval and begins a new one.
     ///
-    /// If the condition is true after a recheck, that counts as a
-    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
-    /// unless one of the keys is checked within 100 ms: such a check was only late. The waiter does not wait for
-    /// that, but its operation stays parked so long. If the number grows, some code changes the data and does not
-    /// check the key.
+    /// If the condition is true after a recheck, that counts as a [missed
+    /// check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
+    /// the keys is checked within 100 ms: then the check was only late. The waiter does not wait for these 100 ms, but
+    /// its operation stays parked for them. If the number grows, some code changes the data without checking the key.
     ///
-    /// A listener that has no rechecks pays nothing for them; one that has some needs no second timer. They come from the
-    /// thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory rejected has
-    /// none, and none comes at the deadline or after it.
+    /// A listener without rechecks pays nothing for them; one with rechecks needs no second timer. Rechecks come from
+    /// the thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A rejected listener gets no
+    /// recheck, and no listener gets one at its deadline or after it.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
         if let Some(recheck) = &mut self.recheck {
@@ -381,8 +390,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         self
     }
 
-    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory rejected
-    /// it.
+    /// The handle of the parked operation, for example to read or change its deadline. `None` if the purgatory rejected
+    /// the listener.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.listening.handle()
     }

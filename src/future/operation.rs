@@ -12,12 +12,12 @@ use crate::time::Deadline;
 use std::mem;
 use std::time::Duration;
 
-/// The operation parked in [`Waits`](super::Waits): a predicate and the reply to its future, or the reply to a
-/// listener.
+/// The operation parked in [`Waits`](super::Waits): a predicate whose result goes to a future or a callback, or one of
+/// a listener's operations.
 ///
-/// Made by [`Purgatory::wait`](crate::Purgatory::wait) and the calls beside it. A cancel by key or handle returns it;
-/// its destructor tells its future or listener of the cancel. Do not park it again: its future would not cancel the
-/// second park, and checks of the second park would wake its listener.
+/// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
+/// returns the operation, and its destructor tells the future or listener of the cancel. Do not park it again: its
+/// future would not cancel the second park, and checks of the second park would wake its listener.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
@@ -33,7 +33,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
     Listener(Reply<Signal>),
-    /// A predicate that has ended, and of which the rest lies with its future.
+    /// The predicate has ended. What is left of it lies with its future: see [`Reply::hand_over`].
     HandedOver {
         _end: HandedOver,
     },
@@ -62,12 +62,12 @@ impl<K: Key> WaitOperation<K> {
         }
     }
 
-    /// Ends it: with what it has found, or else with `lost`.
+    /// Ends the operation with the value that it has found, or else with `lost`.
     pub(super) fn end(self, lost: WaitError) {
         match self.role {
             Role::Predicate(condition) => condition.end(lost),
             Role::Listener(reply) => reply.tell(|signal| signal.end(lost)),
-            // The rest is dropped and the future told by its destructor.
+            // The destructor of a `HandedOver` tells the future.
             Role::HandedOver { .. } | Role::Spent => {}
         }
     }
@@ -83,9 +83,9 @@ impl<K: Key> WaitOperation<K> {
 /// A predicate of any type, for a value of any type.
 pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
-    /// Tells what it has found, or else `lost`.
+    /// Tells the future or the callback the value that was found, or else `lost`.
     fn end(self: Box<Self>, lost: WaitError);
-    /// What is left of it, and the answer: see [`DelayedOperation::hand_over`].
+    /// Returns what is left of the condition, as a role, and the answer of [`DelayedOperation::hand_over`].
     fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool);
 }
 
@@ -110,7 +110,7 @@ where
         // A value that was found is kept, also if the examination at the deadline found it.
         let result = condition.found.ok_or(lost);
         let mut panics = Panics::default();
-        // Drop the predicate before the future is told. If its destructor panics, the future is told all the same.
+        // Drop the predicate before the future is told. The future is told even if the predicate's destructor panics.
         panics.catch(|| drop(condition.predicate));
         panics.catch(|| condition.reply.answer(result));
         panics.resume();
@@ -130,7 +130,8 @@ where
     }
 }
 
-/// A listener's operation is examined for its deadline, or for a recheck.
+/// Handles an examination of a listener's operation at its deadline or for a recheck. Returns whether the operation is
+/// satisfied.
 #[cold]
 #[inline(never)]
 fn timer_has_fired<K>(reply: &mut Reply<Signal>, cause: Cause<'_, K>) -> bool {
@@ -144,7 +145,7 @@ fn timer_has_fired<K>(reply: &mut Reply<Signal>, cause: Cause<'_, K>) -> bool {
 impl<K: Key> DelayedOperation for WaitOperation<K> {
     type Key = K;
 
-    /// Not called: the deadline counts.
+    /// Not called, because `deadline` is implemented.
     fn timeout(&self) -> Duration {
         Duration::MAX
     }
@@ -162,8 +163,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
-                // An event before the park has ended is seen by the evaluation that follows it. (A waker is code of the
-                // user's.)
+                // During the park the listener is not told: it evaluates its condition after the park, and sees every
+                // event so far. `running`, because the check wakes the task, and a waker is user code.
                 if cause.is_check() {
                     reply.running(Signal::check);
                     return false;
@@ -183,7 +184,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
             Role::Predicate(condition) => condition.hand_over(completion),
-            // A listener's operation holds nothing of the user's.
+            // A listener's operation holds no user values.
             role => (role, true),
         };
         self.role = rest;

@@ -1,8 +1,8 @@
 //! Rechecks: wake-ups of a listener after an interval, without a check.
 //!
-//! A recheck needs no timer of its own: the timer of the listener's operation is filed at the next recheck, if that
+//! A recheck needs no timer of its own. The timer of the listener's operation is filed at the next recheck, if that
 //! comes before the deadline (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received the
-//! last one, so a slow waiter is not woken twice. While no listener has rechecks, no thread wakes for them.
+//! previous one, so a slow waiter is not woken twice. While no listener has rechecks, no thread wakes for them.
 
 use super::further::OwnFurther;
 use super::operation::{Listening, WaitOperation};
@@ -48,8 +48,8 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         self.handle.recheck(self.interval, self.interval / PARTS);
     }
 
-    /// Notes that the condition was true after a recheck. The operation stays parked for the [grace](LATE); if no check
-    /// comes within it, a check was missed.
+    /// Called when the condition was true after a recheck. The operation stays parked for the [grace](LATE). If no
+    /// check comes within the grace, a missed check is counted.
     #[cold]
     #[inline(never)]
     pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
@@ -57,11 +57,11 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         let counting = handle.clone();
         signal.keep(Box::new(Found {
             count_missed: Some(Box::new(move || counting.count_missed_check())),
-            // In this order: first the operation ends.
+            // Dropped in this order, so that the operation ends first.
             kept: Box::new((listening, further, self)),
         }));
         if !handle.recheck_last(LATE) {
-            // The operation has ended, or is about to end: no check is noted any more.
+            // The operation has ended, or is about to end, so no later check can be noted.
             signal.count_if_missed();
             signal.forget_found();
         }

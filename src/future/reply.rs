@@ -2,9 +2,9 @@
 //! the state between them.
 //!
 //! Each end tells the other when it is dropped: the operation's end sets an error, the future's end cancels the
-//! operation. Where an operation has ended and its completion waits for others (in the queue of a thread, in a job of an
-//! executor, behind other endings of one call), what it holds of the user's lies between the two ends meanwhile
-//! ([`Reply::hand_over`]): so a future that is dropped takes it out there, and does not wait for that queue.
+//! operation. After an operation has ended, its completion may have to wait: in the queue of a thread, in a job of an
+//! executor, or behind other endings of the same call. Meanwhile its user values lie in the shared state
+//! ([`Reply::hand_over`]). A future that is dropped takes them out of it, and does not wait for the completion.
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
@@ -22,11 +22,11 @@ pub(crate) trait Between {
     /// A value that is stored and was not handed out.
     type Unreceived: 'static;
 
-    /// Stores that the operation was dropped without a result.
+    /// Stores `lost` as the result, because the operation has ended without one.
     fn lose(&self, lost: WaitError);
 
-    /// The future was dropped: no result is kept and no task is woken from now on. Returns what was kept, because its
-    /// destructors may be the user's.
+    /// Called when the future is dropped: from now on no result is kept and no task is woken. Returns the result and
+    /// the waker that were kept, because their destructors may be user code.
     fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>);
 }
 
@@ -47,7 +47,7 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     }
 }
 
-/// The end of an operation that has been [handed over](Reply::hand_over): tells the future when it is dropped.
+/// The operation's end after a [hand-over](Reply::hand_over). Its destructor tells the future the result.
 pub(crate) struct HandedOver(Arc<dyn Tell>);
 
 trait Tell: Send + Sync {
@@ -98,9 +98,11 @@ impl<M: Between> Reply<M> {
 }
 
 impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
-    /// Leaves the result with the future until what this returns is dropped. `reply` finds this end in `source`, of which
-    /// `make` makes the result (by the error that the future is told if there is no other), and what is to be dropped before
-    /// the future is told. `source` comes back if the future is gone.
+    /// Leaves the result in the shared state. The future is told when the returned [`HandedOver`] is dropped. If the
+    /// future itself has been dropped, `source` comes back.
+    ///
+    /// `source` owns this end, and `reply` finds it there. `make` turns `source` into the result and the values to drop
+    /// before the future is told. The [`WaitError`] given to `make` is for an operation that has found no value.
     pub(super) fn hand_over<S>(
         mut source: S,
         reply: impl Fn(&mut S) -> &mut Self,
@@ -111,7 +113,7 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
         // After a panic the operation has no completion.
         let lost = completion.map_or(WaitError::Panicked, WaitError::from);
         shared.hand_over(source, |mut source| {
-            // It tells nothing any more.
+            // From here on this end tells the future nothing.
             reply(&mut source).lost = None;
             make(source, lost)
         })?;
@@ -141,18 +143,18 @@ impl<M: Between> Drop for Reply<M> {
 /// Ends an awaited operation by `end`, and closes the future's side. When this returns, operation, waker and found
 /// value are gone, with two exceptions:
 ///
-/// * A thread that is examining the operation may keep the operation a little longer, but neither the waker nor what it
-///   finds.
+/// * A thread that is examining the operation may keep the operation a little longer, but neither the waker nor a value
+///   that it finds.
 /// * Inside another destructor that the library has called, the values are dropped when the outermost call returns. So
-///   a chain of futures, each owned by the predicate of another, needs no stack.
+///   a chain of futures, each owned by the predicate of another, needs no deep stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
-    // First, so that the end of the operation wakes no task.
+    // Close first, so that the end of the operation wakes no task.
     let (unreceived, waker) = shared.close();
     let mut panics = Panics::default();
-    // `end` runs outside the trampoline, as a call of its own, so that it need not queue the completion.
+    // Call `end` before this call enters the trampoline: inside, the completion would be queued.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
-    // Run the user's destructors when the operation has ended, each of them even if another panics.
+    // Run the user's destructors only now that the operation has ended, each of them even if another panics.
     panics.catch(|| drop_user_value(ended));
     if let Some(unreceived) = unreceived {
         panics.catch(|| drop_user_value(unreceived));
@@ -164,15 +166,15 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
 /// The future's end of an awaited result.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
-    /// The handle to cancel by, until the end is known.
+    /// The handle by which to cancel the operation. `None` if it did not park, or once its end is known.
     handle: Option<Handle<Op, S>>,
 }
 
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
-    /// If the operation was not `parked`, tells the future why.
+    /// If the operation was rejected, tells the future why.
     #[inline(always)]
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
-        // Tell the future before the operation is dropped, whose destructor would report a cancel.
+        // Tell the future before the rejected operation is dropped: that destructor would report a cancel.
         let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
         let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }

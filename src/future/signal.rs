@@ -1,7 +1,8 @@
 //! The signals from a listener's operations to the listener: a key was checked, it is time for a recheck, or no more
 //! checks come.
 //!
-//! After a recheck has found the event, the listener is gone, and its operation keeps the rest of it here.
+//! A listener that ends because a recheck found the event leaves its operations and its recheck here ([`Found`]) until
+//! its own operation ends.
 
 use super::reply::Between;
 use super::wait_error::WaitError;
@@ -30,15 +31,15 @@ pub(super) struct Signalled {
     evaluates_at_deadline: bool,
     /// A key was checked after the deadline.
     checked_late: bool,
-    /// The listener's operation has ended: checks do not reach it any more.
+    /// The listener's operation has ended: checks of its keys do not reach the listener any more.
     is_over: bool,
     /// A recheck has found the event.
     is_found: bool,
 }
 
-/// The rest of a listener whose recheck has found the event, kept until its operation ends.
+/// What is left of a listener whose recheck has found the event. Kept until its operation ends.
 pub(super) struct Found {
-    /// Counts the event as a missed check, one that no check has announced.
+    /// Counts a missed check: no check has announced the event.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
     #[expect(dead_code, reason = "it is dropped when the operation ends")]
     pub(super) kept: Box<dyn Any + Send>,
@@ -61,8 +62,8 @@ impl Signal {
         }
     }
 
-    /// Notes a check, and wakes the task. A check after the end is only noted as late: a check of the listener's other
-    /// operations, which are still parked, would hide the end from the waiter.
+    /// Notes a check, and wakes the task. After the end, a check is only noted as late. It may come from a key added to
+    /// the listener, whose operation is still parked, and must not hide the end from the waiter.
     pub(super) fn check(&self) {
         self.tell(|signalled| match signalled.end {
             None => signalled.checked = true,
@@ -78,8 +79,8 @@ impl Signal {
         });
     }
 
-    /// The deadline has come. Returns whether the operation is to stay parked until the listener has evaluated its
-    /// condition.
+    /// Notes that the deadline has come. Returns whether the operation is to stay parked until the listener has
+    /// evaluated its condition once more.
     pub(super) fn expire(&self) -> bool {
         self.signalled.change(|signalled| {
             let evaluates = signalled.evaluates_at_deadline && signalled.end.is_none();
@@ -98,14 +99,14 @@ impl Signal {
         })
     }
 
-    /// Notes the end of an interval. After the end of the listener no interval is noted.
+    /// Notes the end of a recheck interval, unless the listener has ended.
     fn tick(&self) {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
     }
 
-    /// The moment has come that the listener asked for: the end of an interval or, with `last`, the end of the grace
-    /// after a recheck that has found the event. Returns whether the operation is satisfied because the listener has
-    /// ended by itself.
+    /// Handles the wake-up that the listener has asked for: at the end of an interval or, with `last`, at the end of
+    /// the grace (the time for a late check) after a recheck that has found the event. Returns whether the operation is
+    /// satisfied: it is with `last`, because the listener has ended by itself.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
@@ -127,7 +128,7 @@ impl Signal {
         }
     }
 
-    /// Notes that the condition was true after a recheck.
+    /// Keeps what is left of a listener whose condition was true after a recheck.
     pub(super) fn keep(&self, found: Box<Found>) {
         *self.found.lock() = Some(found);
         self.signalled
@@ -146,8 +147,8 @@ impl Signal {
         }
     }
 
-    /// Drops the rest of a listener whose operation has ended. That rest refers to this signal. If a shutdown ended the
-    /// operation before the grace was over, no missed check is counted.
+    /// Drops what is left of a listener whose operation has ended, and which otherwise would keep this signal alive for
+    /// ever. If a shutdown ended the operation before the grace was over, no missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);
@@ -158,8 +159,8 @@ impl Signal {
         self.signalled.change(|signalled| (change(signalled), true));
     }
 
-    /// Takes the noted checks and the noted interval; if none was noted, returns the end, again at every call. With
-    /// `end_first`, returns the end even if a check or interval was noted before it.
+    /// Takes the noted checks and the noted end of an interval. If neither was noted, returns the end of the listener,
+    /// at every call. With `end_first`, returns that end even if a check or an interval was noted before it.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.signalled.poll(cx, |signalled| {
             let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));
@@ -180,7 +181,7 @@ impl Signal {
 }
 
 impl Between for Signal {
-    /// Nothing of the user's but the waker.
+    /// A signal stores no user value but the waker.
     type Unreceived = ();
 
     fn lose(&self, lost: WaitError) {

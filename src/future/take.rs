@@ -1,39 +1,37 @@
-//! Taking a value that only one waiter may have: the value in the hands of one waiter, and its way back, so that it is
-//! not lost if that waiter ends before its work does.
+//! Taking a value that only one waiter may have. The waiter gets the value in a guard, and the guard gives the value
+//! back if the waiter ends before its work does.
 //!
 //! # Done or given back, once
 //!
 //! What the closure returns is put into a guard, [`Taken`], before any other code runs that could panic. The guard owns
-//! the value and its way back: `give_back`, the keys, and how a handle finds the purgatory. Either [`Taken::done`] or
-//! the destructor takes both out of the guard, so one of the two happens, and once. While a guard has the way back, the
-//! closure is not called: a second value would have none.
+//! the value and its way back: `give_back`, the keys, and a reference to the purgatory. Either [`Taken::done`] or the
+//! destructor takes both out of the guard, so exactly one of the two happens, once. An operation has one way back.
+//! While a guard owns it, the closure is not called, because a second value would have no way back.
 //!
-//! What the first examination takes lies in the future itself: there is no operation then. Later the guard lies in a
-//! promise that operation and future share, under one lock. The future takes the guard out when it
-//! is polled, or when it is dropped; then it drops the guard with no lock held. If another thread is examining the
-//! operation while the future is dropped, a check that came before the drop may still run the closure. The promise does
-//! not keep what that call takes, and the guard is dropped on the examining thread.
+//! If the first examination takes a value, its guard lies in the future itself, because no operation is parked. A later
+//! guard lies in a promise that operation and future share, under one lock. A future that is polled or dropped takes
+//! the guard out of the promise. A dropped future then drops the guard with no lock held. If another thread is
+//! examining the operation while the future is dropped, that thread may still run the closure. The promise does not
+//! keep what this call takes, and the guard is dropped on the examining thread.
 //!
-//! Each step of a way back runs under a guard against panics: `give_back`, the check of each key, the destructors. A
+//! Panics are caught in each step of a way back: in `give_back`, in the check of each key, and in the destructors. A
 //! panic is counted, and the next step follows.
 //!
 //! # No newcomer overtakes
 //!
 //! A value that was taken on arrival is kept only if no other operation watches one of the keys. The watchers are
-//! counted under the lock of their list, after the value was taken. An operation that waits is in the list from before
-//! its park returns until it ends, so the count shows it, also to a first examination, whose take watches nothing yet.
-//! If there is one, the value goes back and the keys are checked without a bound. A bound of one would not do: a check
-//! of another thread, for another value, may have looked at the list before the newcomer was in it, and those that it
-//! found may have ended otherwise, so that value would lie beside the newcomer.
+//! counted under the lock of their list, after the value was taken. A waiting operation is in the list from before its
+//! park returns until it ends, so the count includes it. This also holds for a first examination, in which the newcomer
+//! itself watches nothing yet. If there is a waiting operation, the value goes back and the keys are checked without a
+//! bound.
 //!
 //! A check for one completion would not suffice. A check by another thread, for another value, may have read the list
 //! before the newcomer was in it. If the operations that it found have ended otherwise, its value would stay unused
 //! beside the newcomer.
 //!
-//! The check examines in the order of parking: first the operations that waited, then the newcomer, which is in the
-//! list by then. So the second examination of the newcomer's park is not lost: the newcomer gets what the others
-//! refuse. If a check examines the waiting operations while a newcomer holds a value, that value gets a check of its
-//! own when it goes back.
+//! The check without a bound examines in the order of parking: first the operations that waited, then the newcomer,
+//! which is in the list by then. So the newcomer gets what the others refuse. If a check examines the waiting
+//! operations while a newcomer holds a value, that value gets a check of its own when it goes back.
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
@@ -50,7 +48,7 @@ use std::marker::PhantomData;
 use std::mem::{needs_drop, take};
 use std::ops::{Deref, DerefMut};
 
-/// What a purgatory of waits consists of.
+/// The inside of a purgatory of waits.
 type Waiting<K, S> = Inner<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
@@ -92,20 +90,22 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// ```
     ///
     /// `take` returns `Option<T>`, or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends only
-    /// this wait, and the future resolves to the error: `let job = take.await??`. The check that met the error goes on
-    /// to the next waiter, or is made again when the timer is driven.
+    /// this wait, and the future resolves to the error: `let job = take.await??`. The error may use up the check that
+    /// met it. So each key is then checked once more, for one completion, when the timer is driven.
     ///
     /// **No newcomer overtakes.** If other operations watch one of the keys already, a value taken in this call goes
     /// back to `give_back` before the call returns, and the keys are checked in the order of parking, so that earlier
-    /// waiters get the value first. This holds for a `timeout` of zero too. That check examines every operation on the
-    /// keys: beside 10,000 of them, a newcomer that meets a value before the value's own check costs 10,000
-    /// examinations.
+    /// waiters get the value first. This also holds for a `timeout` of zero. The check in the order of parking examines
+    /// every operation on the keys. If 10,000 operations wait, a newcomer that takes a value before a check has
+    /// announced it costs 10,000 examinations.
     ///
-    /// `take` gets the [cause](Cause) of each call. If it watches **several keys** and the cause names a key, it must
-    /// take only what belongs to that key: a check of a key for one completion is meant for an item of that key.
+    /// `take` gets the [cause](Cause) of each call. If the operation watches **several keys** and the cause names a
+    /// key, `take` must take only what belongs to that key: a check of a key for one completion is meant for an item of
+    /// that key.
     ///
-    /// `take` runs on the threads of [`wait`](Self::wait)'s predicate, and has its duties. After it has taken a value
-    /// that did not go back, it is not called again. A `take` that panics after taking something loses that value.
+    /// `take` has the duties of [`wait`](Self::wait)'s predicate, and runs on the same threads. Once it has taken a
+    /// value that did not go back, it is not called again. A `take` that panics after taking something loses that
+    /// value.
     ///
     /// `give_back` runs with no lock of the library held, and checks and completions that it causes do not nest. It
     /// runs on one of these threads:
@@ -115,16 +115,16 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// * this thread, before the call returns.
     ///
     /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes. After a
-    /// shutdown values are still given back, and no key is checked.
+    /// shutdown, values are still given back, but no key is checked.
     ///
-    /// If `give_back` panics, the panic is caught and, until the shutdown,
-    /// [counted](crate::purgatory::Stats::panicked); and the keys are checked.
+    /// A panic of `give_back` is caught, and [counted](crate::purgatory::Stats::panicked) until the shutdown. The keys
+    /// are checked after a panic too.
     ///
-    /// A take that finds a value at once, where no other operation waits, parks nothing, and reads no clock.
+    /// If `take` finds a value at once and no other operation waits, nothing is parked, and no clock is read.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`](super::WaitError), among others if the purgatory rejects the operation.
-    /// No value was taken then.
+    /// The future resolves to a [`WaitError`](super::WaitError), for example if the purgatory rejects the operation.
+    /// Then no value was taken.
     pub fn take<'a, A: Attempt + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -149,7 +149,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// The predicate that calls `take`, and keeps a newcomer from overtaking.
+/// The predicate that calls `take`. It keeps a newcomer from overtaking the operations that wait.
 fn taker<K: Key, A: Attempt>(
     mut take: impl FnMut(Cause<'_, K>) -> A,
     route: impl WayBack<A::Value> + 'static,
@@ -157,16 +157,18 @@ fn taker<K: Key, A: Attempt>(
     let mut ready = Ready::Unused(route);
     let mut watches = false;
     move |cause| {
-        // The second examination on arrival is the first in which this operation watches its keys.
+        // The park examines twice. This operation is among the watchers only in the second examination.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
-        // Nothing is taken that has no way back. (A predicate that has found something is not run again.)
+        // Take nothing without a way back. A predicate that has found something is not run again, so this is a
+        // safeguard.
         if ready.is_gone() {
             return None;
         }
         match take(cause).taken() {
             Ok(None) => None,
             Ok(Some(value)) => {
-                // A guard from here on: a key that panics when its watchers are counted loses no value.
+                // A guard owns the value from here on: if a key panics while its watchers are counted, the value goes
+                // back.
                 let mut taken = Taken::new(value, ready.way()?);
                 if cause.is_parking() && taken.is_watched_by_others(cause.purgatory(), own) {
                     ready = Ready::Back(taken.put_back());
@@ -176,7 +178,8 @@ fn taker<K: Key, A: Attempt>(
             }
             Err(failed) => {
                 let mut way = ready.way()?;
-                // The yes that this is may use up a check for one.
+                // The error counts as a yes, and may use up a check for one completion. Another waiter may need that
+                // check.
                 if cause.is_check() {
                     way.get_mut().check(false);
                 }
@@ -186,11 +189,11 @@ fn taker<K: Key, A: Attempt>(
     }
 }
 
-/// The way back of a value that is still to be taken.
+/// The way back for the next value that is taken.
 enum Ready<T, R> {
-    /// It lies in a box as soon as it goes with a value.
+    /// No value was taken yet. The route is boxed when a value is taken.
     Unused(R),
-    /// It has come back with its value.
+    /// A value was taken and given back, and its way back was kept.
     Back(Way<T>),
     Gone,
 }
@@ -209,8 +212,8 @@ impl<T, R: WayBack<T> + 'static> Ready<T, R> {
     }
 }
 
-/// What the closure of a [`take`](Purgatory::take) answers: an `Option<T>`, or a `Result<Option<T>, E>` if it can fail.
-/// `None` waits on.
+/// The answer of the closure of a [`take`](Purgatory::take): an `Option<T>`, or a `Result<Option<T>, E>` if the closure
+/// can fail. With `None`, the wait goes on.
 ///
 /// | answer | the future resolves to |
 /// |---|---|
@@ -262,15 +265,16 @@ mod sealed {
     impl<T, E> Sealed for Result<Option<T>, E> {}
 }
 
-/// The future of a [take](Purgatory::take), by a short name: for a field, or the result of a function.
+/// A short name for the future of a [take](Purgatory::take), for a field or the result of a function.
 pub type Take<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, Taken<T>, S>;
 
-/// A value that a [take](Purgatory::take) has taken: [done](Self::done), or given back when it is dropped.
+/// The guard of a value that a [take](Purgatory::take) has taken. [`done`](Self::done) keeps the value; dropping the
+/// guard gives the value back.
 ///
-/// The guard may go to another thread. It does not keep the purgatory alive, and has no place in it. A leaked guard (by
-/// [`std::mem::forget`]) leaks its own value, and affects no other. A guard that is dropped inside another destructor
-/// that the library has called gives its value back when the outermost call of the library on that thread returns: so a
-/// chain of guards, each owned by another, needs no stack.
+/// The guard may go to another thread. It does not keep the purgatory alive, and no operation is parked for it. A
+/// leaked guard (by [`std::mem::forget`]) leaks its own value, and affects no other. A guard that is dropped inside
+/// another destructor that the library has called gives its value back when the outermost call of the library on that
+/// thread returns. So a chain of guards, each owned by another, needs no deep stack.
 #[must_use = "a value that is dropped goes back to where it came from"]
 pub struct Taken<T: 'static>(Option<(T, Way<T>)>);
 
@@ -279,7 +283,7 @@ impl<T> Taken<T> {
         Self(Some((value, way)))
     }
 
-    /// Returns the value, which is not given back any more.
+    /// Returns the value. It is not given back any more.
     ///
     /// Call it when the work is done, with no `await` between the work's effect and this call: if the worker is aborted
     /// at such an `await`, the work is done twice.
@@ -290,7 +294,8 @@ impl<T> Taken<T> {
         self.part().0
     }
 
-    /// Gives the value back while its operation is being parked; then its keys are checked in their order of arrival.
+    /// Gives the value back while its operation is being parked, and then checks its keys for the waiting operations.
+    /// Returns the way back, for the next value.
     fn put_back(mut self) -> Way<T> {
         let (value, mut way) = self.part();
         way.get_mut().give_back(value);
@@ -302,8 +307,8 @@ impl<T> Taken<T> {
         self.0.take().unwrap_or_else(absent)
     }
 
-    /// Whether other operations of the `purgatory` watch one of the keys, where the one that took watches each `own`
-    /// times.
+    /// Whether other operations of `purgatory` watch one of the keys. The operation that took the value watches each
+    /// key `own` times itself.
     fn is_watched_by_others(&mut self, purgatory: Option<&dyn Any>, own: usize) -> bool {
         let way = self.0.as_mut().map(|(_, way)| way.get_mut());
         way.zip(purgatory)
@@ -333,7 +338,7 @@ impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         if let Some((value, mut way)) = self.0.take() {
             let _trampoline = Trampoline::enter();
-            // Guards may own one another, so their destructors run one after another.
+            // Guards may own one another, so their destructors run one after another, not nested.
             in_turn(move || {
                 way.get_mut().give_back(value);
                 way.get_mut().check(false);
@@ -354,18 +359,17 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
 type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
-    /// Whether other operations of the `purgatory` watch one of the keys, where this one watches each `own` times.
+    /// Whether other operations of `purgatory` watch one of the keys. The value's operation watches each `own` times.
     fn is_watched_by_others(&self, purgatory: &dyn Any, own: usize) -> bool;
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key for one completion; if the value goes back while its own operation is a newcomer, without a
-    /// bound, because the newcomer may not have taken all that it saw, and a check that read the list before does not
-    /// reach it.
+    /// Checks each key for one completion, or, if `is_newcomer`, without a bound (see "No newcomer overtakes" above).
+    /// `is_newcomer` says that the value goes back while its operation is being parked.
     ///
-    /// Inside an examination the check waits. A newcomer's check waits until the end of the outermost call. Any other
-    /// check waits until the timer is driven, and so does a newcomer's check inside a nested check, because it could
-    /// come again in each nested check.
+    /// Inside an examination the check waits: until the timer is driven, or, for a newcomer, until the end of the
+    /// outermost call. Inside a nested check (one made by a `try_complete`) a newcomer's check waits for the timer too,
+    /// because otherwise each nested check could cause another.
     fn check(&self, is_newcomer: bool);
 }
 
@@ -373,11 +377,11 @@ struct Route<K: Key, S: KeyHasher, G> {
     waits: RecycledWeak,
     hasher: PhantomData<fn() -> S>,
     keys: Names<K>,
-    /// Until the way is dropped.
+    /// `None` once the way back is being dropped.
     give_back: Option<G>,
 }
 
-/// Most takes are from one key.
+/// The keys of a take: most takes have only one.
 struct Names<K> {
     first: Option<K>,
     rest: Vec<K>,
@@ -390,7 +394,7 @@ impl<K> Names<K> {
 }
 
 impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
-    /// Runs `user_code`, and ends and counts its panic here.
+    /// Runs `user_code`. Catches and counts its panic.
     #[inline(always)]
     fn contain(waits: RecycledWeak, user_code: impl FnOnce()) {
         if Panics::contain(user_code).is_none() {

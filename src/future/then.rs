@@ -12,9 +12,9 @@ use crate::time::Deadline;
 use std::mem;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// As [`wait`](Self::wait), with a callback in place of a future: `then` is called once, with what the predicate has
-    /// found or with the reason why it found nothing. For a server whose answer goes out by a channel or a connection, and
-    /// that has no task to await it.
+    /// As [`wait`](Self::wait), with a callback in place of a future: `then` is called once, with what the predicate
+    /// has found or with the reason why it found nothing. For a server that sends its answer by a channel or a
+    /// connection, and has no task to await it.
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -36,16 +36,19 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// assert_eq!(answers.recv(), Ok(Ok(10)));
     /// ```
     ///
-    /// `then` runs where [`on_complete`](crate::DelayedOperation::on_complete) would: on the thread whose check has found
-    /// the value, and at the deadline where the builder's [`dispatch`](crate::purgatory::Builder::dispatch) says; if the
-    /// predicate finds a value at once, or the purgatory rejects the wait, on this thread before the call returns (inside
-    /// a callback of the library: when the outermost call returns). The predicate is dropped before. No lock of the
-    /// library is held. If `then` panics, that is caught and
-    /// [counted](crate::purgatory::Stats::panicked).
+    /// `then` runs after the predicate has been dropped, with no lock of the library held, where
+    /// [`on_complete`](crate::DelayedOperation::on_complete) would run:
     ///
-    /// Returns the handle of the parked operation, or `None` if it has ended. To drop the handle cancels nothing: the wait
-    /// lasts until its timeout. What [`Handle::cancel`] returns calls `then` with [`WaitError::Cancelled`] when it is
-    /// dropped.
+    /// * on the thread whose check has found the value;
+    /// * at the deadline, where the builder's [`dispatch`](crate::purgatory::Builder::dispatch) says;
+    /// * on this thread, before this call returns, if the predicate finds a value at once or the purgatory rejects the
+    ///   wait. If this call is made inside a callback of the library, `then` runs when the outermost call returns.
+    ///
+    /// A panic of `then` is caught and [counted](crate::purgatory::Stats::panicked).
+    ///
+    /// Returns the handle of the parked operation, or `None` if it has ended. Dropping the handle cancels nothing: the
+    /// wait lasts until its timeout. [`Handle::cancel`] returns the operation, whose destructor calls `then` with
+    /// [`WaitError::Cancelled`].
     pub fn wait_then<'a, A: Answer<Found: Send + 'static>>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -81,17 +84,17 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// A predicate, and the callback that is told its end.
+/// A predicate, and the callback that gets its result.
 struct Then<P, T, F: FnOnce(Result<T, WaitError>)> {
     predicate: P,
     found: Option<T>,
     callback: Callback<F>,
 }
 
-/// Called once, at the latest when it is dropped.
+/// The user's callback. It is called exactly once: with the result, or by the destructor.
 struct Callback<F> {
     then: Option<F>,
-    /// What it is told if it is dropped.
+    /// The error with which the destructor calls it.
     lost: WaitError,
     answer: fn(F, WaitError),
 }
@@ -99,7 +102,8 @@ struct Callback<F> {
 impl<F> Drop for Callback<F> {
     fn drop(&mut self) {
         if let Some(then) = self.then.take() {
-            // Other destructors may follow, or unwind already. The panic hook has reported it.
+            // Contain a panic: other destructors may follow, or the thread may be unwinding already. The panic hook has
+            // reported the panic.
             Panics::contain(|| (self.answer)(then, self.lost));
         }
     }
@@ -132,7 +136,7 @@ where
         panics.resume();
     }
 
-    /// No future may be dropped before its end.
+    /// Keeps everything, because there is no future that could be dropped before the completion.
     fn hand_over(self: Box<Self>, _: Option<Completion>) -> (Role<K>, bool) {
         (Role::Predicate(self), true)
     }

@@ -18,8 +18,8 @@ use std::task::{Context, Poll};
 /// A purgatory to [wait](Purgatory::wait) in. Its operations are closures, and each caller that waits gets a
 /// [`Future`].
 ///
-/// Built like every other purgatory, with all other methods of [`Purgatory`]: checks, cancels, statistics, bounds,
-/// clocks. Which call to choose:
+/// It is built like every other purgatory, and has all other methods of [`Purgatory`]: checks, cancels, statistics,
+/// bounds, clocks. Which call to choose:
 ///
 /// | call | where |
 /// |---|---|
@@ -60,23 +60,24 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// time](Deadline) (`None`: without end). The predicate is called at once, whenever one of `keys` is checked, and a
     /// last time when the timeout has passed (unless another thread is calling it at that moment).
     ///
-    /// The wait begins with this call, not with the first poll: an event after the call is not missed if one of the
-    /// keys is checked after the event, whether the future was polled by then or not. If the predicate finds a value at
-    /// once, no operation is parked.
+    /// The wait begins with this call, not with the first poll. An event after the call is not missed if one of the
+    /// keys is checked after the event, even if the future has not been polled by then. If the predicate finds a value
+    /// at once, no operation is parked.
     ///
     /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs on the same
-    /// threads: on this thread before the call returns, then on each thread that checks one of the keys. No poll runs
-    /// it.
+    /// threads: on this thread before the call returns, then on each thread that checks one of the keys. It never runs
+    /// in a poll.
     ///
     /// The predicate answers an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and
-    /// the future resolves to it (see [`Answer`]).
+    /// the future resolves to the error (see [`Answer`]).
     ///
-    /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
+    /// Each call may have a value of another type. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory rejects the operation. If the last call,
-    /// at the timeout, finds a value, the future resolves to it, and the wait counts as expired and as a missed check.
+    /// The future resolves to a [`WaitError`], also if the purgatory rejects the operation. If the last call of the
+    /// predicate, at the timeout, finds a value, the future resolves to the value, and the wait counts as expired and
+    /// as a missed check.
     pub fn wait<'a, A: Answer<Found: Send + 'static>>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -111,12 +112,12 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// A wait before its first examination: if that finds the value, there is neither an operation nor a promise.
+/// A wait before its first examination. If that examination finds the value, no operation and no promise are made.
 struct Waiter<'p, T: 'static, P> {
     deadline: Deadline,
     predicate: P,
     found: Option<T>,
-    /// Of the operation, if it becomes one.
+    /// Set to the promise of the operation, if the wait becomes an operation.
     promise: &'p mut Option<Arc<Promise<Result<T, WaitError>>>>,
 }
 
@@ -153,34 +154,35 @@ where
     }
 }
 
-/// The future of a [wait](Purgatory::wait), by a short name: for a field, or the result of a function.
+/// A short name for the future of a [wait](Purgatory::wait), for a field or the result of a function.
 pub type Wait<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, T, S>;
 
-/// A [`Future`] of what a [wait](Purgatory::wait), a [take](Purgatory::take) or a [completion](Purgatory::completion)
-/// resolves to, or of why it ended without that.
+/// The [`Future`] of a [wait](Purgatory::wait), a [take](Purgatory::take) or a [completion](Purgatory::completion). It
+/// resolves to the result, or to the [`WaitError`] that says why there is none.
 ///
-/// Any executor may poll the future, and so may several, one after another: the task that polled last is woken. After
-/// the future has resolved, every poll is pending. The future does not keep the purgatory alive.
+/// Any executor may poll the future, also several executors one after another: the task that polled last is woken.
+/// After the future has resolved, every poll is pending. The future does not keep the purgatory alive.
 ///
-/// Dropping it cancels the operation: predicate, watches and timer are removed when `drop` returns, and `on_complete`
-/// is not called. That holds as well where the operation has ended, and its completion waits for others: behind a slow
-/// one on the completion thread, or in a job of an executor. (If another thread is examining the operation at that
-/// moment, or is just completing it, `drop` does not wait for it; that thread removes them when it is done.) A value
-/// that was found and not polled yet is dropped with the future: a predicate that takes its value from a queue, for
-/// instance, loses it then. What a [`take`](Purgatory::take) has taken goes back. To get an operation of your own back,
-/// use [`handle`](Self::handle) and [`Handle::cancel`].
+/// Dropping the future cancels the operation: when `drop` returns, predicate, watches and timer are removed, and
+/// `on_complete` is not called. This also holds if the operation has ended and its completion waits, behind a slow
+/// completion on the completion thread or in a job of an executor. Exception: if another thread is examining or
+/// completing the operation at that moment, `drop` does not wait for that thread, which removes them afterwards.
+///
+/// A value that was found and not polled yet is dropped with the future. So a predicate that takes its value from a
+/// queue loses the value, while a [`take`](Purgatory::take) gives it back. To get an operation of your own back, use
+/// [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
     Resolution<Op, T, S>,
 );
 
 enum Resolution<Op: DelayedOperation, T: 'static, S: KeyHasher> {
-    /// It was known when the call returned.
+    /// The result was known when the call returned.
     Known(Known<Result<T, WaitError>>),
     Awaiting(Awaiting<Promise<Result<T, WaitError>>, Op, S>),
 }
 
-/// A value, until it is handed out. It lies in a box, because it may be an operation that owns such a future.
+/// A result, until a poll hands it out. Boxed, because the result may be an operation that owns such a future itself.
 type Known<R> = Exclusive<UserValues<Option<Box<R>>>>;
 
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
@@ -196,8 +198,8 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
         Self(Resolution::Awaiting(Awaiting::new(promise, Ok(admission))))
     }
 
-    /// The handle of the parked operation, for instance to read or change its deadline. `None` if it ended before it
-    /// was parked, or the future has resolved.
+    /// The handle of the parked operation, for example to read or change its deadline. `None` if the operation ended
+    /// before it was parked, or if the future has resolved.
     pub fn handle(&self) -> Option<&Handle<Op, S>> {
         match &self.0 {
             Resolution::Known(_) => None,

@@ -26,17 +26,18 @@ reasons! {
         /// There was no key to watch. The predicate of a wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
         /// The predicate or `try_complete` panicked in a check or at the deadline, or the waker of a listener's task
-        /// panicked. A panic during the park goes to the caller instead.
+        /// panicked. A panic during the park unwinds to the caller instead.
         Panicked = "the predicate (`try_complete`) or a waker panicked",
-        /// The operation was forced to end, by key or handle, without a value: because the leader is lost or the topic
-        /// deleted, for instance.
+        /// The operation was forced to end, by key or handle, without a value: for example because the leader is lost
+        /// or the topic is deleted.
         Forced = "the wait was forced to end before a value was found",
         /// The operation was cancelled, by key or handle.
         Cancelled = "the wait was cancelled before a value was found",
-        /// More than eight waits are nested, each begun inside the predicate of another. The last one never waited.
+        /// More than eight waits are nested, each begun inside the predicate of another. The innermost one never
+        /// waited.
         Nested = "too many nested waits: more than eight, each inside the predicate of another",
-        /// The wait was the first with a finite timeout, which starts the reaper, and the system refused the thread.
-        /// The wait never began; a later call tries again.
+        /// The first wait with a finite timeout starts the reaper. This is that wait, and the system refused the
+        /// thread. The wait never began; a later call tries again.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
