@@ -1,7 +1,7 @@
 //! One span for each operation, with its events inside, all at debug level; and a warning for a missed check of a
 //! listener.
 //!
-//! The functions are not inlined, so that the stack space of the macros does not lie below the user's code.
+//! The functions are not inlined: otherwise the macros would enlarge the stack frames below the user's code.
 
 use crate::callbacks::panics::Panics;
 use crate::error::RejectReason;
