@@ -66,7 +66,7 @@ pub struct WeakRef<T> {
     to: PhantomData<fn() -> T>,
 }
 
-#[expect(private_bounds, reason = "it refers to a `Purgatory` or a `Timer` only")]
+#[expect(private_bounds, reason = "`T` is a `Purgatory` or a `Timer`")]
 impl<T: OverHandle> WeakRef<T> {
     pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
         let shutdown: Weak<ShutdownOnDrop<T::Handler>> = Arc::downgrade(&shared.shutdown);
