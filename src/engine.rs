@@ -74,8 +74,8 @@ pub(crate) struct Engine<P, W> {
 }
 
 impl<P, W: Scheme> Engine<P, W> {
-    /// Checks the settings. The threads start when they are first needed, unless the settings ask to start them at
-    /// once.
+    /// Makes an engine, if the settings are valid. The threads start when they are first needed, or at once if the
+    /// settings ask for that.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
         let wheel_size = u32::try_from(settings.wheel_size).ok();
         let wheel_size = wheel_size.filter(|wheel_size| (2..=1 << 16).contains(wheel_size));
@@ -608,8 +608,8 @@ impl<P, W: Scheme> Engine<P, W> {
 /// User code panicked. The panic hook has reported the panic, and it has been counted.
 pub(crate) struct UserPanic;
 
-/// The number of processors that this process may use. Asked once, because the system reads files for the answer, which
-/// takes 0.1 ms.
+/// The number of processors that this process may use. Computed once, because the system reads files for the answer,
+/// which takes 0.1 ms.
 pub(crate) fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| available_parallelism().map_or(1, |cores| cores.get()));

@@ -12,8 +12,8 @@ pub use deadline::Deadline;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks do not
-/// compare.
+/// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks cannot be
+/// compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(Duration);
 

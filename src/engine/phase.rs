@@ -102,8 +102,8 @@ struct Progress {
 }
 
 impl Background {
-    /// Starts the thread by `spawn`, unless it was started before. `done`, if given, is kept at the [end](Self::finish)
-    /// of the shutdown. Returns whether that end has come already.
+    /// Starts the thread by `spawn`, unless it was started before. The promise `done`, if given, is kept when the
+    /// shutdown [ends](Self::finish). Returns whether the shutdown has ended already.
     pub(crate) fn begin(
         &self,
         done: Option<&Arc<Promise<()>>>,

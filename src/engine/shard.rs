@@ -228,8 +228,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Frees a slice of the remote free list, under the lock that the caller holds anyway. Returns whether there may be
-    /// more, for the next holder.
+    /// Frees a slice of the remote free list, under a lock that the caller holds anyway. Returns whether more slots may
+    /// be left for the next holder.
     #[inline(always)]
     fn empty_remote(&self, guard: &mut Guard<'_, P, W>) -> bool {
         for _ in 0..SLICE {

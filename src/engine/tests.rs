@@ -272,8 +272,8 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
-/// Code that still runs on a thread that has given its number back (destructors of thread-local values) counts under no
-/// number that another thread may have by now.
+/// Code that still runs on a thread that has given its number back (destructors of thread-local values) does not count
+/// under that number, because another thread may have it by now.
 #[test]
 fn g16_a_thread_that_has_given_its_number_back_has_none() {
     struct Late(std::sync::mpsc::Sender<u32>);
@@ -354,8 +354,8 @@ fn g28_a_refused_thread_changes_nothing() {
     }
 }
 
-/// The system refuses the completion thread: completions run on the thread that expires, and none is lost. The next
-/// completion gets a thread if there is one.
+/// The system refuses the completion thread: completions run on the thread that drives the timer, and none is lost. The
+/// next completion gets a thread if there is one.
 #[test]
 fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     const SOON: Duration = Duration::from_millis(1);
@@ -535,8 +535,8 @@ fn g06_a_rejected_deadline_gives_the_slot_back() {
     assert_eq!(park(1), Ok(()));
 }
 
-/// The counter replaces the default clock only, and not where its error would show: with short ticks, or with a
-/// horizon.
+/// The counter replaces only the default clock, and only where its error does not show: not with short ticks, and not
+/// with a horizon (a latest deadline).
 #[test]
 fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     const TICK: Duration = Duration::from_millis(1);

@@ -280,7 +280,7 @@ impl ManualTime {
     }
 
     /// Tries to drive. On failure, registers this thread to be unparked when the driving thread stops. If `is_patient`,
-    /// threads that are not patient go first.
+    /// this thread lets urgent threads go first.
     fn try_drive_or_wait(&self, is_patient: bool) -> Option<Driving<'_>> {
         let attempt = || {
             // ORDERING: Relaxed. A stale 0 is harmless: this thread then meets the urgent thread at the lock, as it

@@ -102,8 +102,8 @@ pub(super) struct Reading {
 pub(super) struct Anchor {
     /// The counter, just before the clock was read.
     counter: Cell<u64>,
-    /// The number of ticks of the counter for which the anchor holds. 0: it does not hold, and serves only to measure
-    /// from.
+    /// The number of ticks of the counter for which the anchor holds. 0: the anchor does not hold, and serves only as
+    /// the start of a measurement.
     holds: Cell<u64>,
     /// The clock, in nanoseconds.
     nanos: Cell<u64>,
