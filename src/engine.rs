@@ -1,8 +1,8 @@
-//! Records with a deadline, in timer shards, and the thread that expires them.
+//! Payloads with a deadline, in timer shards, and the thread that expires them.
 //!
-//! An engine reads no key; it counts watches and catches panics for its handlers. It parks payloads in the slots of
-//! [`shard`]s, whose state words decide which thread may end each payload, and wakes the reaper for an earlier
-//! deadline. The purgatory and the timer are built on the engine, each as a [`handler`](handler::Handler) of its own
+//! An engine knows no key. It parks payloads in the slots of [`shard`]s, whose state words decide which thread may end
+//! each payload, and wakes the reaper for a deadline that is earlier than the alarm. It also counts watches and catches
+//! panics for its [`handler`](handler::Handler). The purgatory and the timer each implement `Handler` for their own
 //! payloads. [`drive`] is called when time has passed, [`expire`] gives the handler the payloads whose deadline has
 //! passed, and [`deliver`] runs the user's code for payloads that have ended.
 
@@ -52,12 +52,12 @@ pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
     pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
-    /// Held while a caller sets the alarm anew in place of a reaper.
+    /// Held while a caller resets the alarm, in an engine without a reaper.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// If the clock is the system's: from when it counts.
+    /// The instant from which `clock` counts, if it is the system's clock.
     system_since: Option<Instant>,
-    /// What stands in for the clock where a deadline is made. A reading is ahead of the clock, by a tick at most.
+    /// Replaces `clock` where a deadline is computed. Its reading is ahead of the clock by at most a tick.
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
@@ -74,8 +74,8 @@ pub(crate) struct Engine<P, W> {
 }
 
 impl<P, W: Scheme> Engine<P, W> {
-    /// Checks the settings. The threads start when they are first needed, unless the settings ask to start them at
-    /// once.
+    /// Makes an engine, if the settings are valid. The threads start when they are first needed, or at once if the
+    /// settings ask for that.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
         let wheel_size = u32::try_from(settings.wheel_size).ok();
         let wheel_size = wheel_size.filter(|wheel_size| (2..=1 << 16).contains(wheel_size));
@@ -112,8 +112,9 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(engine)
     }
 
-    /// The replacement of the system's clock, which counts from `since`. `None` if a tick is shorter than the permitted
-    /// lead of the counter, or if the scheme has a horizon, which would be one tick nearer.
+    /// The replacement of the system's clock that counts from `since`. `None` if a tick is shorter than the permitted
+    /// lead of the counter over the clock. `None` also if the scheme has a horizon (a latest deadline that it accepts):
+    /// with the counter, that horizon would be one tick nearer.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_endless = W::new(2, 0).latest(0) == Tick::MAX;
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
@@ -122,7 +123,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// From now on reports events to the user's recorder and subscriber.
     pub(crate) fn observed(mut self) -> Self {
-        // If the recorder panics here, it gets no reports.
+        // If the recorder panics here, neither recorder nor subscriber gets any report.
         self.observer = self.caught(|| Observer::new(&self.name)).ok();
         self
     }
@@ -143,8 +144,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Announces work of the driving thread other than timers, and starts the reaper for it. If the system refuses the
-    /// thread, the work waits for the next announcement, or for the first deadline.
+    /// Announces work other than timers to the thread that drives the timer, and starts the reaper for it. If the
+    /// system refuses the thread, the work waits for the next announcement, or for the first deadline.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.reaper_is_started() {
             // If the thread is refused, the work waits, as the doc comment says.
@@ -153,8 +154,8 @@ impl<P, W: Scheme> Engine<P, W> {
         self.announce(Some(at));
     }
 
-    /// Starts the reaper for a payload that `exists` and is about to get its first deadline. Only after this call can
-    /// the payload be [rescheduled](Self::reschedule_to) to that deadline.
+    /// Starts the reaper, if the deadline in `timing` needs it and the payload `exists`. Call this before
+    /// [`reschedule_to`](Self::reschedule_to), which fails if the reaper is needed and not started.
     pub(crate) fn start_reaper_to_reschedule(
         &self,
         timing: Timing,
@@ -166,9 +167,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Whether the reaper must be started for this deadline; payloads that never expire need none. Called before a
-    /// timer shard is locked, so no deadline is filed before there is a thread for it. The hot path pays one load of a
-    /// flag that only the start of the reaper writes.
+    /// Whether the reaper must be started for this deadline. A payload that never expires needs no reaper. Called
+    /// before a timer shard is locked, so that no deadline is filed before there is a thread for it. The hot path pays
+    /// one load of a flag that only the start of the reaper writes.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -178,7 +179,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.floor(self.clock.now())
     }
 
-    /// The time or, by the counter, a moment after it.
+    /// The time, or a moment after it if the engine has a counter.
     #[inline]
     pub(crate) fn soon(&self) -> Timestamp {
         match &self.counter {
@@ -187,7 +188,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// From now, or from a reading of the clock that the caller supplies, until `deadline`.
+    /// The timing of a payload that arrives at `arrival`, a reading of the clock that the caller supplies, or else now.
     #[inline(always)]
     pub(crate) fn timing(&self, arrival: Option<Timestamp>, deadline: Deadline) -> Timing {
         let timeout = match deadline {
@@ -201,7 +202,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.timing_after(arrival, timeout)
     }
 
-    /// Until a point of the clock.
+    /// The [`timing`](Self::timing) until a point of the clock.
     #[cold]
     #[inline(never)]
     fn timing_until(&self, arrival: Option<Timestamp>, point: Timestamp) -> Timing {
@@ -213,21 +214,23 @@ impl<P, W: Scheme> Engine<P, W> {
         self.bounded(timing, timing.since)
     }
 
-    /// The reading of the clock at a point of the system's clock. Where the clock is another one, what is left until that
-    /// point is added to its reading now.
+    /// The reading of `clock` at a point of the system's clock. If `clock` is another clock, the time that is left
+    /// until the point is added to the present reading of `clock`.
     #[cold]
     fn timestamp_of(&self, point: Instant) -> Timestamp {
         match self.system_since {
             Some(since) => Timestamp::from_origin(point.saturating_duration_since(since)),
             None => {
-                // First: what passes between the two readings makes the deadline later, never earlier.
+                // Compute `left` before the clock is read: the time that passes in between then makes the deadline
+                // later, never earlier.
                 let left = point.saturating_duration_since(Instant::now());
                 self.clock.now().saturating_add(left)
             }
         }
     }
 
-    /// The point of the clock at which `deadline` comes, as seen now. [`Deadline::Never`] if that is beyond all readings.
+    /// Turns `deadline` into a point of the clock; a timeout counts from now. [`Deadline::Never`] if the point is
+    /// beyond all readings.
     pub(crate) fn point(&self, deadline: Deadline) -> Deadline {
         match deadline {
             Deadline::After(timeout) if timeout != Duration::MAX => {
@@ -249,7 +252,8 @@ impl<P, W: Scheme> Engine<P, W> {
             return Timing {
                 start,
                 deadline,
-                // INVARIANT: the reading is ahead of the clock by less than `HOLDS`, which is a tick or less.
+                // INVARIANT: the reading is ahead of the clock by less than `HOLDS`, which is a tick or less. So the
+                // tick before `start` has passed.
                 present: start.saturating_sub(1),
                 since: Timestamp::from_origin(Duration::from_nanos(reading)),
             };
@@ -264,9 +268,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Bounds `timing` to at most `max_timeout` from the arrival of the payload at `address`, whatever the operation
-    /// itself asks for. `None` if the payload has ended. A timeout set by a handle belongs to the server, and is
-    /// bounded from the moment of the call instead.
+    /// Bounds `timing`, which the operation itself has asked for, to at most `max_timeout` from the arrival of the
+    /// payload at `address`. `None` if the payload has ended. A timeout that the server sets by a handle is bounded
+    /// from the moment of the call instead.
     pub(crate) fn bounded_from_arrival(&self, address: Address, timing: Timing) -> Option<Timing> {
         if self.max_timeout == Duration::MAX {
             return Some(timing);
@@ -284,8 +288,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Gives `payload` a slot and a timer, and announces its deadline. The caller holds the payload, and so decides
-    /// when other threads may end it.
+    /// Gives `payload` a slot and a timer, and announces its deadline. The caller then holds the payload: no other
+    /// thread can end it before the caller releases it.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
@@ -300,8 +304,8 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(held)
     }
 
-    /// Gives `payload`, which is never examined, a slot and a timer. Returns its address, and a deadline to
-    /// [announce](Self::announce).
+    /// Gives the payload of a timer a slot and a timer, and does not hold it, because it is never examined. Returns its
+    /// address, and the deadline to [announce](Self::announce), if any.
     #[inline(always)]
     pub(crate) fn admit_released(
         &self,
@@ -311,9 +315,10 @@ impl<P, W: Scheme> Engine<P, W> {
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
         let (guard, held, earlier) = self.admit_locked(payload, weight, 0, timing)?;
         let address = held.address();
-        // INVARIANT: no other thread can leave a mark: drivers and the shutdown would need the shard's lock, which this
-        // thread has, and all others the address, which this call returns later. So the thread that starts a payload
-        // never ends it. That matters because this thread may hold locks of the user's.
+        // INVARIANT: no other thread can leave a mark. A thread that drives the timer and a shutdown first need the
+        // shard's lock, which this thread has. All other threads need the address, which this call has not returned
+        // yet. So the thread that starts a payload never ends it. That matters because this thread may hold locks of
+        // the user's.
         if held.release(false).is_err() {
             unreachable!("a mark on a payload that no other thread has heard of");
         }
@@ -321,9 +326,9 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok((address, earlier))
     }
 
-    /// Gives `payload` a slot and a timer, in the calling thread's shard, or in a neighbour if that shard is locked.
-    /// The shard is still locked when this returns. Returns the lock, the payload, held by this thread, and a deadline
-    /// to [announce](Self::announce).
+    /// Gives `payload` a slot and a timer in the calling thread's shard, or in a neighbouring shard if the thread's own
+    /// is locked. Returns the lock of the shard, still taken; the payload, held by this thread; and the deadline to
+    /// [announce](Self::announce), if any.
     #[inline(always)]
     fn admit_locked<'a>(
         &'a self,
@@ -345,7 +350,7 @@ impl<P, W: Scheme> Engine<P, W> {
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => {
-                // While it is held: nothing frees it before.
+                // Note the weight while this thread holds the payload: no other thread can free the permit yet.
                 self.permits.park_at(held.address(), weight);
                 Ok((guard, held, earlier))
             }
@@ -360,7 +365,7 @@ impl<P, W: Scheme> Engine<P, W> {
         Rejected::new(reason, payload)
     }
 
-    /// Locks a neighbour of a shard whose lock is taken, or else waits for the shard's own lock.
+    /// Locks a neighbour of the shard `mine`, whose lock is taken. If the neighbours are locked too, waits for `mine`.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
         (1..self.shards.count().min(3))
@@ -380,9 +385,9 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).slab.is_parked(address)
     }
 
-    /// Counts the ending, stops the timer and frees the slot, which belongs to `shard`. If the slot is of another
-    /// thread's shard, or the lock is taken, a later holder of the shard's lock stops the timer and frees the slot.
-    /// Waits for no lock, except that the first call of a thread may make its timer shard.
+    /// Counts the ending, stops the timer and frees the slot, which belongs to `shard`. If `shard` is not the calling
+    /// thread's own shard, or is locked, a later holder of its lock stops the timer and frees the slot. This call waits
+    /// for no lock, except that the first call of a thread may make the thread's own shard.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -404,8 +409,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Frees several slots whose endings are counted, slots of one shard together. Each slot comes with its number of
-    /// watches.
+    /// Frees slots whose endings have been counted; consecutive slots of one shard are freed together. Each slot comes
+    /// with its number of watches.
     pub(crate) fn free_counted(&self, all: impl Iterator<Item = (EndedSlot, usize)>) {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
@@ -422,7 +427,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Ends a payload that goes back to the caller: its permit is free at once.
+    /// Ends a payload and returns it. Frees its permit at once.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
         let address = held.address();
         let shard = self.shard(address.shard());
@@ -432,12 +437,12 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Gives one payload another deadline. Returns whether it has it.
+    /// Gives the payload at `address` another deadline. Returns whether the payload has that deadline now.
     pub(crate) fn reschedule(&self, address: Address, deadline: Deadline) -> bool {
         self.reschedule_with(address, self.timing(None, deadline))
     }
 
-    /// As [`reschedule`](Self::reschedule), with a timing.
+    /// As [`reschedule`](Self::reschedule), with a timing that the caller has computed.
     pub(crate) fn reschedule_with(&self, address: Address, timing: Timing) -> bool {
         let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
@@ -447,21 +452,22 @@ impl<P, W: Scheme> Engine<P, W> {
         rescheduled.map(|earlier| self.announce(earlier)).is_ok()
     }
 
-    /// [Reschedules](Self::reschedule) without announcing the deadline, reading the clock or starting the reaper, for
-    /// callers that hold a lock.
+    /// As [`reschedule`](Self::reschedule), for callers that hold a lock: announces no deadline, reads no clock and
+    /// starts no reaper. Returns the deadline to [announce](Self::announce), if any.
     pub(crate) fn reschedule_to(
         &self,
         address: Address,
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
-        // If the payload was parked after `exists` was evaluated, this call answers as if it had come before the park.
+        // The caller has started the reaper, unless it found no payload at `address`. If the payload was parked since,
+        // this call answers as if it had come before the park.
         if self.needs_reaper(timing) {
             return Err(Unchanged);
         }
         self.shard(address.shard()).reschedule(address, timing)
     }
 
-    /// Announces a deadline to the reaper.
+    /// Lowers the alarm to `deadline`, and wakes the thread that drives the timer if the alarm was later before.
     #[inline]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
@@ -482,7 +488,8 @@ impl<P, W: Scheme> Engine<P, W> {
         self.threads.stop(limit);
     }
 
-    /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.
+    /// The deadline of the payload at `address`, rounded up to the tick. `None` if the payload has ended or never
+    /// expires.
     pub(crate) fn deadline(&self, address: Address) -> Option<Timestamp> {
         let (_, deadline) = self.shard(address.shard()).times(address)?;
         (deadline != NEVER).then(|| self.scale.timestamp(deadline))
@@ -509,7 +516,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.observe(Observer::extended);
     }
 
-    /// Counts for the calling thread, without a lock.
+    /// Adds `n` to a count, for the calling thread, without a lock.
     #[inline]
     fn count_in(&self, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         let number = thread_number() as usize;
@@ -579,8 +586,8 @@ impl<P, W: Scheme> Engine<P, W> {
         })
     }
 
-    /// Ends a call that returns an operation or has more to do. Panics of the calls that waited for its end are counted
-    /// here: if a panic were passed on, the caller would lose the operation.
+    /// Ends a call of the library that returns an operation or has more to do. The calls that waited for its end run
+    /// now. Their panics are counted and discarded: if a panic were passed on, the caller would lose the operation.
     #[inline(always)]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         if trampoline.has_waiting() {
@@ -601,8 +608,8 @@ impl<P, W: Scheme> Engine<P, W> {
 /// User code panicked. The panic hook has reported the panic, and it has been counted.
 pub(crate) struct UserPanic;
 
-/// The number of processors that this process may use. Asked once, because the system reads files for the answer, which
-/// takes 0.1 ms.
+/// The number of processors that this process may use. Computed once, because the system reads files for the answer,
+/// which takes 0.1 ms.
 pub(crate) fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| available_parallelism().map_or(1, |cores| cores.get()));

@@ -2,13 +2,13 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// The name of something that operations wait for, or that values are kept by. Implemented for every type that meets
-/// the bounds.
+/// The name of something that operations wait for, or under which values are kept. Implemented for every type that
+/// meets the bounds.
 pub trait Key: Eq + Hash + Clone + Send + Sync + 'static {}
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> Key for K {}
 
-/// The hasher of keys: any `BuildHasher` that can be cloned and shared. Implemented for all of them.
+/// The hasher of keys. Implemented for every `BuildHasher` that can be cloned and shared.
 pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
 
 impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}

@@ -1,8 +1,8 @@
 //! Reports to the user's metrics recorder and tracing subscriber. Without the features `metrics` and `tracing` every
 //! function here is empty and costs nothing.
 //!
-//! Recorder and subscriber are user code. They are called by `Engine::observe`, which catches their panics, and with no
-//! lock of the library held; so they may call the library again, as every callback may.
+//! Recorder and subscriber are user code. `Engine::observe` calls them with no lock of the library held, and catches
+//! their panics. So they may call the library again, as every callback may.
 
 #[cfg(feature = "metrics")]
 mod meters;
@@ -36,7 +36,7 @@ pub(crate) struct OperationSpan {
     tracing: trace::TracingSpan,
 }
 
-#[allow(unused_variables, reason = "without a listener, no report uses it")]
+#[allow(unused_variables, reason = "used only with `metrics` or `tracing`")]
 impl OperationSpan {
     /// A copy of the span, with the arrival of the operation.
     pub(crate) fn since(&self, since: Timestamp) -> Self {
@@ -49,7 +49,7 @@ impl OperationSpan {
     }
 }
 
-#[allow(unused_variables, reason = "each listener asks for its part")]
+#[allow(unused_variables, reason = "each feature uses only some")]
 impl Observer {
     /// The observer of the purgatory with this name. Gets its instruments from the recorder that is installed now.
     pub(crate) fn new(purgatory: &Arc<str>) -> Self {
@@ -87,7 +87,7 @@ impl Observer {
         span.tracing.rejected(reason);
     }
 
-    /// Reports that an operation has a slot; the calling thread still holds it.
+    /// Reports that an operation has a slot; the calling thread still holds the operation.
     pub(crate) fn parked(&self, span: &OperationSpan, watches: usize) {
         #[cfg(feature = "metrics")]
         self.meters.parked(watches);
@@ -103,8 +103,9 @@ impl Observer {
         false
     }
 
-    /// Reports that an operation has ended. `missed_check`: it expired, and could have completed. `watches`: the number
-    /// of its watch entries. `deadline`: set if the report [wants](Self::wants_deadline) it. `now` reads the clock.
+    /// Reports that an operation has ended. `missed_check`: it expired although it could have completed. `watches`: the
+    /// number of its watch entries. `deadline`: set if the report [wants](Self::wants_deadline) it. `now` reads the
+    /// clock.
     pub(crate) fn ended(
         &self,
         span: &OperationSpan,

@@ -3,18 +3,18 @@
 // Counts belong to a timer shard, so that no cache line is written by every thread. Each shard has three sets:
 //
 // * one written under the shard's lock, by plain stores;
-// * one written without the lock by the thread whose number is that of the shard, by plain stores;
+// * one written without the lock by the thread that has the shard's number, by plain stores;
 // * one written by all other threads, by atomic addition.
 //
-// Readers add up all sets. An admission and an ending are counted once, by the thread that makes it, in the step that
-// takes or frees the slot. Operations that expire when the timer is driven are counted before their completions run,
-// and their watches when they are reclaimed.
+// Readers add up all sets. Each admission and each ending is counted once, in the step that takes or frees the slot, by
+// the thread that takes that step. Operations that expire when the timer is driven are counted before their completions
+// run; their watches are counted as gone when they are reclaimed.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;
 
-/// How an operation ended, as it is counted. `Ending::completion` in `src/purgatory/end.rs` gives what the operation is
-/// told.
+/// How an operation ended, for the counts. `Ending::completion` in `src/purgatory/end.rs` is the completion that the
+/// operation gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Satisfied,
@@ -34,9 +34,9 @@ impl Ending {
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
-// ORDERING: Relaxed throughout: counters are compared at quiescent moments, which some other synchronisation (a join, a
-// lock, a channel) has made. Where a drain or a shutdown waits for a counter, fences order the accesses around it:
-// `Underway::begin`, `completions_have_run`.
+// ORDERING: Relaxed throughout: counters are compared when no thread changes them, and some other synchronisation (a
+// join, a lock, a channel) orders the comparison after the changes. Where a drain or a shutdown waits for a counter,
+// fences order the accesses: `Underway::begin`, `completions_have_run`.
 impl Count {
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -48,7 +48,7 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 
-    /// Adds `n`, for the one thread that may write this counter.
+    /// Adds `n`, where no other thread can write this counter at the same time.
     #[inline]
     pub(crate) fn add_exclusively(&self, n: usize) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(n as u64);
@@ -79,7 +79,7 @@ pub(crate) enum Statistic {
     VainExamination,
     MissedCheck,
     Panic,
-    /// A completion was handed to another thread, or to the end of an outermost call.
+    /// A completion was handed over, to another thread or to the end of the outermost call.
     HandedOver,
     /// Such a completion has run.
     Delivered,
@@ -112,8 +112,8 @@ impl Counts {
 
 /// The counts of a timer shard that threads write without its lock.
 ///
-/// Only the thread whose number is that of the shard writes the shard's own counts, so it needs no locked instruction.
-/// Threads with higher numbers, several of which may use one shard, write the shared counts.
+/// `own` is written only by the thread that has the shard's number, so it needs no atomic read-modify-write. `shared`
+/// is written by threads with higher numbers, several of which may use one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     own: CachePadded<Counts>,
@@ -121,7 +121,7 @@ pub(crate) struct Counters {
     /// In nanoseconds, written by several threads.
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
-    /// Deadlines that had come and were put off by their operations.
+    /// How often an operation has put off a deadline that had come.
     pub(crate) extensions: Count,
 }
 
@@ -129,7 +129,7 @@ impl Counters {
     /// Counts for a thread without the lock; `is_owner` says whether the thread has the number of the shard.
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of an ended thread
-    /// sees everything that thread has counted (`src/sync/numbers.rs`).
+    /// sees everything that the ended thread has counted (`src/sync/numbers.rs`).
     #[inline]
     pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         if is_owner {
@@ -150,18 +150,19 @@ impl Counters {
 pub struct Stats {
     /// Operations parked now.
     pub parked: usize,
-    /// The weight of the operations that are parked, or whose `on_complete` has not returned: what
-    /// [`max_weight`](crate::purgatory::Builder::max_weight) bounds. 0 without that bound: nothing is weighed then.
+    /// The weight of all operations that are parked, or whose `on_complete` has not returned.
+    /// [`max_weight`](crate::purgatory::Builder::max_weight) bounds it. Without that bound it is 0, because nothing is
+    /// weighed.
     pub weight: u64,
-    /// Watches now: the sum of the keys of all parked operations. After many have expired at once, their watches
-    /// count until they are reclaimed.
+    /// The number of watches now: one for each key of each parked operation. After many operations have expired at
+    /// once, their watches count until they are removed.
     pub watched: usize,
-    /// Operations that have ended and whose `on_complete`, handed to the completion thread, to an executor, or to the
-    /// outermost call on its thread, has not run to its end. A completion that runs in the call that ended its
-    /// operation is not counted. With a slow `on_complete` this number grows, and memory with it, unless
-    /// [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
+    /// Ended operations whose `on_complete` was handed over (to the completion thread, to an executor, or to the end of
+    /// the outermost call on its thread) and has not returned. A completion that runs in the call that ended its
+    /// operation is not counted. If `on_complete` is slow, this number grows, and memory with it, unless
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) bounds parked and ended operations together.
     pub completions_pending: usize,
-    /// Operations that could complete at once, and never parked.
+    /// Operations that could complete at once, and were never parked.
     pub completed_at_once: u64,
     /// Parked operations that were satisfied or forced.
     pub completed: u64,
@@ -175,9 +176,9 @@ pub struct Stats {
     /// Operations that ended because their `try_complete` panicked, and operations whose park panicked when they had a
     /// slot already. All of these are dropped.
     pub aborted: u64,
-    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys while an
-    /// operation is examined or ends, in a reactor's wake function, in metrics recorders and tracing subscribers. Not
-    /// counted:
+    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in methods of
+    /// keys (`Hash`, `Eq`, `Clone`, the destructor) while an operation is examined or ends, in a reactor's wake
+    /// function, in metrics recorders and tracing subscribers. Not counted:
     ///
     /// * panics that are passed on to the caller of a method;
     /// * panics of a clock that the reaper reads to find out whether a timer is due;
@@ -189,21 +190,21 @@ pub struct Stats {
     /// Operations that were rejected: their park returned an error.
     pub rejected: u64,
     /// Examinations by checks that left the operation parked, plus parked operations that ended because `try_complete`
-    /// said yes in any examination. A check does not count an operation that another thread is examining: that
+    /// returned `true` in any examination. A check does not count an operation that another thread is examining: that
     /// examination counts instead.
     pub checks: u64,
-    /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
-    /// of the key was made. An operation whose check is in progress at the deadline may be counted. Also counted: calls
-    /// of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and listeners
-    /// that found the event by a [recheck](crate::future::Listener::recheck_every).
+    /// Operations that expired although `try_complete` returned `true` at the deadline: the event had happened, and no
+    /// check of the key was made. An operation whose check is in progress at the deadline may be counted. Also counted:
+    /// calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and
+    /// listeners that found the event by a [recheck](crate::future::Listener::recheck_every).
     pub missed_checks: u64,
-    /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. Saturates, not
-    /// before 584 years. Operations that another thread was examining at the deadline, and ended, are included neither
-    /// here nor in `missed_checks`.
+    /// The time from the deadline, rounded up to the tick, to the expiry, summed over all expired operations. The sum
+    /// saturates, but not before 584 years. An operation that another thread was examining at the deadline, and that
+    /// was ended by that thread, is included neither here nor in `missed_checks`.
     pub lateness_total: Duration,
     /// The longest time in the sum of `lateness_total`.
     pub lateness_max: Duration,
-    /// Deadlines that had come and that operations have put off by
+    /// How often an operation whose deadline had come put it off with
     /// [`Cause::reschedule`](crate::purgatory::Cause::reschedule). If this number grows and `expired` does not, some
     /// operation puts its deadline off for ever.
     pub extended: u64,
@@ -221,9 +222,10 @@ impl Stats {
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
-        // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: whoever reads that a completion was
-        // delivered also reads that it was handed over, so it is not mistaken for another completion that is still to
-        // run. It also pairs with the fence in `Underway::begin`: a thread that has read an ending finds that ending
+        // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`. If this thread has read that a completion
+        // was delivered, the hand-over of that completion happens before the read of `HandedOver` below. So no delivery
+        // is subtracted without its hand-over, which would hide another completion that is still to run. The Acquire
+        // also pairs with the Release fence in `Underway::begin`: a thread that has read an ending finds that ending
         // under way, or over.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
@@ -231,7 +233,7 @@ impl Stats {
         let longest = all.clone().map(|(_, it)| it.lateness_max.read()).max();
         Self {
             parked: left(Statistic::Admitted, ended.iter().sum()),
-            // Not of the shards: `Engine::stats` adds it.
+            // No count of the shards: `Engine::stats` sets it.
             weight: 0,
             watched: left(Statistic::Watched, unwatched),
             completions_pending: left(Statistic::HandedOver, delivered),

@@ -12,8 +12,8 @@ pub use deadline::Deadline;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks do not
-/// compare.
+/// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks cannot be
+/// compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(Duration);
 
@@ -28,12 +28,12 @@ impl Timestamp {
         self.0
     }
 
-    /// The time from `earlier` to this reading; zero if `earlier` is the later one.
+    /// The time from `earlier` to this reading; zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Timestamp) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The reading `duration` later, or the last possible one.
+    /// The reading `duration` later, or the last possible reading.
     pub const fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration))
     }
@@ -58,7 +58,7 @@ pub trait Clock: Send + Sync + 'static {
         Some(deadline.saturating_since(self.now()))
     }
 
-    /// Asks the clock to call `wake` whenever it jumps. A clock that follows real time may ignore `wake`.
+    /// Asks the clock to call `wake` whenever the clock jumps. A clock that follows real time may ignore `wake`.
     fn subscribe(&self, wake: WakeFn) {
         drop(wake);
     }
@@ -78,8 +78,8 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// Wakes the thread that drives a timer. Given to clocks that are moved by hand, and by reactors
-/// ([`Reaper::Reactor`](crate::threads::Reaper::Reactor)).
+/// Wakes the thread that drives a timer. The library gives such a function to a clock that is moved by hand. A reactor
+/// gives one to the library ([`Reaper::Reactor`](crate::threads::Reaper::Reactor)).
 #[derive(Clone)]
 pub struct WakeFn(Arc<dyn Fn() -> bool + Send + Sync>);
 

@@ -1,4 +1,4 @@
-//! Drives a handler: expires what is due, and sets the handler's alarm to the next deadline.
+//! Drives a handler (the inside of a purgatory or timer): expires what is due, and sets the alarm to the next deadline.
 
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
@@ -11,11 +11,11 @@ use crate::time::ticks::NEVER;
 use std::time::Duration;
 
 /// Expires payloads, makes deferred checks and reclaims, as [`Driven::drive`] does, for a caller that is not the
-/// sleeping thread. Returns how many payloads expired.
+/// reaper. Returns how many payloads expired.
 ///
-/// Timers that user code starts during this call are left for the next call, however near their deadlines are, so that
-/// this call ends. One exception: between two deferred checks, timers due by then expire too; that ends with the last
-/// of these checks.
+/// A timer that user code starts during this call waits for the next call, however near its deadline is, so that this
+/// call ends. One exception: between two deferred checks, all timers that are due by then expire. This call makes only
+/// the checks that were deferred before it, so the exception ends with the last of these checks.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}
@@ -37,8 +37,8 @@ pub(crate) fn shrink<H: Handler>(handler: &H) {
     handler.engine().shards.iter().for_each(Shard::shrink);
 }
 
-/// Sets the alarm to the next thing to do, if that is earlier. Returns its tick, and whether the alarm was later, so
-/// that the reaper has to be woken.
+/// Lowers the alarm to the tick of the next work. Returns that tick, and whether the alarm was later before: then the
+/// sleeping thread has to be woken.
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
@@ -47,23 +47,24 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     (next, engine.alarm.set(next))
 }
 
-/// Sets the alarm anew, for the thread that sleeps until it. Returns the tick of the next work, and the tick that the
-/// alarm was set to before.
+/// Resets the alarm, and sets it to the next work. For the thread that sleeps until the alarm, or a caller in its
+/// place. Returns the tick of the next work, and the tick of the alarm before the reset.
 fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     let alarm = &handler.engine().alarm;
     let before = alarm.reset();
     let (next, _) = set_alarm(handler);
-    // Other threads may have set the alarm to deadlines of their own: the earliest tick counts.
+    // Other threads may have set the alarm to deadlines of their own since: the earliest tick counts.
     (next.min(alarm.time()), before)
 }
 
-/// The time of the next work, for a caller that asks.
+/// The time of the next work, for a caller that drives the timer itself.
 pub(crate) fn next_deadline<H: Handler>(handler: &H) -> Option<Timestamp> {
     let next = rearm_for_caller(handler);
     (next != NEVER).then(|| handler.engine().scale.timestamp(next))
 }
 
-/// Sets the alarm for a caller that has driven the handler, or that asks when to drive it.
+/// Sets the alarm for a caller that has driven the handler, or asks when to drive it. Returns the tick of the next
+/// work.
 fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
     let engine = handler.engine();
     let (next, tell) = if engine.threads.has_reaper() {
@@ -72,11 +73,13 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // costs one wake-up.
         set_alarm(handler)
     } else {
-        // One caller at a time: of two callers, neither would know which alarm the reactor was told of.
+        // One caller at a time: two callers that reset the alarm together could not tell for which tick the reactor was
+        // woken.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // Wake the reactor here, because this caller may not be the reactor. If this caller finds a deadline before it
-        // is announced by the thread that filed it, that thread will find the alarm set, and wake no thread.
+        // Wake the reactor here, because this caller may not be the reactor. Another thread may have filed a deadline
+        // and not announced it yet. If this caller finds that deadline first, the announcement finds the alarm set, and
+        // wakes no thread.
         (next, next < before)
     };
     if tell {

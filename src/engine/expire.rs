@@ -1,16 +1,17 @@
 //! A pass: expires payloads, runs the user's code for them, and reclaims what they leave behind.
 //!
-//! The order matters in a storm. An expired payload has ended, and no thread finds it any more; but its slot and its
-//! entries in the watch lists are still there, and reclaiming them takes longer than all the rest. So the order is:
+//! The order matters in a storm. An expired payload has ended, and no thread finds it any more. But its slot and its
+//! entries in the watch lists are still there, and reclaiming them takes longer than all the rest of the pass. So the
+//! order is:
 //!
 //! * In a storm, completions run first. Slots and watches go to the reclaim queue, and a part of the queue is reclaimed
-//!   after each pass. It is a storm if a slice or more of one timer shard expires, or more of its timers may be due, or
-//!   the queue is not empty.
+//!   after each pass. A storm means that a slice or more of one timer shard expires, or that more timers of the shard
+//!   may be due, or that the reclaim queue is not empty.
 //! * Otherwise, and always with `reclaim_first`, slots and watches are reclaimed first, so that the completions find no
 //!   watch of the expired payloads.
 //!
-//! The cost is cache misses: a million slots and lists lie far apart. A slice of them is prefetched in loops that only
-//! load, so that many loads are in flight together, and is then worked on.
+//! Reclaiming costs cache misses, because a million slots and lists lie far apart. So each slice of them is first
+//! prefetched by a loop that only loads, with many loads in flight together, and then reclaimed.
 
 use super::Engine;
 use super::deliver::{RunOn, deliver_all, hand_over};
@@ -29,19 +30,20 @@ const BATCH: usize = 8 * SLICE;
 
 /// Makes the deferred checks, and expires every payload whose deadline has passed. Returns how many payloads expired.
 ///
-/// A check that was deferred before the deadline is made before the expiry. Deferred checks and timers take turns: when
-/// a tick has passed, the timers that have become due fire before the next deferred check or slice of one.
+/// A check that was deferred before a deadline is made before the expiry. Deferred checks do not delay timers: when a
+/// tick has passed, the timers that are due by then fire before the next deferred check, or slice of a long check.
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
-    // An expiry examines its operation, whose `try_complete` may drive the timer in turn: passes would nest, one for
-    // each operation that is due. Leave these operations to the pass in progress.
+    // An expiry examines its operation, and the `try_complete` of that operation may drive the timer again. Passes
+    // would nest, one for each operation that is due. So leave these operations to the pass in progress.
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
     let _underway = handler.engine().underway.begin();
     let mut now = handler.engine().now();
-    // The pass begins in all timer shards: what user code starts from here on, in any shard, is for the next pass.
+    // Begin the pass in all timer shards: timers that user code starts from here on, in any shard, are for the next
+    // pass.
     let begin = |now| {
         let shards = handler.engine().shards.iter();
         let begun = shards.map(|shard| (shard, shard.begin_pass(now)));
@@ -51,12 +53,12 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
         begun.into_iter().map(each).sum::<usize>()
     };
-    // What this pass has still to expire. `None` if a later pass has begun between two checks: the later pass has
-    // expired it, together with timers that the deferred checks started and that were due by then.
+    // The timers that this pass has still to fire. `None` if a later pass has begun between two checks: the later pass
+    // has fired these timers, together with timers that the deferred checks started and that were due by then.
     let mut begun = Some(begin(now));
     let mut expired = 0;
-    // A thread inside a `try_complete` holds an operation, and a deferred check on this thread could not examine that
-    // operation. So the deferred checks stay for the next pass.
+    // If this thread is inside a `try_complete`, it holds an operation, which a deferred check on this thread could not
+    // examine. So the deferred checks stay for the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
     let mut expire_meanwhile = || {
         // The clock may be user code. If it panics, the timers wait for the next slice.
@@ -74,8 +76,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     expired + begun.map_or(0, |begun| expire(begun, now))
 }
 
-/// Expires the due payloads of one timer shard, batch by batch. Meets at most `timers_left` timers; without that limit,
-/// user code that starts near timers could make the pass endless.
+/// Expires the due payloads of one timer shard, batch by batch. Fires at most `timers_left` timers: without that limit,
+/// user code that starts timers with near deadlines could make the pass endless.
 fn expire_in<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
@@ -95,7 +97,7 @@ fn expire_in<H: Handler>(
         while more && all.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && timers_left > fired.len();
             timers_left = timers_left.saturating_sub(fired.len());
-            // Stop if timers only moved to a finer level: completions do not wait for that.
+            // If timers only moved to a finer level of the wheel, stop: completions do not wait for more such moves.
             if fired.is_empty() {
                 break;
             }
@@ -103,7 +105,7 @@ fn expire_in<H: Handler>(
                 // If another thread holds the payload, that thread ends it.
                 let held = engine.claim_or_mark(at, Mark::Expire);
                 if let Some((mut ended, rest)) = held.and_then(|held| handler.expire(held, now)) {
-                    // Before others are examined.
+                    // Hand over before other operations are examined.
                     hand_over(&**handler, &mut ended);
                     if ended.ending == Ending::Expired {
                         deadlines.push(deadline);
@@ -112,8 +114,8 @@ fn expire_in<H: Handler>(
                     unreclaimed.push(rest);
                 }
             }
-            // Where a `try_complete` takes longer than a tick, deliver what has expired so far. The clock may be user
-            // code.
+            // If a tick has passed, for example in a slow `try_complete`, deliver what has expired so far. The clock
+            // may be user code.
             if engine.guarded(|| engine.now()).ok() != began_at {
                 break;
             }
@@ -123,16 +125,16 @@ fn expire_in<H: Handler>(
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // `max_parked` and `max_watchers_per_key` are exact: what ended payloads leave is reclaimed before user code
-        // hears of the endings.
+        // With `reclaim_first`, the bounds on parked operations and on watchers of a key are exact: what ended payloads
+        // leave is reclaimed before user code hears of the endings.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);
         } else {
             handler.reclaim(unreclaimed);
         }
-        // Completions of expired payloads go where the builder's `Dispatch` says. Payloads whose `try_complete`
-        // panicked are dropped here.
+        // `RunOn::Caller` concerns payloads whose `try_complete` panicked: they are dropped here. Completions of
+        // expired payloads go where the builder's `Dispatch` says, whatever `RunOn` is.
         deliver_all(handler, trampoline, all, RunOn::Caller);
     }
     expired

@@ -1,5 +1,5 @@
-//! The trait that the purgatory and the timer implement, and the values that handlers and the engine pass to each
-//! other: payloads that have ended, and what they leave behind.
+//! [`Handler`], the trait that the purgatory and the timer implement; and the values that a handler and the engine pass
+//! to each other: payloads that have ended, and what they leave behind.
 
 use super::Engine;
 use super::phase::UnderwayGuard;
@@ -17,9 +17,11 @@ pub(crate) struct EndedPayload<V> {
     /// The part of the payload that the user's code gets.
     pub(crate) value: V,
     pub(crate) ending: Ending,
-    /// Where it was parked, whose permit it has still: [`Address::NONE`] if it has none.
+    /// The address at which the payload was parked, and for which it still has its permit. [`Address::NONE`] if it has
+    /// no permit.
     pub(crate) permit: Address,
-    /// If a pass or the shutdown has left this ending to the holder: lasts until the completion is handed over or has run.
+    /// Set if a pass or the shutdown has left this ending to the holder, by a mark. Dropped when the completion is
+    /// handed over or has run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
 
@@ -67,9 +69,10 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         held: Held<'_, Self::Payload>,
     ) -> Option<EndedPayload<Self::Value>>;
 
-    /// Other code of users' may run before `value`, which has ended so, is completed: what awaits it gets what it needs to
-    /// end it meanwhile. `false` if nothing awaits it any more: then it is not to wait in a queue of other threads. Calling
-    /// it again does nothing. Runs no code of the user's.
+    /// Prepares `value`, which has ended as `ending` says, for other user code that may run before `value` is
+    /// completed: a future that awaits it can take the user's values out meanwhile. Returns `false` if nothing awaits
+    /// `value` any more: then its completion must not wait in a queue of other threads. A second call does nothing.
+    /// Runs no user code.
     #[inline(always)]
     fn hand_over(&self, _value: &mut Self::Value, _ending: Ending) -> bool {
         true
@@ -86,13 +89,15 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// Makes one deferred check; calls `pause` between the slices of a long one.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
-    /// Gives memory back beside that of the timer shards. Any thread may call it, at any time.
+    /// Gives back memory of the handler; the timer shards are shrunk by the caller. Any thread may call this, at any
+    /// time.
     fn shrink(&self) {}
 
-    /// The thread that drives the timer finds no deadline: forgets what was noted for the next one.
+    /// Called when the thread that drives the timer finds no deadline. Forgets notes about payloads that have ended.
     fn on_idle(&self) {}
 
-    /// Drops the payloads that the shutdown left for its caller. Called when the last clone was dropped.
+    /// Drops the payloads that the shutdown has kept for its caller. Called when the last clone was dropped: then there
+    /// is no caller to return them to.
     fn on_dropped(&self) {}
 
     /// Drops all deferred checks, and takes no more. Called when the shutdown has ended every payload, or has left the
@@ -119,8 +124,8 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// Takes the batches to reclaim next: the latest ones, because the order does not matter, and more of them from a
-    /// longer queue. So the queue stops growing even if payloads expire faster than one batch a pass is reclaimed.
+    /// Takes the batches to reclaim next: the latest ones, because the order does not matter. Takes more batches from a
+    /// longer queue, so the queue stops growing even if each pass adds more than one batch.
     pub(crate) fn take(&self) -> Vec<T> {
         let mut queue = self.0.lock();
         let part = 1 + queue.len() / LONG;

@@ -1,21 +1,21 @@
-//! The bounds on what is parked, or has ended and is still being completed: how many payloads, and their weight.
+//! The bounds on the number and the weight of payloads. A payload counts from its park until its completion has run.
 
 use crate::cell::address::Address;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
 
-/// What a payload weighs of which nothing else is known.
+/// The weight of every payload for which no other weight is noted.
 pub(crate) const ONE: u64 = 1;
 
-/// A table with room for at most so many weights stays when it is empty: the next ones need it as well.
+/// An empty table with room for at most this many weights keeps its memory, because the next weights need it.
 const KEPT: usize = 28;
 
-/// A payload takes a permit before it gets a slot, and frees it when the user's code for it has run, or when it goes
-/// back to the caller.
+/// A payload takes a permit before it gets a slot. The permit is freed when the user's code for the payload has run, or
+/// when the payload goes back to the caller.
 ///
-/// Without a bound nothing is counted, and a park pays for one branch. A bound on the number is one counter. A bound on
-/// the weight is a lock: a payload has to fit under both bounds at once, and one that fits under the first alone must
-/// not stand in another's way meanwhile.
+/// Without a bound nothing is counted, and a park pays for one branch. A bound on the number needs one counter. A bound
+/// on the weight needs a lock, because a payload has to fit under both bounds at once. With two counters, a payload
+/// that fits under the first bound only would take a place there for a moment, and keep out another payload.
 pub(crate) struct Permits(Option<Box<Bounds>>);
 
 enum Bounds {
@@ -34,7 +34,8 @@ enum Bounds {
 struct Taken {
     payloads: u64,
     weight: u64,
-    /// Of payloads that weigh more or less than [`ONE`]. A payload is weighed once: what it frees is what it took.
+    /// The weights of payloads that weigh more or less than [`ONE`]. A payload is weighed once, so it frees the weight
+    /// that it took.
     weights: HashMap<Address, u64>,
 }
 
@@ -67,15 +68,14 @@ impl Permits {
         self.0.is_some()
     }
 
-    /// Takes a permit, unless this would go past a bound. [`free`](Self::free) is called by `withdraw` of the engine,
-    /// by `complete` in `deliver`, and where the purgatory returns an operation to its caller;
-    /// [`free_unparked`](Self::free_unparked) for a payload that gets no slot.
+    /// Takes a permit, unless that would exceed a bound. The permit of a payload that gets no slot is freed by
+    /// [`free_unparked`](Self::free_unparked), every other permit by [`free`](Self::free).
     #[inline]
     pub(crate) fn take(&self, weight: u64) -> bool {
         self.0.as_ref().is_none_or(|bounds| bounds.take(weight))
     }
 
-    /// The payload that has taken a permit for this weight is parked at `at`.
+    /// Notes the address at which the payload that took a permit for this weight is parked.
     #[inline]
     pub(crate) fn park_at(&self, at: Address, weight: u64) {
         if weight != ONE
@@ -110,7 +110,7 @@ impl Permits {
     }
 }
 
-// Cold: a park without bounds keeps what it has in registers.
+// Cold and not inlined, so that a park without bounds keeps its values in registers.
 impl Bounds {
     #[cold]
     #[inline(never)]
@@ -128,7 +128,7 @@ impl Bounds {
                 taken,
             } => {
                 let mut taken = taken.lock();
-                // INVARIANT: what is taken is within the bound.
+                // INVARIANT: the weight that is taken is at most `max_weight`, so the subtraction does not overflow.
                 let fits = taken.payloads < *max_parked && weight <= max_weight - taken.weight;
                 if fits {
                     taken.payloads += 1;
@@ -180,7 +180,8 @@ mod tests {
         Address::new(0, index, 0)
     }
 
-    /// One that is refused for its weight takes no place, and one that is refused for its place no weight.
+    /// A payload that is refused for its weight takes no place, and one that is refused for want of a place takes no
+    /// weight.
     #[test]
     fn g17_a_payload_fits_under_both_bounds_or_takes_nothing() {
         let permits = Permits::new(Some(2), Some(10));

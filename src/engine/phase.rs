@@ -6,11 +6,13 @@ use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use std::io;
 use std::mem;
 
-/// The phases: open, takes payloads (the default); draining, rejects payloads and lets the parked ones end by
-/// themselves; closed, by the calling thread; closed, by a thread in the background.
+/// Takes payloads.
 pub(super) const OPEN: u32 = 0; // the default
+/// Rejects payloads, and lets the parked ones end by themselves.
 pub(super) const DRAINING: u32 = 1;
+/// Shut down by the calling thread.
 pub(super) const CLOSED: u32 = 2;
+/// Shut down by a background thread.
 pub(super) const CLOSED_IN_BACKGROUND: u32 = 3;
 
 #[derive(Default)]
@@ -19,20 +21,22 @@ pub(crate) struct Phase(AtomicU32);
 impl Phase {
     #[inline]
     pub(super) fn now(&self) -> u32 {
-        // ORDERING: Acquire pairs with the exchange in `enter`.
+        // ORDERING: Acquire pairs with the Release of the exchange in `enter`.
         self.0.load(Ordering::Acquire)
     }
 
     /// Returns whether this call entered `phase`. Phases only move forward, and only one of the two closed phases is
     /// entered.
     pub(super) fn enter(&self, phase: u32) -> bool {
-        // ORDERING: AcqRel pairs with the Acquire in `now`; an exchange, so that one caller does the work.
+        // ORDERING: AcqRel: the Release pairs with the Acquire in `now`. It is an exchange, so that only one of several
+        // callers enters the phase.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
         let enter = |now| (now < phase.min(CLOSED)).then_some(phase);
         self.0.fetch_update(set, fetch, enter).is_ok()
     }
 
-    /// The reason for which payloads are rejected now, if any. Only a shortcut: each shard decides for itself.
+    /// The reason for which payloads are rejected now, if any. This is only a shortcut: each shard decides under its
+    /// lock.
     #[inline(always)]
     pub(crate) fn reject_reason(&self) -> Option<RejectReason> {
         match self.now() {
@@ -47,10 +51,12 @@ impl Phase {
     }
 }
 
-/// Counts the endings that are under way: passes, the shutdown, and holders that end a payload for a mark of either.
+/// Counts the endings that are under way: passes, the shutdown, and holders that end a payload because a pass or the
+/// shutdown has left a mark.
 ///
-/// A pass first ends payloads and counts them, and runs or hands over their completions only then. So a thread that
-/// finds no payload parked and waits for the completions asks first whether every such ending is over.
+/// A pass first ends payloads and counts them. After that it runs their completions or hands them over. In between, no
+/// payload may be parked and no completion pending, although completions have still to run. So a thread that waits for
+/// the completions also waits until no ending is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Underway(Arc<AtomicU64>);
 
@@ -59,16 +65,18 @@ pub(crate) struct UnderwayGuard(Arc<AtomicU64>);
 
 impl Underway {
     pub(crate) fn begin(&self) -> UnderwayGuard {
-        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`: a thread that has
-        // read a count made from here on also finds this ending under way, or finds it over.
+        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`. If a thread has
+        // read a count that was made after this fence, then this addition happens before the thread's load in
+        // `is_over`. So the thread finds this ending under way, or over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         UnderwayGuard(self.0.clone())
     }
 
-    /// Of the endings whose counts this thread has read by `Stats::of`: whether all are over.
+    /// Whether all endings are over whose counts this thread has read by `Stats::of`.
     pub(crate) fn is_over(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `drop`: what was handed over is seen as handed over.
+        // ORDERING: Acquire pairs with the Release in `drop`: a thread that finds an ending over also sees the
+        // completions that it handed over.
         self.0.load(Ordering::Acquire) == 0
     }
 }
@@ -94,8 +102,8 @@ struct Progress {
 }
 
 impl Background {
-    /// Starts the thread by `spawn`, unless it was started before. `done`, if given, is kept at the [end](Self::finish)
-    /// of the shutdown. Returns whether that end has come already.
+    /// Starts the thread by `spawn`, unless it was started before. The promise `done`, if given, is kept when the
+    /// shutdown [ends](Self::finish). Returns whether the shutdown has ended already.
     pub(crate) fn begin(
         &self,
         done: Option<&Arc<Promise<()>>>,

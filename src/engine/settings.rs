@@ -52,20 +52,21 @@ pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
 
 /// A type that has a [`Builder`].
 pub(crate) trait Built {
-    /// The settings of the type beside the common ones.
+    /// The settings that only this type has.
     type Own;
 }
 
 /// The settings of a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer), each with a default.
 ///
-/// Made by `builder(name)` of the type, and consumed by `build`.
-#[expect(private_bounds, reason = "the two types are all that can be built")]
+/// Made by [`Purgatory::builder`](crate::Purgatory::builder) or [`Timer::builder`](crate::Timer::builder), and consumed
+/// by `build`.
+#[expect(private_bounds, reason = "only `Purgatory` and `Timer` can be built")]
 pub struct Builder<T: Built> {
     pub(crate) settings: Settings,
     pub(crate) own: T::Own,
 }
 
-#[expect(private_bounds, reason = "the two types are all that can be built")]
+#[expect(private_bounds, reason = "only `Purgatory` and `Timer` can be built")]
 impl<T: Built> Builder<T> {
     pub(crate) fn new(name: impl Into<String>, own: T::Own) -> Self {
         Self {
@@ -97,14 +98,14 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The highest weight of all parked operations (timers) together: bytes, for instance. What each weighs is
-    /// [`DelayedOperation::weight`](crate::DelayedOperation::weight), or what
-    /// [`Timer::start_weighed`](crate::Timer::start_weighed) is told. Beyond it, a park is rejected with
-    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full); so is one that weighs more by itself. A weight is
-    /// free again when a place of [`max_parked`](Self::max_parked) is, and
-    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the sum. The bound is exact, also beside `max_parked`, and
-    /// costs a lock that every thread takes for an instant, in each park and each ending. Default: none, and nothing is
-    /// weighed.
+    /// The highest weight of all parked operations (timers) together, for example in bytes. An operation weighs what
+    /// its [`DelayedOperation::weight`](crate::DelayedOperation::weight) returns. A payload of a timer weighs what
+    /// [`Timer::start_weighed`](crate::Timer::start_weighed) is told. A park that would exceed the bound is rejected
+    /// with [`RejectReason::Full`](crate::purgatory::RejectReason::Full), even if nothing else is parked. As with
+    /// [`max_parked`](Self::max_parked), an ended operation counts until your code for it has returned.
+    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also together with
+    /// `max_parked`. It costs a lock that every park and every ending takes for an instant. Default: no limit, and
+    /// nothing is weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self
@@ -120,10 +121,10 @@ impl<T: Built> Builder<T> {
     /// The source of time. Default: the system's monotonic clock, counted from the [`Instant`] at which the builder was
     /// made.
     ///
-    /// **Default on x86-64 Linux.** With ticks of 1 ms or more, if the kernel's clock source is the time stamp counter
-    /// (`tsc`), deadlines are computed from the processor's counter. In each thread the counter is set by the clock
-    /// every millisecond, and makes a deadline at most some microseconds later. `clock(Instant::now())` reads the clock
-    /// itself each time; `docs/guarantees.md` (G10) says when that is worth it.
+    /// **Default on x86-64 Linux.** If a tick lasts 1 ms or more and the kernel's clock source is the time stamp
+    /// counter (`tsc`), deadlines are computed from the processor's counter. Each thread sets the counter by the clock
+    /// every millisecond. This makes a deadline some microseconds later, at most 1 ms. `clock(Instant::now())` reads
+    /// the clock itself each time; `docs/guarantees.md` (G10) says when that is worth it.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
         self.settings.system_since = None;
@@ -143,10 +144,10 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// Starts the threads during `build`, so that a refusal of the system is an error of `build`
-    /// ([`BuildError::Thread`](crate::purgatory::BuildError::Thread)), and no later call pays for the start. Default:
-    /// threads start [when they are first needed](crate::guide::threads#when-the-threads-start), and the call that
-    /// needs the reaper takes about 0.1 ms longer.
+    /// Starts the threads during `build`, so that no later call pays for the start. If the system refuses a thread,
+    /// `build` fails with [`BuildError::Thread`](crate::purgatory::BuildError::Thread). Default: threads start [when
+    /// they are first needed](crate::guide::threads#when-the-threads-start), and the call that first needs the reaper
+    /// takes about 0.1 ms longer.
     pub fn threads_at_once(mut self) -> Self {
         self.settings.threads_at_once = true;
         self

@@ -1,7 +1,8 @@
 //! A timer shard: the slots and the timers of payloads that some of the threads park.
 //!
-//! Each thread parks in the shard that its number selects, so threads rarely contend for a lock, with any keys and
-//! timeouts. One hold of the lock takes a slot and starts its timer; one hold stops the timer and frees the slot.
+//! Each thread parks in the shard that its number selects, so threads rarely contend for a lock, whatever the keys and
+//! timeouts are. A park takes a slot and starts its timer in one hold of the lock. An ending stops the timer and frees
+//! the slot in one hold.
 
 use crate::cell::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Spent};
@@ -19,7 +20,8 @@ pub(crate) struct Timing {
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
     /// A tick that has certainly passed: a wheel that lags behind may advance to it. It is 0 if the caller has supplied
-    /// the reading: such a reading may be of the future, and would move the wheel past deadlines.
+    /// the reading, because such a reading may lie in the future: a wheel that advanced to it would move past
+    /// deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,
@@ -33,7 +35,7 @@ pub(crate) struct Schedule<W> {
     begun: Tick,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     rejects: Option<RejectReason>,
-    /// How many more parks until one empties the remote free list.
+    /// The number of parks until one empties the remote free list (slots that were freed without the lock).
     parks_to_empty: u32,
 }
 
@@ -67,8 +69,8 @@ pub(crate) struct Shard<P, W> {
     pub(super) counters: Counters,
 }
 
-/// A payload keeps its deadline, for one of these reasons: it has ended, its deadline has passed, the scheme cannot
-/// hold the new deadline, or the new deadline would be the first one and the system refuses the reaper's thread.
+/// The payload keeps its deadline, for one of these reasons: the payload has ended, its deadline has passed, the scheme
+/// cannot hold the new deadline, or the new deadline needs the reaper and the reaper is not started.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unchanged;
 
@@ -100,9 +102,9 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
-    /// `watches` is for the counts. The caller holds the payload. If the shard's next deadline is earlier now, that
-    /// deadline is returned, to be announced.
+    /// Gives `payload` a slot and starts its timer. At most `limit` slots exist. `guard` is this shard's lock;
+    /// `watches` is only counted. The caller then holds the payload. Also returns the shard's next deadline if it has
+    /// become earlier, so that the caller announces it.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
@@ -116,8 +118,8 @@ impl<P, W: Scheme> Shard<P, W> {
         if let Some(reason) = schedule.rejects {
             return Err((reason, payload));
         }
-        // Empty the remote free list only now and then. Each time takes the list's cache line from the processor of a
-        // thread that pushes there, and that processor has to take it back.
+        // Empty the remote free list only now and then. Each look takes the list's cache line from the processor of a
+        // thread that pushes slots there, and that processor has to fetch the line back.
         schedule.parks_to_empty -= 1;
         if schedule.parks_to_empty == 0 || guard.is_full(limit) {
             self.empty_remote_for_park(guard);
@@ -153,8 +155,8 @@ impl<P, W: Scheme> Shard<P, W> {
         self.empty_remote(guard);
     }
 
-    /// Frees the slot of a payload that has ended, stops its timer, and counts the ending. The payload's `watches` are
-    /// off the lists by now.
+    /// Frees the slot of a payload that has ended, stops its timer, and counts the ending. The payload's `watches` have
+    /// left the lists already, and are counted as gone.
     ///
     /// Never waits: if another thread has the lock, this calls `count` to count the ending, and a later holder of the
     /// lock does the rest.
@@ -190,15 +192,17 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Frees a slot whose ending is counted, for a thread of another shard.
     ///
-    /// Tries the lock only once for every slice of slots: the cache lines under the lock would otherwise move between
-    /// the two processors with every payload. A thread that parks here, or drives the timer, does the rest.
+    /// Tries the lock only if the remote free list has a slice of slots or more: otherwise the cache lines under the
+    /// lock would move between the two processors with every payload. A thread that parks here, or drives the timer,
+    /// frees a shorter list.
     pub(crate) fn free_from_other_shard(&self, ended: EndedSlot) {
         if self.slab.push_remote(ended) >= SLICE {
             self.try_empty_remote();
         }
     }
 
-    /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free.
+    /// Frees a slice of slots whose endings are counted: in one hold of the lock, or by the remote free list if the
+    /// lock is taken.
     pub(crate) fn free_counted(&self, slice: &mut Vec<EndedSlot>) {
         self.slab.prefetch(slice);
         let slots = slice.drain(..);
@@ -214,17 +218,18 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// For a thread that has just pushed a slot on the remote free list. If the lock was taken then, its holder may
-    /// have released it just before, and no other thread would come. If the lock is taken again, the slot waits for a
-    /// park that looks (one of `PARKS_PER_EMPTYING`) or for the thread that drives the timer. The slot is never lost.
+    /// Empties the remote free list if the lock is free. Called after a push to the list: the last holder of the lock
+    /// may have released it just before the push, and then no other thread would come. If the lock is taken again, the
+    /// slot waits for a park that looks (one of `PARKS_PER_EMPTYING`) or for the thread that drives the timer. The slot
+    /// is never lost.
     fn try_empty_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.empty_remote(&mut guard);
         }
     }
 
-    /// Frees a slice of the remote free list, under the lock that the caller holds anyway. Returns whether there may be
-    /// more, for the next holder.
+    /// Frees a slice of the remote free list, under a lock that the caller holds anyway. Returns whether more slots may
+    /// be left for the next holder.
     #[inline(always)]
     fn empty_remote(&self, guard: &mut Guard<'_, P, W>) -> bool {
         for _ in 0..SLICE {
@@ -255,8 +260,8 @@ impl<P, W: Scheme> Shard<P, W> {
         schedule.timer.len()
     }
 
-    /// Gives back what no payload needs: slots that wait on the remote free list, a slice with each hold of the lock; the
-    /// spare block of slots; and the memory of a wheel without timers, if it may have had many.
+    /// Gives back what no payload needs. First, the slots on the remote free list, a slice in each hold of the lock.
+    /// Then, the spare block of slots, and the memory of a wheel without timers, if it may have had many.
     pub(crate) fn shrink(&self) {
         while self.empty_remote(&mut self.slab.lock()) {}
         let mut guard = self.slab.lock();
@@ -266,11 +271,11 @@ impl<P, W: Scheme> Shard<P, W> {
             return;
         }
         let (schedule, _) = guard.split();
-        // From the last pass on: what is started now and is due waits for the next one. No slot has a position in the wheel:
-        // that of a timer that has fired is none.
+        // The fresh wheel begins at the last pass: a timer that is started now and is due waits for the next pass. No
+        // slot has a position in the old wheel: it has no timers, and the position of a fired timer is none.
         let fresh = W::new(schedule.wheel_size, schedule.begun);
         let before = std::mem::replace(&mut schedule.timer, fresh);
-        // Freeing its memory takes long if it is much.
+        // Free the old wheel without the lock, because freeing much memory takes long.
         drop(guard);
         drop(before);
     }
@@ -285,8 +290,9 @@ impl<P, W: Scheme> Shard<P, W> {
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {
-                    // INVARIANT: a slot is freed only with its timer stopped, under this lock. So the timer that
-                    // fired belongs to the present occupant, unless that has ended and is about to be freed.
+                    // INVARIANT: a slot is freed under this lock, with its timer stopped. So the timer that fired
+                    // belongs to the slot's present occupant. There is no occupant if the payload has ended and the
+                    // slot is about to be freed.
                     if let Some(at) = self.slab.occupant(index) {
                         fired.push((at, deadline));
                     }
@@ -298,18 +304,18 @@ impl<P, W: Scheme> Shard<P, W> {
         true
     }
 
-    /// The deadline of the next bucket.
+    /// The deadline of the next bucket in the wheel: at or before the earliest deadline of the shard.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         loop {
             let mut guard = self.slab.lock();
-            // First free the slots on the remote free list: stopped timers that are still in the wheel do not count.
+            // First empty the remote free list: the timers of its slots are still in the wheel, and do not count.
             if !self.empty_remote(&mut guard) {
                 return guard.split().0.timer.next_deadline();
             }
         }
     }
 
-    /// Moves the deadline of the payload at `at`, unless its timer has fired. Returns a deadline to announce.
+    /// Moves the deadline of the payload at `at`, unless its timer has fired. Returns the deadline to announce, if any.
     pub(crate) fn reschedule(
         &self,
         at: Address,
@@ -318,8 +324,8 @@ impl<P, W: Scheme> Shard<P, W> {
         self.file_anew(at, timing, false)
     }
 
-    /// [Reschedules](Self::reschedule) a payload whose timer has fired, for the thread that holds the payload for that
-    /// reason.
+    /// [Reschedules](Self::reschedule) a payload even if its timer has fired, for the thread that holds the payload
+    /// because of that.
     pub(crate) fn extend(&self, at: Address, timing: Timing) -> Result<Option<Tick>, Unchanged> {
         self.file_anew(at, timing, true)
     }
@@ -337,14 +343,14 @@ impl<P, W: Scheme> Shard<P, W> {
         }
         let before = fields.read(at.index());
         let has_fired = before.position == Position::NONE.number();
-        // Past its deadline a payload has expired, even if no thread has fired its timer yet. It keeps its deadline,
-        // whichever thread comes first. Only a check and a stop ignore the deadline: better an answer than none.
+        // A payload past its deadline counts as expired, even if no thread has fired its timer yet: its deadline cannot
+        // be moved any more. Only a check and a stop ignore the deadline, so that the payload can still get its answer.
         let is_past = has_fired || before.deadline <= timing.start;
         if before.deadline != NEVER && is_past && !fired_too {
             return Err(Unchanged);
         }
-        // Ask before the timer is stopped: a timer started again, even with its old deadline, would wait for the next
-        // pass.
+        // Check the horizon before the timer is stopped. After a failed start, the old timer would have to be started
+        // again, and a timer that is started during a pass waits for the next pass.
         if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
             return Err(Unchanged);
         }

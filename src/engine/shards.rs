@@ -1,9 +1,9 @@
-//! The timer shards of an engine. Each shard is made when a thread first comes to it.
+//! The timer shards of an engine. Each shard is made when a thread first needs it.
 //!
 //! One lock orders four steps: making a shard, starting the engine's own reaper, beginning a drain, beginning a
-//! shutdown. A drain and a shutdown enter their phase before they take the lock. So a later step finds the phase, and
-//! the drain or shutdown finds the results of earlier steps. The start and the end of the completion thread are ordered
-//! by the lock of its own queue.
+//! shutdown. A drain and a shutdown enter their phase before they release the lock. So a later step sees the phase, and
+//! the drain or shutdown sees the shards and the reaper of earlier steps. The start and the end of the completion
+//! thread are ordered by another lock, which belongs to the queue of that thread.
 
 use super::shard::Shard;
 use crate::cell::address::SHARD_BITS;
@@ -14,7 +14,7 @@ use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 pub(crate) struct Shards<P, W> {
     /// The shards by number, each empty until it is made. Entries beyond the last number stay empty.
     made: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
-    /// The highest number of a shard, a power of two less one.
+    /// The highest number of a shard: a power of two, minus one.
     last: usize,
     /// The wheel size of each shard.
     wheel_size: u32,
@@ -35,7 +35,7 @@ impl<P, W: Scheme> Shards<P, W> {
         }
     }
 
-    /// Maps a thread's number, or that of a neighbour, to the number of a shard by its low bits.
+    /// The shard number in the low bits of `number`: the number of a thread, or a number past the last shard.
     #[inline(always)]
     pub(crate) fn wrap(&self, number: usize) -> usize {
         number & self.last
@@ -46,8 +46,8 @@ impl<P, W: Scheme> Shards<P, W> {
         self.last + 1
     }
 
-    /// The shard with this number, which is in range. If the shard is made by this call, `rejects` tells the phase that
-    /// the shard starts in.
+    /// The shard with this number, which is in range. If this call makes the shard, `rejects` says whether the shard
+    /// rejects payloads from the beginning, and why.
     #[inline(always)]
     pub(crate) fn at(
         &self,
@@ -75,12 +75,12 @@ impl<P, W: Scheme> Shards<P, W> {
         made.filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
-    /// Enters the last phase by `enter`, if no shard has a payload. While that is decided, no payload gets a slot: of a park
-    /// and this call, one comes first.
+    /// Enters the last phase by `enter`, and closes all shards, if no shard has a payload. All shards are locked
+    /// meanwhile, so each park comes wholly before or wholly after this call.
     pub(super) fn close_if_empty(&self, enter: impl FnOnce() -> bool) -> bool {
-        // No shard is made meanwhile.
+        // While this lock is held, no shard is made.
         let _alone = self.order.lock();
-        // Nowhere else does a thread wait for one of these locks while it has another.
+        // This cannot deadlock: no other code waits for the lock of a shard while it has the lock of another shard.
         let locked = self.iter().map(|shard| (shard, shard.slab.lock()));
         let mut locked = locked.collect::<Vec<_>>();
         let has_payload = |shard: &Shard<P, W>| shard.slab.occupants().next().is_some();
@@ -93,8 +93,8 @@ impl<P, W: Scheme> Shards<P, W> {
         true
     }
 
-    /// The [shards](Self::iter) for a thread that has entered a phase. Shards that come later are made in that phase, and
-    /// a thread that would start the reaper later finds it.
+    /// The [shards](Self::iter), for a thread that has entered a phase. A shard that is not among them is made later,
+    /// in that phase. A thread that would start the reaper later sees the phase.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.order.lock());
         self.iter()
@@ -117,7 +117,7 @@ mod tests {
         Engine::new(settings).expect("no threads to refuse")
     }
 
-    /// A second drain, during a first one, has begun only when every shard rejects payloads.
+    /// A second drain, during a first one, returns from `begin_drain` only when every shard rejects payloads.
     #[test]
     fn g15_a_second_drain_reaches_every_shard_itself() {
         let engine = by_hand("g15-drains");

@@ -1,4 +1,5 @@
-//! Shared handles: a handler is shut down when its last strong handle is dropped.
+//! Strong and weak references to a [`Handler`] (the inside of a purgatory or timer). The drop of the last strong
+//! reference shuts the handler down.
 
 use super::handler::Handler;
 use super::shutdown::shut_down_on_drop;
@@ -18,15 +19,16 @@ impl<H: Handler> Drop for ShutdownOnDrop<H> {
     }
 }
 
-/// The strong handle inside a public type of the library. Neither the reaper, which holds the handler weakly, nor a
-/// queued callback, which holds it strongly, keeps the handler from being shut down.
+/// The strong reference inside a public type of the library. Other references do not keep the handler from being shut
+/// down: the reaper has a weak one, and a queued callback has an `Arc` of the handler itself.
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,
 }
 
 impl<H: Handler> SharedHandle<H> {
-    /// From now on the handler's reaper drives it, and its clock wakes the thread that drives it.
+    /// Makes the first reference. From now on the handler's reaper drives the handler, and its clock wakes the thread
+    /// that drives.
     pub(crate) fn start(inner: Arc<H>) -> Self {
         let shutdown = Arc::new(ShutdownOnDrop {
             inner: inner.clone(),
@@ -56,7 +58,7 @@ pub(crate) trait OverHandle: Sized {
 }
 
 /// A reference to a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer) that does not keep it running. Made by
-/// `downgrade` of that type.
+/// [`Purgatory::downgrade`](crate::Purgatory::downgrade) or [`Timer::downgrade`](crate::Timer::downgrade).
 pub struct WeakRef<T> {
     /// A [`ShutdownOnDrop`] with its type erased. An operation may hold a reference to its own purgatory; with the
     /// type, the compiler would need `Op: Send` in order to decide `Op: Send`.
@@ -64,7 +66,7 @@ pub struct WeakRef<T> {
     to: PhantomData<fn() -> T>,
 }
 
-#[expect(private_bounds, reason = "the two types are all that it can refer to")]
+#[expect(private_bounds, reason = "`T` is a `Purgatory` or a `Timer`")]
 impl<T: OverHandle> WeakRef<T> {
     pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
         let shutdown: Weak<ShutdownOnDrop<T::Handler>> = Arc::downgrade(&shared.shutdown);
@@ -121,8 +123,8 @@ macro_rules! shared_methods {
         /// then.
         $(#[$checks])*
         ///
-        /// Takes the lock of every timer shard in turn, for 64 timers at a time, and the locks of the map shards of the
-        /// keys of expired operations. Reads the clock; a panic of the clock is passed on.
+        /// Takes the locks of the timer shards one by one, each for 64 timers at a time, and the locks of the map
+        /// shards that have the keys of expired operations. Reads the clock; a panic of the clock is passed on.
         pub fn advance(&self) -> usize {
             crate::engine::drive::advance(&self.shared.inner)
         }
@@ -130,41 +132,44 @@ macro_rules! shared_methods {
         /// The time at which to call [`advance`](Self::advance) next, on the clock in use: at or before the earliest
         /// deadline, and in the past if there is work now. `None` if there is no work.
         ///
-        /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake function.
+        /// Takes the locks of the timer shards one by one, and may wake the reaper, or call the reactor's wake
+        /// function.
         pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
             crate::engine::drive::next_deadline(&*self.shared.inner)
         }
 
-        /// The point of the clock at which `timeout` has passed: for a request that waits in several rounds, each until the
-        /// same moment. A point is returned as it is, an [`Instant`](std::time::Instant) as the point of this clock that it
-        /// is, `None` and what is beyond all readings as [`Deadline::Never`](crate::Deadline::Never).
+        /// The point of the clock at which `timeout` will have passed: for a request that waits in several rounds, all
+        /// until the same moment. A [`Timestamp`](crate::time::Timestamp) is returned as it is. An
+        /// [`Instant`](std::time::Instant) is converted to a point of this clock. `None`, and everything beyond all
+        /// readings, becomes [`Deadline::Never`](crate::Deadline::Never).
         ///
         /// Reads the clock once. Takes no lock.
         ///
         /// # Panics
-        /// If the clock does.
+        /// If the clock panics.
         pub fn point(&self, timeout: impl Into<crate::time::Deadline>) -> crate::time::Deadline {
             self.shared.inner.engine.point(timeout.into())
         }
 
-        /// Gives back memory that was needed for more than there is now.
+        /// Gives back memory that is not needed any more.
         ///
         #[doc = concat!("Slots go by themselves, in blocks of about 4 KiB, as soon as no slot of a block is taken by ", $what, ";")]
-        /// so this call is for the rest: the last such block, the wheels of timer shards without a timer, and tables of
-        /// which less than an eighth is used. A thread that drives the timer does the same when no deadline is left.
+        /// so this call is for the rest: the last such block, the wheels of timer shards without a timer, and tables
+        /// that are filled to an eighth or less. A thread that drives the timer does the same when no deadline is left.
         ///
-        /// What stays until the drop: the first slots of each timer shard, a mebibyte at most, and none of payloads of a
-        /// kibibyte or more; and for each slot that was ever needed at the same time about 9 bytes, by which a stale handle
-        /// knows that it is stale (40 bytes where a block has one slot).
+        /// Two things stay until the drop. One is the first slots of each timer shard: a mebibyte at most, and none if
+        /// a payload has a kibibyte or more. The other is about 9 bytes for each slot, for as many slots as were ever
+        /// needed at the same time (40 bytes if a block has only one slot). By these bytes a stale handle is
+        /// recognised.
         ///
-        /// May be called at any time, from any thread. Takes the lock of every timer shard in turn, for an instant, and
-        /// that of each map shard with a large table, where it is free. Hashes the keys that are left in such a table; a
-        /// panic is caught and counted, and the table stays.
+        /// May be called at any time, from any thread. Takes the locks of the timer shards one by one, for an instant
+        /// each. Tries the lock of each map shard, and leaves the table of a locked shard as it is. Hashes the keys
+        /// that are left in a large table; if that panics, the panic is caught and counted, and the table stays.
         pub fn shrink(&self) {
             crate::engine::drive::shrink(&*self.shared.inner)
         }
 
-        /// Whether it has been shut down. Takes no lock.
+        /// Whether the purgatory or timer has been shut down. Takes no lock.
         pub fn is_shut_down(&self) -> bool {
             self.shared.inner.engine.phase.is_closed()
         }

@@ -1,4 +1,4 @@
-//! The end of a handler: drain and shutdown.
+//! Drain and shutdown of a handler (the inside of a purgatory or timer).
 
 use super::deliver::{Outbox, RunOn};
 use super::drive::advance;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LAST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Ends every payload and the threads, once. Waits for the threads, unless the caller is a callback. Returns whether
-/// this call did the shutdown.
+/// Ends every payload and the engine's own threads; only the first call does so. Waits for the threads, unless the
+/// caller is a callback. Returns whether this call did the shutdown.
 pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     let closed = close(handler, CLOSED);
     if closed {
@@ -48,8 +48,8 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 /// have ended.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // Ask `underway` twice: a payload that the shutdown left to its holder may end in between, and that ending is under
-    // way until its completion has run.
+    // Check `underway` before and after `parked`: in between, a payload that the shutdown left to its holder may end,
+    // and that ending is under way until its completion has run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0
@@ -57,8 +57,8 @@ pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
         && engine.threads.running().is_empty()
 }
 
-/// Starts a thread that shuts the handler down. However many calls ask for it, there is one such thread. `done`, if
-/// given, is kept when the shutdown is over.
+/// Starts a thread that shuts the handler down, unless an earlier call has started it. The promise `done`, if given, is
+/// kept when the shutdown is over.
 fn shut_down_in_background<H: Handler>(
     handler: &Arc<H>,
     done: Option<&Arc<Promise<()>>>,
@@ -72,8 +72,8 @@ fn shut_down_in_background<H: Handler>(
                 // Another thread closes the handler, and may not have finished.
                 wait(Duration::MAX, || engine.underway.is_over());
             }
-            // Stop the threads also if another thread has closed the handler: that thread may have been in a callback,
-            // which does not wait. If another thread is joining them, this thread waits as well.
+            // Stop the threads even if another thread has closed the handler: that thread does not wait if it is in a
+            // callback. If another thread is joining them already, the `wait` below waits for their end.
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
@@ -103,7 +103,7 @@ pub(crate) fn shut_down_async<H: Handler>(
     Ok(poll_fn(move |cx| done.poll(cx)))
 }
 
-/// Shuts down on a background thread, and waits for that thread for at most `limit`.
+/// Shuts down on a background thread, and waits for at most `limit` until the shutdown is over.
 pub(crate) fn shut_down_within<H: Handler>(
     handler: &Arc<H>,
     limit: Duration,
@@ -146,15 +146,16 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
 /// [Closes](close), if `enter` enters the phase.
 fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool {
     let engine = handler.engine();
-    // Begin before the phase is entered: a thread that finds the phase closed then finds this pass under way or over.
+    // Begin before the phase is entered, so that a thread that finds the phase closed finds this shutdown under way or
+    // over.
     let _underway = engine.underway.begin();
     if !enter() {
         return false;
     }
     let trampoline = Trampoline::enter();
     for shard in engine.shards.settled() {
-        // After this no payload gets a slot here. A payload that has a slot and is still being registered is held, and
-        // its holder will find the mark.
+        // After this call no payload gets a slot in this shard. A payload that has a slot and is still being registered
+        // is held, and its holder will find the mark.
         shard.close_with(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
@@ -182,19 +183,19 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // Read `parked` first: the completion of a payload that was found ended has then been handed over, or its pass
-        // is in progress.
+        // Read `parked` first: the completion of each payload that this read finds ended is then handed over, or under
+        // way. `completions_have_run` sees either.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
 
-/// Whether the completions of all payloads that this thread has found ended have run. Completions that run in the call
-/// that ended their payload are not included, except those of expired payloads.
+/// Whether the completions of all payloads that this thread has found ended have run. A completion that runs in the
+/// call that ended its payload is not included, unless the payload has expired.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // ORDERING: by the Acquire fence of `Stats::of` this thread sees the effects of the completions that it finds
-    // delivered.
+    // ORDERING: the Acquire fence in `Stats::of` pairs with the Release fence after each completion in
+    // `Delivery::drop`. So this thread sees the effects of the completions that it finds delivered.
     engine.underway.is_over() && engine.stats().completions_pending == 0
 }
 

@@ -1,4 +1,4 @@
-//! Tests: how long the lock of a timer shard is held, and which timers a pass that has begun fires.
+//! Tests of timer shards and their lock, the reclaim queue, refused threads, and the counter in place of the clock.
 
 use super::Engine;
 use super::handler::ReclaimQueue;
@@ -106,7 +106,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1.detach());
-    // Beginning a pass reports the number of timers, whatever frees are deferred.
+    // `begin_pass` returns the number of timers, including timers of slots that are still on the remote free list.
     for ended in held.by_ref().take(SLICE - 1) {
         shard.free_from_other_shard(ended);
         assert_eq!(shard.begin_pass(0), count);
@@ -272,8 +272,8 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
-/// Code that still runs on a thread that has given its number back (destructors of thread-local values) counts under no
-/// number that another thread may have by now.
+/// Code that still runs on a thread that has given its number back (destructors of thread-local values) does not count
+/// under that number, because another thread may have it by now.
 #[test]
 fn g16_a_thread_that_has_given_its_number_back_has_none() {
     struct Late(std::sync::mpsc::Sender<u32>);
@@ -298,8 +298,8 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     assert!(late.iter().any(|late| late != number));
 }
 
-/// A thread with a low number has counters of its own. So has each thread of a server that starts a thread for each
-/// request, and so have threads that come after a burst of threads.
+/// Only a thread with a low number has counters of its own. Numbers are used again, the lowest first. So the numbers
+/// stay low in a server that starts a thread for each request, and also after a burst of threads.
 #[test]
 fn g16_threads_that_come_and_go_use_low_numbers() {
     let number = || std::thread::spawn(thread_number).join();
@@ -315,7 +315,7 @@ fn g16_threads_that_come_and_go_use_low_numbers() {
     assert_eq!([(); 4].map(|()| numbers.take()), [0, 2, 3, 4]);
 }
 
-/// The system refuses the reaper thread. Whichever call needed it can be repeated when there are threads again.
+/// The system refuses the reaper thread. Every call that needed it can be repeated when there are threads again.
 #[test]
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
@@ -354,8 +354,8 @@ fn g28_a_refused_thread_changes_nothing() {
     }
 }
 
-/// The system refuses the completion thread: completions run on the thread that expires, and none is lost. The next
-/// completion gets a thread if there is one.
+/// The system refuses the completion thread: completions run on the thread that drives the timer, and none is lost. The
+/// next completion gets a thread if there is one.
 #[test]
 fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     const SOON: Duration = Duration::from_millis(1);
@@ -388,7 +388,8 @@ fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     assert_eq!(timer.stats().expired, 4);
 }
 
-/// The next deferred check, of the same key or of another, starts the threads as well; or the caller makes the check.
+/// If the thread for a deferred check was refused, the next deferred check starts it, whatever its key is; or a caller
+/// of `advance` makes the check.
 #[test]
 fn g28_a_deferred_check_waits_for_a_thread() {
     for next in [None, Some(1), Some(2)] {
@@ -534,8 +535,8 @@ fn g06_a_rejected_deadline_gives_the_slot_back() {
     assert_eq!(park(1), Ok(()));
 }
 
-/// The counter replaces the default clock only, and not where its error would show: with short ticks, or with a
-/// horizon.
+/// The counter replaces only the default clock, and only where its error does not show: not with short ticks, and not
+/// with a horizon (a latest deadline).
 #[test]
 fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     const TICK: Duration = Duration::from_millis(1);

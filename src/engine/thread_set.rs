@@ -20,8 +20,8 @@ pub(crate) struct ThreadSet {
 }
 
 impl ThreadSet {
-    /// The threads that the settings ask for, not [started](Self::start) yet, or shared threads. Returns the dispatch
-    /// as well, with the default filled in.
+    /// The threads that the settings ask for: own threads, not [started](Self::start) yet, or shared ones. Also returns
+    /// the dispatch, with the default filled in.
     pub(crate) fn new(reaper: Reaper, dispatch: Option<Dispatch>) -> (Self, Dispatch) {
         let dispatch = dispatch.unwrap_or(match reaper {
             Reaper::Manual | Reaper::Reactor(_) => Dispatch::Inline,
@@ -45,9 +45,9 @@ impl ThreadSet {
         (threads, dispatch)
     }
 
-    /// Starts the engine's own reaper: without it no deadline would pass. Called by one thread at a time; if the system
-    /// refuses the thread, a later call tries again. A park does not start the completion thread, which starts with its
-    /// first job.
+    /// Starts the engine's own reaper, without which no payload would expire. Called by one thread at a time. If the
+    /// system refuses the thread, a later call tries again. The completion thread is not started here: it starts with
+    /// its first job.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
@@ -70,7 +70,7 @@ impl ThreadSet {
         self.started.load(Ordering::Acquire)
     }
 
-    /// Lets the reaper drive `driven`, and `clock` wake the reaper.
+    /// From now on the reaper, if there is one, drives `driven`, and `clock` wakes the thread that drives the timer.
     pub(crate) fn adopt(&self, driven: Weak<dyn Driven>, clock: &dyn Clock) {
         if let Some(reaper) = &self.reaper {
             reaper.adopt(driven.clone());
@@ -102,8 +102,8 @@ impl ThreadSet {
         self.completions.as_deref().filter(|_| !self.shared)
     }
 
-    /// Ends the engine's own threads, the reaper first, so that no more jobs come to the completion thread, which runs
-    /// all queued jobs before it ends. Waits for each thread as `Worker::join` does.
+    /// Ends the engine's own threads. The reaper ends first, so that no more jobs come to the completion thread, which
+    /// runs all queued jobs before it ends. Waits for each thread as `Worker::join` does.
     pub(crate) fn stop(&self, limit: Option<Duration>) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();

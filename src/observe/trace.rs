@@ -1,7 +1,7 @@
 //! One span for each operation, with its events inside, all at debug level; and a warning for a missed check of a
 //! listener.
 //!
-//! The functions are not inlined, so that the stack space of the macros does not lie below the user's code.
+//! The functions are not inlined: otherwise the macros would enlarge the stack frames below the user's code.
 
 use crate::callbacks::panics::Panics;
 use crate::error::RejectReason;
@@ -91,8 +91,8 @@ impl Default for TracingSpan {
 }
 
 impl Drop for TracingSpan {
-    /// Closing the span calls the subscriber, which may panic, wherever an operation is dropped. The panic is not
-    /// counted, because no counter is in reach.
+    /// Closes the span, which calls the subscriber. A panic of the subscriber is caught, because an operation may be
+    /// dropped anywhere. It is not counted, because no counter is in reach.
     fn drop(&mut self) {
         if !self.0.is_disabled() {
             let span = mem::replace(&mut self.0, Span::none());

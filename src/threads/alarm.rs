@@ -1,20 +1,21 @@
 //! The alarm: the tick until which the thread that drives the timer sleeps.
 //!
-//! That thread is the reaper, or the user's reactor. A thread that creates an earlier deadline lowers the alarm to that
-//! deadline. If the alarm was later before, the thread must wake the sleeping thread.
+//! That thread is the reaper, or the user's reactor. A thread that files a deadline earlier than the alarm lowers the
+//! alarm to that deadline, and wakes the sleeping thread.
 //!
-//! A thread that moves the alarm later [resets](Alarm::reset) it first, then reads the deadlines under their locks, and
-//! sets the alarm to the earliest. No deadline that is created meanwhile is lost, because reset and set are
-//! read-modify-writes of one word, and one of them comes first:
+//! To move the alarm later, a thread [resets](Alarm::reset) it, then reads the deadlines under their locks, and then
+//! sets the alarm to the earliest. No deadline that is filed meanwhile is lost. Reset and set are read-modify-writes of
+//! one word, so the set for that deadline comes before or after the reset:
 //!
-//! * The deadline is set before the reset: the reading of the deadlines sees it.
-//! * The deadline is set after the reset: its thread finds a later tick, and wakes the sleeping thread.
+//! * Before the reset: the thread that resets sees the deadline when it reads the deadlines.
+//! * After the reset: the thread that sets finds a later tick in the alarm and wakes the sleeping thread, unless the
+//!   alarm has been set to this deadline already.
 //!
 //! A thread whose deadline is not the earliest of its shard does not set the alarm. The thread with the earlier
-//! deadline sets it, and from there on the alarm is set again after each pass.
+//! deadline sets it, and after that each pass sets it again.
 //!
-//! An ending does not change the alarm, and costs nothing here. So the sleeping thread may wake once for the deadline
-//! of an ended payload, and then sets the alarm to the next deadline.
+//! An ending does not touch the alarm. So the sleeping thread may wake once for the deadline of an ended payload, and
+//! then sets the alarm to the next deadline.
 
 use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Ordering};
@@ -31,20 +32,23 @@ impl Alarm {
     /// thread must be woken.
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
-        // ORDERING: Release pairs with the Acquire in `reset`: the thread that takes this deadline away sees all writes
-        // before it was set. The Acquire half is not needed.
+        // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before it set the deadline happens
+        // before what the thread that resets the alarm reads after that.
+        //
+        // The Acquire half is not needed.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 
     /// Clears the alarm. Returns the tick that it was set to. The caller reads all deadlines after this.
     pub(crate) fn reset(&self) -> Tick {
-        // ORDERING: Acquire, see `set`. A swap, so that no deadline set before is overwritten unseen.
+        // ORDERING: Acquire pairs with the Release in `set`. A swap, because a store could overwrite a deadline whose
+        // writes this thread does not see.
         self.0.swap(NEVER, Ordering::AcqRel)
     }
 
     /// The tick of the alarm; [`NEVER`] if it is not set.
     pub(crate) fn time(&self) -> Tick {
-        // ORDERING: Relaxed: a deadline set after this load is followed by a wake-up, which is not lost.
+        // ORDERING: Relaxed: a deadline that is set after this load is followed by a wake-up, and no wake-up is lost.
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -1,4 +1,5 @@
-//! The choice of the thread that runs completions of expired operations and of deferred checks.
+//! The choice of the thread that completes operations that have expired or that a deferred check has completed; and the
+//! thread of the library for such completions.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, SLICE};
@@ -18,21 +19,22 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Dispatch {
-    /// On a thread of the purgatory (with a shared reaper: of that reaper), one completion after another. A slow
-    /// completion delays those behind it, but never the timer. The thread starts with its first completion; while the
-    /// system refuses the thread, completions run as with [`Inline`](Self::Inline). The default with a reaper thread.
+    /// On a thread that belongs to the purgatory or to its shared reaper, one completion after another. A slow
+    /// completion delays the completions behind it, but never the timer. The thread starts with its first completion;
+    /// while the system refuses the thread, completions run as with [`Inline`](Self::Inline). The default with a reaper
+    /// thread.
     OwnThread,
     /// On the thread that drives the timer: the reaper, or the caller of [`advance`](crate::Purgatory::advance). A slow
     /// completion delays the timer. The default with [`Reaper::Manual`](crate::threads::Reaper::Manual) and
     /// [`Reaper::Reactor`](crate::threads::Reaper::Reactor).
     ///
-    /// If the deadline of an operation passes while a call of yours parks or examines it, it ends in that call, on that
-    /// thread. Payloads of a [`Timer`](crate::Timer) are never examined, and no call that starts, stops or reschedules
-    /// a payload expires any.
+    /// If the deadline of an operation passes while a call of yours parks or examines the operation, the operation ends
+    /// in that call, on the thread of that call. Payloads of a [`Timer`](crate::Timer) are never examined, so no call
+    /// that starts, stops or reschedules a payload expires one.
     Inline,
-    /// Where this function runs the job that it is given, one job for each operation; a thread pool is an example. The
-    /// function may run the job now or later, on any thread. Each job ends its operation, even if the job is dropped. A
-    /// job never panics.
+    /// Where this function runs the job that it is given, for example on a thread pool. Each operation has a job of its
+    /// own. The function may run the job now or later, on any thread. Each job ends its operation, even if the job is
+    /// dropped. A job never panics.
     ///
     /// The function is called on the thread that drives the timer, or on a thread that was examining the operation at
     /// its deadline. It should pass the job to another thread rather than run it: a slow function delays the timer. A
@@ -79,7 +81,7 @@ impl Queue {
         loop {
             match jobs.waiting.pop_front() {
                 // Release the lock while the job runs, so that a reaper that brings the next job never waits for a
-                // completion. A job never panics; if a job did all the same, the jobs behind it would still run.
+                // completion. A job never panics. If one did, the jobs behind it would still run.
                 Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
                 None if jobs.closed => return,
                 None => {
@@ -98,14 +100,14 @@ impl CompletionThread {
         self.start_under(&self.queue.jobs.lock(), name)
     }
 
-    /// Starts the thread for one caller at a time: the one with the lock of the queue.
+    /// Starts the thread. The caller has the lock of the queue, as `_alone` shows, so one caller at a time starts it.
     fn start_under(&self, _alone: &Jobs, name: &str) -> io::Result<()> {
         let queue = self.queue.clone();
         self.thread.start(name, "completions", move || queue.run())
     }
 
-    /// Queues `job`, and starts the thread if this is the first job. Returns the job if the thread takes no more, or
-    /// the system refuses the thread. The caller then runs the job, and the next job asks the system again.
+    /// Queues `job`, and starts the thread if this is the first job. Returns the job if the thread takes no more jobs,
+    /// or if the system refuses the thread. The caller then runs the job, and the next job asks the system again.
     pub(crate) fn submit(&self, name: &str, job: Job) -> Result<(), Job> {
         let mut jobs = self.queue.jobs.lock();
         if jobs.closed || self.start_under(&jobs, name).is_err() {

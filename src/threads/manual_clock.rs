@@ -42,8 +42,8 @@ use std::time::Duration;
 /// ```
 ///
 /// **What the clock knows:** the deadlines and deferred checks of all purgatories, timers, trackers and requests with
-/// its reaper, any number of them. They expire in the order of their deadlines, and at each expiry the clock shows that
-/// deadline, rounded up to the tick.
+/// its reaper, any number of them. Operations expire in the order of their deadlines. At each expiry the clock shows
+/// that deadline, rounded up to the tick.
 ///
 /// **What the clock cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a
 /// purgatory can use [tokio's clock](crate::guide::tokio) instead). `block_on` jumps while another thread is still at
@@ -61,7 +61,7 @@ struct ManualTime {
     wakers: Mutex<Vec<WakeFn>>,
     /// The reaper of everything that the clock drives. The thread that runs its rounds holds the lock of the parker.
     reaper: OnceLock<ReaperThread>,
-    /// The thread that runs a round, and the earliest deadline that it has been asked about.
+    /// The thread that runs a round of the reaper, and the earliest deadline that the round has asked the clock about.
     round: Mutex<Option<(ThreadId, Option<Duration>)>>,
     /// Threads that sleep until the driving thread stops.
     waiting: Mutex<Vec<Thread>>,
@@ -99,11 +99,11 @@ impl ManualClock {
     /// With [`reaper`](Self::reaper), everything due by then expires inside this call, in the order of the deadlines,
     /// including operations that callbacks park meanwhile. If another thread is driving, that thread finishes what is
     /// due first. A call from a callback only moves the clock; what is due is left to the next call that drives, or to
-    /// the one around the callback.
+    /// the call that runs the callback.
     ///
-    /// After that, wakes the threads that sleep by this clock, which expire operations on their own. The wake functions
-    /// run on this thread, among them those of [reactors](crate::threads::Reaper::Reactor). A panic of a wake function
-    /// is passed on when all of them have been called.
+    /// After that, wakes the threads that sleep by this clock, which then expire operations themselves. The wake
+    /// functions run on this thread, including those of [reactors](crate::threads::Reaper::Reactor). If one panics, the
+    /// others are still called, and then the panic is passed on.
     pub fn advance(&self, by: Duration) {
         let mut left = by;
         if let Some(driving) = self.0.drive_unless_in_a_callback() {
@@ -120,11 +120,11 @@ impl ManualClock {
     }
 
     /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
-    /// a deadline. Returns whether that state was reached; if not, the clock has moved by `limit`. For instance, a
-    /// timer that its own callback starts again always has a next deadline.
+    /// a deadline. Returns whether that state was reached; if not, the clock has moved by `limit` (a timer that its own
+    /// callback restarts never runs out of deadlines).
     ///
-    /// Calls wake functions once, as [`advance`](Self::advance) does, and passes on their panics. If another thread is
-    /// driving, that thread finishes what is due first.
+    /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
+    /// passes on its panic. If another thread is driving, that thread finishes what is due first.
     ///
     /// # Panics
     /// If it is called from a callback of the library.
@@ -145,8 +145,8 @@ impl ManualClock {
         is_idle
     }
 
-    /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires what is due of
-    /// everything that this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next
+    /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires all that is due
+    /// in what this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next
     /// deadline. If there is no deadline, the thread sleeps, and only another thread can wake the future.
     ///
     /// To run several futures, join them into one. While several threads are in this call, one of them drives; it hands
@@ -178,7 +178,8 @@ impl ManualClock {
         }
     }
 
-    /// Drives until the future of `waking` is woken, or for a while only.
+    /// Expires what is due. If that does not wake the future of `waking`, moves the clock to the next deadline, or
+    /// sleeps if there is none.
     fn drive_until(&self, driving: &Driving<'_>, waking: &Waking) {
         let (next, rest) = driving.settle();
         if waking.is_woken() {
@@ -205,7 +206,7 @@ impl ManualClock {
         let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
-        // Reserve as much room again: a subscription calls all wake functions when the room is full.
+        // Reserve as much room again, because a subscription that fills the room calls all wake functions.
         let left = wakers.len();
         wakers.reserve(left);
         drop(wakers);
@@ -222,7 +223,8 @@ impl Clock for ManualClock {
         if deadline <= self.now() {
             return Some(Duration::ZERO);
         }
-        // A reaper with a thread calls this too, for what it drives itself.
+        // A reaper with a thread of its own calls this as well: note the deadline only for the thread that runs a
+        // round.
         match &mut *self.0.round.lock() {
             Some((thread, next)) if *thread == thread::current().id() => {
                 let deadline = deadline.since_origin();
@@ -238,8 +240,8 @@ impl Clock for ManualClock {
         wakers.push(waker);
         let full = wakers.len() == wakers.capacity();
         drop(wakers);
-        // Each wake function keeps some memory of a purgatory that may be gone. Only a call can tell, and a spurious
-        // wake-up does no harm.
+        // Each wake function keeps some memory of a purgatory that may be gone. Only a call of the function can tell
+        // whether it is gone, and a spurious wake-up does no harm.
         if full {
             self.wake();
         }
@@ -251,7 +253,8 @@ impl ManualTime {
         self.reaper.get_or_init(ReaperThread::by_hand)
     }
 
-    /// Moves the clock to `next`, or by what is `left` if that is less. Returns whether the clock has reached `next`.
+    /// Moves the clock to `next`, but by at most `left`, which the step reduces. Returns whether the clock has reached
+    /// `next`.
     fn step(&self, next: Duration, left: &mut Duration) -> bool {
         let mut now = self.now.lock();
         // Another thread may have moved the clock beyond `next`.
@@ -277,12 +280,14 @@ impl ManualTime {
     }
 
     /// Tries to drive. On failure, registers this thread to be unparked when the driving thread stops. If `is_patient`,
-    /// threads that are not patient go first.
+    /// this thread lets urgent threads go first.
     fn try_drive_or_wait(&self, is_patient: bool) -> Option<Driving<'_>> {
         let attempt = || {
-            // ORDERING: Relaxed. A thread that reads 0 meets the urgent thread at the lock, as without this number. A
-            // thread that reads an old number in the second attempt stands in `waiting` by then, whose lock has ordered
-            // that before the read in `drop`: the urgent thread is still to drive, and unparks this thread afterwards.
+            // ORDERING: Relaxed. A stale 0 is harmless: this thread then meets the urgent thread at the lock, as it
+            // would without this number. A stale number above 0 is harmless too. In the second attempt, this thread is
+            // in `waiting` already. If the urgent thread had taken `waiting` before that, in `drop`, the lock of
+            // `waiting` would order that thread's subtraction before this load. So the urgent thread has still to take
+            // `waiting`, and then unparks this thread.
             let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
             may.then(|| self.try_drive()).flatten()
         };
@@ -293,7 +298,8 @@ impl ManualTime {
         })
     }
 
-    /// Waits until no other thread drives. A driving thread that sleeps for lack of work is woken, and hands over.
+    /// Makes this thread drive, as soon as no other thread drives. A driving thread that sleeps for lack of work is
+    /// woken, and hands over.
     fn drive(&self) -> Driving<'_> {
         // ORDERING: Relaxed, see `try_drive_or_wait`.
         self.urgent.fetch_add(1, Ordering::Relaxed);
@@ -318,7 +324,7 @@ impl ManualTime {
     }
 }
 
-/// Marks this thread as the driving one, for as long as the value exists.
+/// While this value exists, the thread that made it is the driving thread.
 struct Driving<'a> {
     time: &'a ManualTime,
     // Dropped before `_handover`, so that the lock is free when the waiting threads try it.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long the reaper sleeps after a call of [`Driven::drive`] that panics, because of the user's clock for instance.
+/// How long the reaper sleeps after a call of [`Driven::drive`] that panics: the user's clock, for example, may panic.
 const AFTER_PANIC: Option<Duration> = Some(Duration::from_millis(100));
 
 /// A purgatory, timer or tracker, as the reaper sees it. Every handler implements it, in `src/engine/drive.rs`.
@@ -36,9 +36,9 @@ pub enum Reaper {
     Shared(ReaperThread),
     /// A thread of yours, such as an event loop. It calls [`advance`](crate::Purgatory::advance) when
     /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and calls both again when this function is called.
-    /// The function is called because a call has added an earlier deadline or deferred a check, has moved a manual
-    /// clock, or has shut the purgatory down. The function runs on the thread that made that call (a check of a key,
-    /// for instance), with no lock held.
+    /// The library calls this function when a call has added an earlier deadline, has deferred a check, has moved a
+    /// manual clock or has shut the purgatory down. The function runs on the thread of that call (for example a check
+    /// of a key), with no lock held.
     Reactor(WakeFn),
     /// No thread: you call [`advance`](crate::Purgatory::advance), for instance in a test.
     Manual,
@@ -46,9 +46,9 @@ pub enum Reaper {
 
 /// A thread that drives any number of purgatories, with a second thread that runs their completions.
 ///
-/// All clones are the same reaper. The threads end when the last clone, and the last purgatory that uses them with all
-/// its [resolved keys](crate::ResolvedKey), have been dropped. The last of these drops waits for the threads, for at
-/// most about 10 ms each; threads that need longer run the completions in their queue and then end.
+/// All clones are the same reaper. The threads end when all clones, all purgatories that use the threads, and all
+/// [resolved keys](crate::ResolvedKey) of those purgatories have been dropped. The last of these drops waits for the
+/// threads, for at most about 10 ms each. A thread that needs longer runs the completions in its queue and then ends.
 #[derive(Clone)]
 pub struct ReaperThread {
     pub(crate) handle: Arc<ReaperHandle>,
@@ -85,7 +85,7 @@ impl ReaperThread {
     }
 }
 
-/// The owner's end of the thread, which runs [`ReaperLoop::run`].
+/// The owner's side of the thread. The thread runs [`ReaperLoop::run`].
 pub(crate) struct ReaperHandle {
     pub(crate) shared: Arc<ReaperLoop>,
     unparker: Unparker,
@@ -96,8 +96,8 @@ pub(crate) struct ReaperHandle {
 pub(crate) struct ReaperLoop {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
-    /// The thread sleeps in the parker, and holds this lock for all its life. Without a thread, whoever runs the rounds
-    /// holds the lock meanwhile.
+    /// The thread sleeps in the parker, and holds this lock for all its life. If there is no thread, the caller that
+    /// runs the rounds holds the lock meanwhile.
     pub(crate) parker: Mutex<Parker>,
 }
 
@@ -138,7 +138,8 @@ impl ReaperHandle {
 
     /// Makes the thread end.
     pub(crate) fn close(&self) {
-        // ORDERING: Release pairs with the Acquire in `run`; after the wake-up that follows, the thread reads it.
+        // ORDERING: Release pairs with the Acquire in `run`, where the thread reads the flag after the wake-up that
+        // follows.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
     }
@@ -170,7 +171,7 @@ impl ReaperLoop {
         while let Some(driven) = at(index) {
             let (driven, begun) = (driven.upgrade(), Instant::now());
             let time = driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC));
-            // The purgatories driven before have rested meanwhile.
+            // For the purgatories driven before, this time is a part of their rest.
             rest = rest.saturating_sub(begun.elapsed());
             match time {
                 Some(time) => {
@@ -194,7 +195,7 @@ mod tests {
     use crate::timer::Timer;
     use std::thread;
 
-    /// Works for the first duration when it is driven. Then it may rest for the second one, or is done if that is
+    /// Works for the first duration when it is driven. Then it may rest for the second one, or is done if the second is
     /// `None`.
     struct Busy(Duration, Option<Duration>);
 
@@ -205,8 +206,8 @@ mod tests {
         }
     }
 
-    /// The next deadline of a purgatory comes nearer while the thread works for another purgatory, even if that one is
-    /// driven for the last time.
+    /// The next deadline of a purgatory comes nearer while the thread works for another purgatory, even if that other
+    /// purgatory is driven for the last time.
     #[test]
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));

@@ -1,60 +1,62 @@
-//! The arithmetic by which the processor's time stamp counter replaces the real clock. This module reads neither:
-//! readings come in as numbers, so that a test can drive it over counters of any kind.
+//! The arithmetic by which the processor's time stamp counter replaces the real clock. This module reads neither of the
+//! two: readings come in as numbers, so that a test can drive it over counters of any kind.
 //!
 //! Each thread has an *anchor*: a reading of the real clock, with a reading of the counter before it and one after it.
-//! For a millisecond by the counter, the time is the time of the anchor, plus a [`MARGIN`], plus what has passed since
-//! by the counter, at a rate taken 1/512 too fast. Then the real clock is read again.
+//! For a millisecond after the anchor, measured by the counter, the time is a sum: the clock's reading in the anchor, a
+//! [`MARGIN`], and the time since the anchor by the counter, at a rate taken 1/512 too fast. Then the real clock is
+//! read again.
 //!
 //! # What a reading is for
 //!
 //! A deadline is a reading plus a timeout. The thread that drives the timer asks the real clock whether the deadline
-//! has passed. So a reading that is ahead makes an expiry later, and a reading that is behind would make it early:
-//! readings lean ahead. Where the library needs a time that has certainly passed, it takes a millisecond off
-//! (`Engine::timing`).
+//! has passed. So a reading that is ahead makes an expiry later, and a reading that is behind would make it early.
+//! Therefore readings lean ahead. Where the library needs a time that has certainly passed, it takes off a tick, which
+//! is a millisecond or more (`Engine::timing`).
 //!
 //! # Never early
 //!
-//! The counter of the anchor was read before its clock, and later readings count from there. The rate is the real
-//! nanoseconds that passed between two anchors of this thread, divided by the fewest ticks that can lie between their
-//! readings of the clock, so the true rate of that time was not higher. One 512th is added.
+//! In an anchor the counter is read before the clock, and later readings count from that reading of the counter. The
+//! rate is the real time that passed between two anchors of this thread, divided by the fewest ticks that can lie
+//! between their readings of the clock. So the true rate of that time was not higher. One 512th is added to the rate.
 //!
 //! So a reading is before the true time only if the counter, measured by the real clock, runs more than 1/512 slower
-//! within the millisecond than it did between the two anchors. A clock kept by NTP is steered by up to 1/2,000 (1/1,000
-//! while it makes up for an offset by `adjtime`). A daemon that makes up for seconds by up to 1/12 (chrony) can begin
-//! within a millisecond; a reading in that millisecond is then up to 0.08 ms early.
+//! within the millisecond than it did between the two anchors. A clock kept by NTP is steered by less: up to 1/2,000
+//! (1/1,000 while it makes up for an offset by `adjtime`). But chrony steers by up to 1/12 while it makes up for
+//! seconds, and this steering can begin within the millisecond. A reading in that millisecond is then up to 0.08 ms
+//! early.
 //!
-//! A processor may read the counter while earlier instructions still wait for memory. That wait takes nanoseconds, and
-//! the margin is a microsecond.
+//! A processor may read the counter while earlier instructions still wait for memory. Such a reading is some
+//! nanoseconds old; the margin of a microsecond covers that.
 //!
 //! # Hardly late
 //!
 //! While the counter runs evenly, a reading is ahead by less than 7,000 ns (`LATE`; 5,000 were measured), the sum of:
 //!
 //! * the margin: 1,000 ns;
-//! * what the readings of the anchor lay [apart](APART): 1,000 ns at most, 40 measured;
-//! * the error of the rate over a millisecond: the 512th (1,953 ns), the uncertainty from readings that lay apart, and
-//!   what two measurements may [differ](AGREE) (the last two 977 ns each at most).
+//! * the time between the two counter readings of the anchor: at most [1,000 ns](APART), 40 measured;
+//! * the error of the rate over a millisecond: the added 512th (1,953 ns), the uncertainty from readings that lay apart
+//!   (at most 977 ns), and the permitted [difference](AGREE) of two measurements (at most 977 ns).
 //!
 //! Whatever the counter does, a reading lies between the anchor's reading of the real clock and a millisecond after it.
-//! So a counter that jumps ahead makes a reading a millisecond late at most; a counter that stops or jumps back makes
-//! it early by no more than the counter lost since the anchor.
+//! So a counter that jumps ahead makes a reading at most a millisecond late. A counter that stops or jumps back makes a
+//! reading early by at most what the counter has lost since the anchor.
 //!
 //! # What ends an anchor
 //!
-//! * The millisecond is over by the counter: also after a suspension in which the counter went on, and after a jump
-//!   ahead.
-//! * The counter is behind that of the anchor: it jumped back, or started anew after a suspension.
-//! * The thread is on another processor, whose counter is not compared with that of the anchor.
+//! * The millisecond is over by the counter. This includes a jump ahead, and a suspension during which the counter went
+//!   on.
+//! * The counter reads less than in the anchor: it jumped back, or restarted after a suspension.
+//! * The thread is on another processor. Counters of two processors are not compared.
 //!
-//! Then the real clock is read, and the result is the time, from which a new anchor is made. An anchor holds only if
-//! both conditions are met:
+//! Then the real clock is read. Its reading is the time, and a new anchor is made from it. An anchor holds only if both
+//! conditions are met:
 //!
 //! * Its readings lie close together. A thread that was stopped between them makes a bad anchor.
 //! * The rate that it measures agrees with the rate measured before. A jump between two anchors spoils one measurement,
-//!   and so do two clocks of different steering.
+//!   and so does a change of the steering.
 //!
-//! Until an anchor holds, each reading is one of the real clock. A new thread measures during these readings, for about
-//! a millisecond.
+//! Until an anchor holds, each reading is a reading of the real clock. A new thread measures during these readings, for
+//! about a millisecond.
 //!
 //! The readings of one thread never go back, because the greatest reading so far is kept.
 
@@ -100,12 +102,12 @@ pub(super) struct Reading {
 pub(super) struct Anchor {
     /// The counter, just before the clock was read.
     counter: Cell<u64>,
-    /// The number of ticks of the counter for which the anchor holds. 0: it does not hold, and serves only to measure
-    /// from.
+    /// The number of ticks of the counter for which the anchor holds. 0: the anchor does not hold, and serves only as
+    /// the start of a measurement.
     holds: Cell<u64>,
     /// The clock, in nanoseconds.
     nanos: Cell<u64>,
-    /// Nanoseconds in 2^32 ticks, taken [`FASTER`] than measured.
+    /// Nanoseconds in 2^32 ticks: what was measured, and one part in [`FASTER`] more.
     rate: Cell<u64>,
     /// The greatest reading so far.
     last: Cell<u64>,
@@ -144,13 +146,14 @@ impl Anchor {
     }
 
     /// The time if the anchor does not hold: `nanos`, which the clock showed after `now` was read. Makes a new anchor
-    /// of it if that is worth another reading of the counter, by `read`.
+    /// of `now` and `nanos`, if that is worth another reading of the counter, by `read`.
     pub(super) fn renew(&self, now: Reading, nanos: u64, read: impl FnOnce() -> Reading) -> u64 {
         self.holds.set(0);
         let ticks = now.counter.wrapping_sub(self.counter.get());
         let passed = nanos.saturating_sub(self.nanos.get());
         let comparable = now.processor == self.processor.get() && ticks <= u64::MAX / 2;
-        // Until there is something to measure, a reading costs as much as a reading of the clock.
+        // Until enough time has passed to measure, skip the second reading of the counter: this call then costs as much
+        // as a reading of the clock.
         let waits = comparable && passed < MEASURE;
         if !waits {
             let after = read();
@@ -166,24 +169,25 @@ impl Anchor {
         self.not_back(nanos)
     }
 
-    /// The least number of nanoseconds in 2^32 ticks since the last anchor, if it is known well enough.
+    /// An upper bound of the nanoseconds in 2^32 ticks since the last anchor, if the rate is known well enough.
     fn measure(&self, ticks: u64, passed: u64, apart: u32) -> Option<u64> {
         if !(MEASURE..=RECENT).contains(&passed) {
             return None;
         }
-        // Never 0: a counter that stands still is not measured.
+        // At least 1, so that a counter that stands still is not measured.
         let unknown = u64::from(self.apart.get()) + u64::from(apart) + 1;
         if unknown > ticks / AGREE {
             return None;
         }
-        // The clock of the last anchor was read, at the latest, as many ticks after its counter as its readings lay
-        // apart. One tick and one nanosecond may have been rounded away.
+        // In the last anchor, the clock was read at most `apart` ticks after the counter. One tick and one nanosecond
+        // may have been rounded away.
         let fewest = ticks - u64::from(self.apart.get()) - 1;
         let rate = (u128::from(passed + 1) << 32).div_ceil(u128::from(fewest));
         u64::try_from(rate).ok()
     }
 
-    /// Sets the anchor here. It holds if the rate has been measured twice with results that agree.
+    /// Makes these readings the anchor. It holds if two measurements of the rate agree, and if its readings lie close
+    /// together.
     fn set(&self, now: Reading, nanos: u64, apart: u32, measured: Option<u64>) {
         self.counter.set(now.counter);
         self.processor.set(now.processor);
@@ -213,8 +217,8 @@ impl Anchor {
     }
 }
 
-/// The number of ticks in which an anchor reaches [`HOLDS`] at this rate, with the margin. The product of both is below
-/// 2^52.
+/// The number of ticks in which an anchor, with the margin, reaches [`HOLDS`] at this rate. That number times the rate
+/// is below 2^52.
 fn holds_at(rate: u64) -> u64 {
     ((HOLDS - MARGIN) << 32) / rate
 }

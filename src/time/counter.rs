@@ -35,8 +35,8 @@ impl CounterClock {
         })
     }
 
-    /// The time since the origin in nanoseconds, or some microseconds more; never less, as far as the counter can be
-    /// relied on.
+    /// The time since the origin in nanoseconds, or some microseconds more. The head of [`anchor`](super::anchor) says
+    /// in which cases the reading is further ahead, or behind.
     #[inline(always)]
     pub(crate) fn nanos(&self) -> u64 {
         ANCHOR.with(

@@ -8,13 +8,10 @@ use std::time::{Duration, Instant};
 ///
 /// | given | |
 /// |---|---|
-/// | [`Duration`] | a timeout: it begins anew with each call |
-/// | [`Timestamp`] | a point of the clock of the purgatory (timer, tracker); [`point`](crate::Purgatory::point) makes one |
-/// | [`Instant`] | a point of the system's monotonic clock |
-/// | `None` | no end; `Some` is a timeout |
+/// | [`Duration`] | a timeout, counted from each call |
 ///
-/// A request that waits in several rounds has one deadline, not one for each round. A timeout that is made anew in each
-/// round extends the wait, a point does not:
+/// A request that waits in several rounds has one deadline for all rounds together. A timeout would be counted again
+/// from each round, and so extend the wait; a point does not:
 ///
 /// ```
 /// use request_purgatory::{WaitError, Waits, future::block_on};
@@ -42,11 +39,11 @@ use std::time::{Duration, Instant};
 ///
 /// # Why this shape
 ///
-/// An enum, because code between a client and the library looks at what it was given: it caps a timeout and passes a
-/// point on. The calls match on it once, at their boundary, so all kinds of deadlines share one copy of the code
-/// behind. `None` is the spelling of "no end" ([`Never`](Self::Never)). [`Duration::MAX`] still has no end, as a
-/// timeout that is longer than any clock runs; it is the spelling only where a bare `Duration` is asked for, as by
-/// [`DelayedOperation::timeout`](crate::DelayedOperation::timeout).
+/// It is an enum, because code between a client and the library looks at what it was given: such code caps a timeout,
+/// and passes a point on. Each call matches on the enum once, at its boundary, so all kinds of deadlines share one copy
+/// of the code behind the boundary. `None` is the usual way to write "no end" ([`Never`](Self::Never)).
+/// [`Duration::MAX`] has no end either: it is a timeout that is longer than any clock runs. It is needed only where a
+/// bare `Duration` is asked for, as by [`DelayedOperation::timeout`](crate::DelayedOperation::timeout).
 ///
 /// # Points
 ///
@@ -55,10 +52,10 @@ use std::time::{Duration, Instant};
 /// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well, counted from the call.
 /// * A point beyond the last tick never comes.
 /// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same
-///   points. With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant`
-///   by the system's clock counts from that clock's reading at the call. A [`ManualClock`](super::ManualClock) that
-///   stands still does not come nearer to an `Instant`, so a loop of waits against one `Instant` is for real clocks:
-///   code whose tests move the clock by hand keeps a `Timestamp`.
+///   point. With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant`,
+///   by the system's clock, is added to the present reading of your clock. A [`ManualClock`](super::ManualClock) that
+///   stands still does not come nearer to an `Instant`. So a loop of waits against one `Instant` is for real clocks,
+///   and code whose tests move the clock by hand keeps a `Timestamp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Deadline {
@@ -93,8 +90,8 @@ impl From<Instant> for Deadline {
     }
 }
 
-/// `None` is without end. (Only one type can stand in the `Option`: with several, a bare `None` would not compile. An
-/// optional point is `point.map_or(Deadline::Never, Into::into)`.)
+/// `None` is without end; `Some` is a timeout. If the `Option` could hold several types, a bare `None` would not
+/// compile. So for an optional point, write `point.map_or(Deadline::Never, Into::into)`.
 impl From<Option<Duration>> for Deadline {
     #[inline]
     fn from(timeout: Option<Duration>) -> Self {

@@ -83,14 +83,14 @@ impl TickScale {
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
     }
 
-    /// [`start_and_deadline`](Self::start_and_deadline) for numbers that do not fit, and for readings before the
-    /// origin.
+    /// [`start_and_deadline`](Self::start_and_deadline) for numbers that do not fit a `u64`, and for readings before
+    /// the origin.
     #[cold]
     fn start_and_deadline_wide(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let since = at.saturating_since(self.origin);
         let timeout = match timeout {
             Duration::MAX => timeout,
-            // The rest of the timeout at the origin.
+            // The part of the timeout that is left at the origin.
             _ => timeout.saturating_sub(self.origin.saturating_since(at)),
         };
         let deadline = match since.checked_add(timeout) {
@@ -103,7 +103,7 @@ impl TickScale {
         (self.divide(since).0, deadline)
     }
 
-    /// The reading at which `tick` begins, or the last possible one.
+    /// The reading at which `tick` begins, or the last possible reading.
     pub(crate) fn timestamp(&self, tick: Tick) -> Timestamp {
         self.origin.saturating_add(self.duration(tick))
     }

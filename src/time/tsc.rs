@@ -1,17 +1,18 @@
 //! The processor's time stamp counter.
 //!
 //! The unsafe code here is three instructions: `rdtsc`, `rdtscp` and `rdpid`. Whatever their operands, they write
-//! registers and no memory. Their only risk is a processor without them, where they end the process by a signal:
+//! registers and no memory. Their only risk is a processor or process that does not have them: there they end the
+//! process by a signal. Three facts exclude that, as far as it matters:
 //!
 //! * Every x86-64 processor has `rdtsc` and `cpuid`.
-//! * `rdtscp` and `rdpid` are run only with a [`Tsc`], which only [`Tsc::detect`] makes, after `cpuid` has reported the
+//! * `rdtscp` and `rdpid` are run only with a [`Tsc`]. Only [`Tsc::detect`] makes one, after `cpuid` has reported the
 //!   instruction.
-//! * A process can forbid itself all of them by `prctl(PR_SET_TSC)`. If the system's clock is read from the counter,
-//!   such a process cannot read the clock either, because the C library uses the same instructions.
+//! * A process can forbid itself these instructions by `prctl(PR_SET_TSC)`. But if the system's clock is read from the
+//!   counter, such a process cannot read the clock either, because the C library uses the same instructions.
 //!
 //! A [`Tsc`] exists only if the kernel itself reads its clock from the counter, and the processor reports that the
 //! counter runs at the same rate in all sleep states. The kernel has then checked that the counter is equal on all
-//! processors. In the models, under Miri and on other systems there is no [`Tsc`].
+//! processors. Under loom, shuttle and Miri, and on other systems, there is no [`Tsc`].
 
 use super::anchor::Reading;
 
@@ -55,7 +56,7 @@ mod imp {
         /// `rdpid`, which does not wait, together with `rdtsc`. A thread that is moved between the two gets the counter
         /// of one processor and the number of another: the window is nanoseconds.
         Rdpid,
-        /// `rdtscp`, which reads both, and waits for all earlier instructions.
+        /// `rdtscp`, which reads the counter and the number, and waits for all earlier instructions.
         Rdtscp,
     }
 
@@ -78,13 +79,15 @@ mod imp {
 
     /// Whether `cpuid` reports this bit.
     fn has(leaf: u32, register: fn(std::arch::x86_64::CpuidResult) -> u32, bit: u32) -> bool {
-        // The first leaf of each range names the last one.
+        // The first leaf of each range gives the number of the last leaf.
         let last = cpuid(leaf & 0x8000_0000).eax;
         last >= leaf && register(cpuid(leaf)) >> bit & 1 == 1
     }
 
     fn cpuid(leaf: u32) -> std::arch::x86_64::CpuidResult {
-        // SAFETY: every x86-64 processor has the instruction. Later compilers know that, and need no `unsafe`.
+        // SAFETY: every x86-64 processor has the `cpuid` instruction.
+        //
+        // Later compilers know that, and need no `unsafe`.
         #[allow(unused_unsafe)]
         unsafe {
             __cpuid(leaf)

@@ -256,8 +256,8 @@ fn after(ticks: u64) -> Reading {
 fn g10_a_measurement_is_not_below_the_rate() {
     let anchor = Anchor::new();
     anchor.set(NOW, 0, 100, None);
-    // The fewest ticks: without the 100 between the readings, and without one for rounding. One nanosecond for each of
-    // these ticks, and then for every two.
+    // The fewest ticks are 1,024,000 less 100 between the readings, and less one for rounding. First, one nanosecond
+    // passes for each of these ticks; then, for every two.
     assert_eq!(anchor.measure(1_024_000, 1_023_898, 0), Some(1 << 32));
     let half = (1 << 31) + 2_098;
     assert_eq!(anchor.measure(1_024_000, 511_949, 0), Some(half));
