@@ -18,10 +18,10 @@ use std::time::Duration;
 
 /// Passes each payload to a callback when its timeout has passed. For use by any number of threads.
 ///
-/// Runs on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout; no
-/// timer fires before its deadline or more than a tick after it (while the callbacks keep up); a panic of the callback
-/// ends only its payload; and an idle timer sleeps. The type parameter `W` is the scheme that keeps the deadlines: the
-/// [hierarchical wheel](HierarchicalWheel), unless [another scheme](crate::purgatory::Builder::scheme) is chosen.
+/// It has the guarantees of a [`Purgatory`](crate::Purgatory): any [`Duration`] is a timeout; no timer fires before its
+/// deadline or more than a tick after it (while the callbacks keep up); a panic of the callback ends only its payload;
+/// and the timer's thread sleeps while there is nothing to do. The type parameter `W` is the scheme that keeps the
+/// deadlines: the [hierarchical wheel](HierarchicalWheel), or the [chosen scheme](crate::purgatory::Builder::scheme).
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -58,7 +58,7 @@ use std::time::Duration;
 ///   under a lock that the callback takes.
 /// * The clock and the wake function of a [reactor](crate::threads::Reaper::Reactor) are your code as well: if they
 ///   take your lock, use [`start_under_lock`](Self::start_under_lock).
-/// * Starting takes the lock of one timer shard, for which it may wait shortly; stopping never waits.
+/// * Starting takes the lock of one timer shard, and may wait for it shortly. Stopping does not wait for this lock.
 ///
 /// # When a timer has expired
 ///
@@ -66,8 +66,8 @@ use std::time::Duration;
 /// moment on the timer cannot be rescheduled, and its callback will run once, even if the thread that drives the timer
 /// is late (after a stall of the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper).
 /// [`stop`](Self::stop) does not look at the clock: it withdraws every payload whose timer has not fired, so that
-/// either the callback or `stop` gets the payload, never both. If a stop past the deadline must fail as well, compare
-/// the [deadline](Self::deadline) with [`now`](Self::now) first.
+/// either the callback or `stop` gets the payload, never both. If a stop past the deadline must fail, compare the
+/// [deadline](Self::deadline) with [`now`](Self::now) first.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: SharedHandle<Inner<T, W>>,
 }
@@ -86,14 +86,14 @@ reasons! {
         /// The timer has fired or was stopped, or its deadline has passed; or the timeout is longer than a
         /// [`SimpleWheel`](crate::scheme::SimpleWheel) holds.
         Unchanged = "the timer has fired, was stopped or is past its deadline, or the timeout is too long for its scheme",
-        /// The deadline would be the first of all timers, which starts the reaper, and the system refused the thread.
+        /// The system refused the reaper's thread, which is started for the first deadline of all timers.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
 
-/// A deadline was set, and the thread that drives the timer has not been told yet, because that may run your code: the
-/// wake function of a [reactor](crate::threads::Reaper::Reactor). The drop of this value wakes the thread, if the
-/// deadline is earlier than the one it sleeps for. Until then the timer may fire late.
+/// A wake-up that is due after a deadline was set. Waking the thread that drives the timer may run your code (the wake
+/// function of a [reactor](crate::threads::Reaper::Reactor)), so a call under your lock leaves the wake-up to the drop
+/// of this value. The drop wakes the thread if the deadline is the earliest. Until then the timer may fire late.
 ///
 /// Made by [`start_under_lock`](Timer::start_under_lock) and [`reschedule_under_lock`](Timer::reschedule_under_lock).
 #[must_use = "to be dropped when the lock is released: until then the timer may fire late"]
@@ -134,16 +134,16 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.clock.now()
     }
 
-    /// The time by the timer's clock, or a moment just after it: by which a timeout begins, for
-    /// [`start_under_lock`](Self::start_under_lock). A deadline that is later than this has not passed; whether an
-    /// earlier one has, [`now`](Self::now) says.
+    /// The time by the timer's clock, or a moment after it: the start of the timeout that
+    /// [`start_under_lock`](Self::start_under_lock) takes. A deadline later than this has not passed (the rare
+    /// exceptions: `docs/guarantees.md`, G10). For an earlier deadline, ask [`now`](Self::now).
     ///
-    /// Where the system's clock is the processor's time stamp counter, and the timer was given no other, this reads the
-    /// counter, in less than half the time, and is some microseconds ahead, and never a millisecond. Elsewhere it is
-    /// [`now`](Self::now).
+    /// If the timer computes its deadlines from the processor's counter, as [`clock`](Builder::clock) explains, this
+    /// reads the counter. That takes less than half the time of `now`; the result is ahead by some microseconds, at
+    /// most by one millisecond. Otherwise this is `now`.
     ///
     /// # Panics
-    /// If the clock does.
+    /// A panic of the clock is passed on.
     #[inline]
     pub fn soon(&self) -> Timestamp {
         self.shared.inner.engine.soon()
@@ -157,7 +157,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// wheel holds, or the system refused a thread.
     ///
     /// # Panics
-    /// If the clock does. Then nothing was started, and the payload is dropped.
+    /// A panic of the clock is passed on. Then nothing was started, and the payload is dropped.
     pub fn start(&self, timeout: impl Into<Deadline>, payload: T) -> Result<TimerId, Rejected<T>> {
         self.start_until(timeout.into(), payload)
     }
@@ -165,15 +165,15 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     #[inline]
     fn start_until(&self, deadline: Deadline, payload: T) -> Result<TimerId, Rejected<T>> {
         let engine = &self.shared.inner.engine;
-        // The clock is the user's code, and comes before anything that would have to be taken back.
+        // Read the clock first: it is user code, and at its panic nothing has to be undone yet.
         let timing = engine.timing(None, deadline);
         let (id, wake) = self.admit(timing, payload, ONE)?;
         drop(wake);
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer whose payload has this weight under [`max_weight`](Builder::max_weight). Payloads of
-    /// other calls weigh 1.
+    /// [Starts](Self::start) a timer whose payload has this weight under [`max_weight`](Builder::max_weight). A payload
+    /// that another method starts weighs 1.
     ///
     /// ```
     /// use request_purgatory::{RejectReason, Timer};
@@ -209,11 +209,14 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer for a caller that holds a lock: it runs no code of yours. `timeout` counts from
-    /// `since`, a reading of the timer's clock that the caller has taken before (by [`now`](Self::now)), and what may
-    /// have to wake a thread is left to the [`PendingWake`], which is to be dropped when the lock is released.
+    /// [Starts](Self::start) a timer for a caller that holds a lock: runs no code of yours. Only an `Instant` makes
+    /// this call read a clock of yours, so turn it into a [`point`](Self::point) before you take the lock.
     ///
-    /// So you can make a record and its timer under one hold of your lock, and a callback that takes that lock finds
+    /// `timeout` counts from `since`, a reading of the timer's clock by [`now`](Self::now) or [`soon`](Self::soon).
+    /// Drop the [`PendingWake`] when you have released the lock: this wakes the thread that drives the timer, if
+    /// necessary.
+    ///
+    /// So you can make a record and its timer under one hold of your lock. A callback that takes the same lock finds
     /// the record of its payload:
     ///
     /// ```
@@ -278,27 +281,28 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         }
     }
 
-    /// Withdraws a payload whose timer has not fired, even past its deadline. `None` if the timer has fired, was
-    /// stopped, or is firing: then the callback, or another call of `stop`, has the payload.
+    /// Withdraws a payload whose timer has not fired, even past its deadline. `None` if the timer has fired, is firing
+    /// or was stopped: then the callback, or another call of `stop`, has the payload.
     ///
-    /// Runs no code of yours and waits for no lock, but for that of [`max_weight`](Builder::max_weight).
+    /// Runs no code of yours. Waits for no lock, except for the lock of the weights if there is a
+    /// [`max_weight`](Builder::max_weight).
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
         self.shared.inner.withdraw(address, Ending::Cancelled)
     }
 
-    /// Lets a running timer expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). Takes
-    /// the lock of a timer shard.
+    /// Moves the deadline of a running timer to `timeout` from now, or to a [point in time](Deadline) (`None`: never).
+    /// Takes the lock of a timer shard.
     ///
-    /// Returns `false`, and the old deadline stands, in these cases:
+    /// Returns `false`, and keeps the old deadline, in these cases:
     ///
     /// * the timer has fired or was stopped, or its deadline has passed;
     /// * the timeout is longer than a simple wheel holds;
     /// * this would be the first deadline of the timer, and the system refuses the reaper's thread.
     ///
     /// # Panics
-    /// A panic of the clock is passed on. The old deadline stands.
+    /// A panic of the clock is passed on. The timer keeps its deadline.
     #[must_use = "a timer whose deadline has passed cannot be rescheduled, and fires"]
     pub fn reschedule(&self, id: TimerId, timeout: impl Into<Deadline>) -> bool {
         let engine = &self.shared.inner.engine;
@@ -312,7 +316,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// decides whether the old deadline has passed.
     ///
     /// # Errors
-    /// The old deadline stands.
+    /// The timer keeps its deadline, for the [reason](RescheduleError) that is returned.
     #[inline]
     pub fn reschedule_under_lock(
         &self,
@@ -356,7 +360,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Does not wait: callbacks of timers that had fired may still run. A [`shutdown`](Self::shutdown) after this waits
     /// for these callbacks.
     ///
-    /// For a caller that has to do something with the payloads before callbacks can end, or without waiting for them.
+    /// For a caller that must handle the payloads before running callbacks can return, or without waiting for them.
     pub fn close(&self) -> Vec<T> {
         self.shared.inner.close()
     }
@@ -364,7 +368,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Ends the timer: every start is rejected from now on. Returns the payloads whose timers had not fired; a later
     /// call returns none. Joins the timer's own threads, after the callbacks in their queues have run.
     ///
-    /// In a callback it does not wait for the threads, which end as soon as their running callbacks have returned.
+    /// A call inside a callback does not wait for the threads; they end when their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<T> {
         let remains = self.close();
         self.shared.inner.engine.stop_threads(None);
@@ -409,8 +413,8 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
         }
     }
 
-    /// Builds the timer. `on_expiry` is called with each payload whose timeout has passed, on
-    /// the thread that [`dispatch`](Self::dispatch) says.
+    /// Builds the timer. `on_expiry` is called with each payload whose timeout has passed, on the thread that
+    /// [`dispatch`](Self::dispatch) chooses.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system

@@ -2,8 +2,8 @@
 //!
 //! A timer lies in the slot `deadline % slots`. The hand examines every timer of a slot, and skips those whose deadline
 //! is in a later round (revolution) of the wheel. A pass fires overdue timers first, in no order, and then slot by
-//! slot; within a slot timers fire in the order in which they were started. That is the order of the deadlines, unless
-//! the pass comes more than one revolution late.
+//! slot. Within a slot, timers fire in the order in which they were started. So timers fire by deadline, unless the
+//! pass comes more than one revolution late.
 //!
 //! | | cost |
 //! |---|---|
@@ -28,7 +28,7 @@ pub struct HashedWheel {
 }
 
 impl HashedWheel {
-    /// The latest deadline in the present round.
+    /// The latest deadline that is in the present round at `now`.
     pub(crate) fn latest_in_this_round(&self, now: Tick) -> Tick {
         self.ring.latest(now)
     }

@@ -2,8 +2,8 @@
 //!
 //! The heap is 4-ary: it is half as deep as a binary heap, and four children share a cache line. The record of each
 //! timer holds the index of the timer in the heap. So a stop removes the timer at once, and the heap holds no stopped
-//! timers. A pass fires overdue timers first, then the others by deadline. Timers with the same deadline fire in no
-//! particular order.
+//! timers. A pass fires overdue timers first, then the other timers by deadline. Timers with the same deadline fire in
+//! no particular order.
 //!
 //! | | cost |
 //! |---|---|
@@ -25,13 +25,14 @@ const ARITY: usize = 4;
 /// Scheme 3: a heap that tells each timer its position.
 #[derive(Debug)]
 pub struct Heap {
-    /// INVARIANT: no timer is earlier than its parent, the one at `(index - 1) / ARITY`.
+    /// INVARIANT: no timer is earlier than its parent, the timer at `(index - 1) / ARITY`.
     timers: Vec<(Tick, u32)>,
     overdue: Overdue,
 }
 
 impl Heap {
-    /// Moves the timer at `index` up until its parent is not later. Returns its index, but does not write its record.
+    /// Moves the timer at `index` up until its parent is not later. Returns the timer's new index, and leaves it to the
+    /// caller to write the timer's record.
     fn sift_up(&mut self, records: &mut impl Records, mut index: usize) -> usize {
         let timer = self.timers[index];
         while index > 0 {
@@ -46,7 +47,8 @@ impl Heap {
         index
     }
 
-    /// Moves the timer at `index` down until no child is earlier. Returns its index, but does not write its record.
+    /// Moves the timer at `index` down until no child is earlier. Returns the timer's new index, and leaves it to the
+    /// caller to write the timer's record.
     fn sift_down(&mut self, records: &mut impl Records, mut index: usize) -> usize {
         let timer = self.timers[index];
         loop {

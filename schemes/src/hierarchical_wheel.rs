@@ -1,9 +1,10 @@
 //! Scheme 7 of Varghese & Lauck (1987), driven by a queue of bucket deadlines.
 //!
-//! Each level has `slots` slots, and a slot is as wide as the whole level below. Levels are added as deadlines ask for
-//! them. A timer lies in the bucket that [`Geometry::locate`](crate::parts::geometry::Geometry::locate) names. When
-//! time reaches a bucket of a higher level, its timers *cascade*: each is filed again from there, until it lies in a
-//! slot one tick wide. So each timer fires exactly in its tick.
+//! Each level has `slots` slots, and a slot is as wide as the whole level below. A level is added when a deadline needs
+//! it. A timer lies in the bucket (the slot of a level) that
+//! [`Geometry::locate`](crate::parts::geometry::Geometry::locate) names. When time reaches a bucket of a higher level,
+//! its timers *cascade*: each timer moves to a lower level, until it lies in a slot one tick wide. So each timer fires
+//! exactly in its tick.
 //!
 //! A binary heap holds the deadlines of the buckets that are not empty. So time jumps from bucket to bucket, and empty
 //! slots cost nothing.
@@ -17,11 +18,11 @@
 //! *Used by* Kafka's request purgatory, which queues its buckets in a `DelayQueue`. *Choose it* if timeouts are wide or
 //! sparse, if an idle timer must not wake its thread, or when in doubt.
 //!
-//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. The deadline of a
-//! bucket that became empty stays in the heap until it comes to the top.
+//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever the bucket is not empty. When a
+//! bucket becomes empty, its deadline stays in the heap until this deadline comes to the top.
 //!
 //! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket drains, `current`
-//! is the start of its window, and a timer that is started meanwhile cannot be filed in it.
+//! is the start of the bucket's window, and a timer that is started meanwhile cannot be filed in this bucket.
 
 use crate::parts::bucket_pool::Entry;
 use crate::parts::levels::Levels;
@@ -35,9 +36,9 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     levels: Levels,
-    /// Buckets below this number have windows in which the low bits that an [`Entry`] keeps identify its deadline.
+    /// A bucket below this number has a window so narrow that the low bits in an [`Entry`] identify the deadline.
     narrow: u32,
-    /// All buckets with a deadline up to here are empty, except the one that is being drained.
+    /// All buckets with a deadline up to this tick are empty, except the bucket that is being drained.
     current: Tick,
     /// The deadline and the number of every queued bucket.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
@@ -82,20 +83,21 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// Files a timer that a log has kept, which `current` has not reached, though the present may have.
+    /// Files a timer from the log of a [`LoggedWheel`](crate::LoggedWheel). Its deadline is past `current`, but the
+    /// present may have reached it.
     pub(crate) fn file_late(&mut self, records: &mut impl Records, id: u32, deadline: Tick) {
         self.len += 1;
         let position = self.file(id, deadline).position;
         records.set_position(id, position);
     }
 
-    /// The part of a [`step`](Scheme::step) that is of overdue timers.
+    /// The part of a [`step`](Scheme::step) that concerns overdue timers.
     #[inline]
     pub(crate) fn step_overdue(&mut self, records: &mut impl Records, now: Tick) -> Step {
         self.overdue.step(records, now)
     }
 
-    /// The part of a [`step`](Scheme::step) that is of buckets.
+    /// The part of a [`step`](Scheme::step) that concerns buckets.
     pub(crate) fn step_in_buckets(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let due = self.next_bucket().filter(|&deadline| deadline <= now);
         self.current = self.current.max(due.unwrap_or(now));
@@ -117,7 +119,7 @@ impl HierarchicalWheel {
     }
 
     /// The deadline of an entry of bucket `number`, whose window starts at `current`. Reads the timer's record only if
-    /// it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
+    /// necessary: the records of a bucket's timers lie far apart in memory, and each read is a likely cache miss.
     #[inline]
     fn deadline_of(&self, entry: Entry, number: u32, records: &impl Records) -> Tick {
         if number < self.narrow {
@@ -129,7 +131,7 @@ impl HierarchicalWheel {
         }
     }
 
-    /// Queues the deadline of a bucket. Returns it if it is the earliest.
+    /// Queues the deadline `start` of a bucket. Returns this deadline if it is the scheme's earliest.
     #[cold]
     fn enqueue(&mut self, number: u32, start: Tick) -> Option<Tick> {
         self.levels.bucket(number).queued = true;
@@ -168,8 +170,8 @@ impl Scheme for HierarchicalWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        // A wheel that was idle has fallen behind. Filed from the true present, a timer gets a lower level and fewer
-        // cascades.
+        // Move `current` first: an idle wheel has fallen behind, and a timer that is filed from the true present gets a
+        // lower level and fewer cascades.
         let limit = match self.next_bucket() {
             Some(next) => now.min(next.saturating_sub(1)),
             None => now,
@@ -186,7 +188,7 @@ impl Scheme for HierarchicalWheel {
     fn stop(&mut self, records: &mut impl Records, position: Position) {
         match self.levels.remove(records, position) {
             Some(_) => self.len -= 1,
-            // Asked last because it is rare: no bucket has the position of an overdue timer.
+            // Last, because overdue timers are rare. No bucket has the position of an overdue timer.
             None => self.overdue.remove(records, position),
         }
     }

@@ -1,37 +1,39 @@
 //! A log of arrivals before a [`HierarchicalWheel`].
 //!
-//! A timer that is started is appended to a log, and stays there until its deadline, or that of a timer near it in the
-//! log, comes near. Only then is it filed in the wheel. So one that is stopped before that, as most are, leaves a hole
-//! in the log, and neither a bucket nor another timer is touched.
+//! A timer that is started is appended to a log. It moves to the wheel when its deadline, or a somewhat earlier
+//! deadline in the same segment of the log, comes near. Most timers are stopped before that. Such a timer leaves a hole
+//! in the log, and its stop touches no bucket and no other timer.
 //!
 //! | | cost |
 //! |---|---|
-//! | start, stop | O(1), one line of the log each; O(log segments) if the deadline is the earliest of its segment |
-//! | tick | as the wheel; each timer is filed once at most before the levels below its own |
+//! | start, stop | O(1), at one place of the log; O(log segments) if the deadline is the earliest of its segment |
+//! | tick | as the wheel; each timer moves from the log to the wheel once at most |
 //! | space | 8 bytes for each timer in the log, four times as much if three of four have been stopped; and the wheel |
 //!
-//! Timers fire in the same order as from the wheel alone, also in a pass that comes late: the wheel goes no further
-//! than to the tick before the first deadline in the log, until that is filed.
+//! Timers fire in the same order as from the wheel alone, also in a late pass: until the timer with the first deadline
+//! in the log has moved to the wheel, the wheel advances only to the tick before that deadline.
 //!
-//! INVARIANT: the deadline of a timer in the log is after the tick to which the wheel has gone on, and after the
-//! present of every pass that had begun when the timer was started.
+//! INVARIANT: the deadline of a timer in the log is past the wheel's `current` tick, and past the present of every pass
+//! that had begun when the timer was started.
 
 use crate::hierarchical_wheel::HierarchicalWheel;
 use crate::parts::arrivals::{Arrivals, Taken};
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 7 with a log of arrivals before it.
+/// Scheme 7, a hierarchical timing wheel, behind a log of arrivals: most timers are stopped before they reach the
+/// wheel.
 #[derive(Debug)]
 pub struct LoggedWheel {
     log: Arrivals,
     wheel: HierarchicalWheel,
-    /// The latest tick that the wheel has been told.
+    /// The latest `now` of a pass or of a [slow start](Self::start_slowly).
     seen: Tick,
 }
 
 impl LoggedWheel {
-    /// Starts a timer in the wheel, or in a segment of the log that is opened or gets an earlier bound by it.
+    /// Starts a timer that [`Arrivals::push`] does not take: in the log if [`Arrivals::push_slowly`] takes it,
+    /// otherwise in the wheel.
     #[cold]
     #[inline(never)]
     fn start_slowly(
@@ -60,7 +62,8 @@ impl LoggedWheel {
         Ok(Started::at(position, before, self.next_deadline()))
     }
 
-    /// `now`, or the tick before the first deadline in the log.
+    /// The tick to which the wheel may advance: `now`, or the tick before the first deadline in the log if that is
+    /// earlier.
     fn before_log(&mut self, now: Tick) -> Tick {
         let first = self.log.first_deadline();
         first.map_or(now, |first| now.min(first - 1))
@@ -119,7 +122,8 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // During a visit the wheel has nothing to do: it has gone as far as it may, and what it gets is due later.
+        // During a visit the wheel has nothing to do: it has advanced as far as the log allows, and the timers that the
+        // visit files are due later.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);
@@ -145,7 +149,7 @@ impl Scheme for LoggedWheel {
     }
 
     fn upcoming(&self) -> impl Iterator<Item = u32> {
-        // While a segment is visited, the first bucket of the wheel is not due yet.
+        // The log comes first: while a segment is visited, the first bucket of the wheel is not due yet.
         self.log.upcoming().chain(self.wheel.upcoming())
     }
 }

@@ -1,12 +1,12 @@
 //! Scheme 2 of Varghese & Lauck (1987): timers in a list sorted by deadline.
 //!
 //! The list is doubly linked, so a stop needs no search. A start searches from the latest deadline backwards: if all
-//! timeouts are equal, it stops at the first node. A pass fires overdue timers first, in no order, and then the others
-//! by deadline; timers with the same deadline fire in the order in which they were started.
+//! timeouts are equal, the search ends at the first node. A pass fires overdue timers first, in no order, and then the
+//! other timers by deadline. Timers with the same deadline fire in the order in which they were started.
 //!
 //! | | cost |
 //! |---|---|
-//! | start | O(n): it passes the timers with later deadlines |
+//! | start | O(n): the search passes the timers with later deadlines |
 //! | stop | O(1) |
 //! | tick | O(1) per fired timer; an empty tick costs nothing |
 //! | space | the timers |

@@ -30,9 +30,9 @@ impl Position {
 /// A scheme stores 32-bit ids and asks this table for the rest. The caller passes the same table to every call of one
 /// scheme, under these rules:
 ///
-/// * From [`start`](crate::Scheme::start) until the timer fires or is stopped, [`deadline`](Self::deadline) returns the
-///   deadline with which the timer was started.
-/// * The caller stores the position that `start` returns, and every later one that the scheme sets by
+/// * From the return of [`start`](crate::Scheme::start) until the timer fires or is stopped,
+///   [`deadline`](Self::deadline) returns the deadline with which the timer was started.
+/// * The caller stores the position that `start` returns, and every later position that the scheme sets by
 ///   [`set_position`](Self::set_position). The record of a new timer need not exist before `start` returns.
 /// * During any call the scheme may set the position of any timer that it holds, because timers move.
 ///
@@ -44,7 +44,7 @@ pub trait Records {
     fn set_position(&mut self, id: u32, position: Position);
 }
 
-/// The simplest table: deadlines and positions, with the ids as indices. An id without an element is a panic.
+/// The simplest table: deadlines and positions, with the ids as indices. An id without an element causes a panic.
 impl Records for Vec<(Tick, Position)> {
     #[inline]
     fn deadline(&self, id: u32) -> Tick {
@@ -63,8 +63,8 @@ impl Records for Vec<(Tick, Position)> {
 pub struct Started {
     /// The position of the timer, which the caller stores in its record.
     pub position: Position,
-    /// The new [`next_deadline`](crate::Scheme::next_deadline), if this start made it earlier: a thread that sleeps
-    /// until the old one must be woken.
+    /// The new [`next_deadline`](crate::Scheme::next_deadline), if this start made it earlier: then wake a thread that
+    /// sleeps until the old deadline.
     pub earliest: Option<Tick>,
 }
 
@@ -99,7 +99,7 @@ impl Step {
         Self::Fired(id, deadline)
     }
 
-    /// This step; if it is [`Idle`](Self::Idle), the `other` one.
+    /// This step, or `other` if this step is [`Idle`](Self::Idle).
     #[inline]
     pub(crate) fn or_else(self, other: impl FnOnce() -> Self) -> Self {
         match self {

@@ -10,18 +10,19 @@ pub(crate) mod sealed {
 
 /// A way to keep timers by deadline.
 ///
-/// A timer fires in the first advance whose present has reached its deadline: never before, and exactly once. It is in
-/// the scheme from [`start`](Self::start) until it fires or is stopped.
+/// A timer fires exactly once: in the first advance whose present (`now`) has reached the timer's deadline. A timer is
+/// in the scheme from [`start`](Self::start) until it fires or is stopped.
 ///
-/// An advance is a *pass*: [`begin_pass`](Self::begin_pass), then [`step`](Self::step) until it returns [`Step::Idle`].
-/// A pass fires the timers that were in the scheme when it began and whose deadline it has reached. A timer that is
-/// started during the pass waits for the next one, even if its deadline has passed, so every pass ends. Between two
-/// steps the caller may start and stop timers, release a lock, begin a later pass, or leave the pass unfinished.
+/// An advance is a *pass*: [`begin_pass`](Self::begin_pass), then [`step`](Self::step) until `step` returns
+/// [`Step::Idle`]. A pass fires the timers that were in the scheme when the pass began and whose deadline its present
+/// has reached. A timer that is started during a pass waits for the next pass, even if its deadline has passed, so
+/// every pass ends. Between two steps the caller may start and stop timers, release a lock, begin a later pass, or
+/// leave the pass unfinished.
 ///
 /// The caller keeps the [`Records`] of its timers and passes the same records to every call. An id is at most once in a
 /// scheme. Ticks are below `u64::MAX`, and the present never decreases from one pass to the next.
 ///
-/// No method reads a clock, takes a lock or blocks, and none panics unless the records do.
+/// No method reads a clock, takes a lock or blocks, and no method panics unless the records panic.
 ///
 /// # Sealed
 /// Only this crate implements the trait. The `Timer` of `request-purgatory` runs a scheme under a lock, and its
@@ -64,16 +65,16 @@ pub trait Scheme: sealed::Sealed + fmt::Debug + Send + 'static {
         now: Tick,
     ) -> Result<Started, HorizonError>;
 
-    /// Stops the timer at `position`, the one in its record; does nothing at [`Position::NONE`]. May set the positions
-    /// of other timers. The position of the stopped timer stays in its record until the caller overwrites it.
+    /// Stops the timer whose record has `position`. Does nothing at [`Position::NONE`]. May set the positions of other
+    /// timers. The position of the stopped timer stays in its record until the caller overwrites it.
     ///
-    /// A position that is in no record must not be passed: another timer may be there.
+    /// Do not pass a position that is in no record: this would stop another timer, if one has come to that position.
     fn stop(&mut self, records: &mut impl Records, position: Position);
 
     /// The tick before which an advance has nothing to do: at or before the earliest deadline. `None` if the scheme is
     /// empty.
     ///
-    /// The wheels that go tick by tick return the next tick, whatever the deadlines are.
+    /// A wheel that is advanced tick by tick returns the next tick, whatever the deadlines are.
     fn next_deadline(&mut self) -> Option<Tick>;
 
     /// Begins a pass at `now`.

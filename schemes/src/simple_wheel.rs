@@ -1,8 +1,8 @@
-//! Scheme 4 of Varghese & Lauck (1987): one slot for each tick to come.
+//! Scheme 4 of Varghese & Lauck (1987): one slot for each of the next ticks.
 //!
 //! The wheel has a horizon of one revolution: with `slots` slots, a deadline lies at most `slots - 1` ticks ahead. It
-//! is a [hashed wheel](crate::HashedWheel) whose timers are all in the present round. So in a pass at each
-//! tick, the hand skips no timer. Timers fire in the same order as there.
+//! is a [hashed wheel](crate::HashedWheel) whose timers are all in the present round. So if there is a pass at each
+//! tick, the hand skips no timer. Timers fire in the same order as in a hashed wheel.
 //!
 //! | | cost |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | space | one slot for each tick of the longest timeout, and the timers |
 //!
 //! *Used by* logic simulators, from whose event wheels the paper starts, and by traffic shapers with a bounded horizon,
-//! such as Carousel. *Choose it* if all timeouts are below a bound of not too many ticks.
+//! such as Carousel. *Choose it* if no timeout is longer than a moderate number of ticks.
 
 use crate::hashed_wheel::HashedWheel;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};

@@ -1,9 +1,9 @@
 //! Scheme 5 of Varghese & Lauck (1987): a hashed wheel with sorted slots.
 //!
-//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. The hand examines only the first timer of
-//! a slot, because the others are not earlier. A pass fires overdue timers first, in no order, and then slot by slot;
-//! within a slot timers fire by deadline, and those with the same deadline in the order in which they were started.
-//! That is the order of the deadlines, unless the pass comes more than one revolution late.
+//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. If the first timer of a slot is not due,
+//! the hand need not examine the others. A pass fires overdue timers first, in no order, and then slot by slot. Within
+//! a slot, timers fire by deadline; timers with the same deadline fire in the order in which they were started. So
+//! timers fire by deadline, unless the pass comes more than one revolution late.
 //!
 //! | | cost |
 //! |---|---|

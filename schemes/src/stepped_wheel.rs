@@ -1,13 +1,13 @@
 //! Scheme 7 of Varghese & Lauck (1987), driven tick by tick.
 //!
 //! The levels, slots and cascades are those of a [`HierarchicalWheel`](crate::HierarchicalWheel), but there is no queue
-//! of buckets. While the wheel holds a timer, it asks for an advance at every tick, and passes its slots one by one.
-//! The wheel counts the timers of each level. So a late pass visits at most one revolution of a level, and then goes
-//! from slot to slot of the next higher level. From each bucket that it reaches, the pass fires the timers whose
-//! deadline is not past the end of the pass, and moves the others to the slots below.
+//! of buckets. While the wheel holds a timer, `next_deadline` asks for an advance at every tick. The wheel counts the
+//! timers of each level, and skips a level without timers. So a late pass visits at most one revolution of a level, and
+//! then goes from slot to slot of the next higher level. From each bucket that the pass reaches, it fires the timers
+//! whose deadline is not past the present, and moves the other timers to the slots below.
 //!
-//! A pass fires overdue timers first, in no order, and then the others by deadline. In a late pass the timers of one
-//! bucket of a higher level fire in no particular order.
+//! A pass fires overdue timers first, in no order, and then the other timers by deadline. In a late pass the timers of
+//! one bucket of a higher level fire in no particular order.
 //!
 //! | | cost |
 //! |---|---|
@@ -15,11 +15,11 @@
 //! | tick | O(1), and O(1) per fired timer and per cascade, with at most one cascade per level and timer; a jump at most O(slots × levels) more |
 //! | space | the slots of the levels in use, and the timers |
 //!
-//! *Used by* Linux until 4.7, and NetBSD's callouts; tokio's wheel has these levels, with a bitmap of the used slots of
-//! each. *Choose it* if the program runs at every tick anyway, so that the wheel need not ask for it.
+//! *Used by* Linux until 4.7, and NetBSD's callouts; tokio's wheel has these levels, each with a bitmap of its used
+//! slots. *Choose it* if the program runs at every tick anyway, so that a wake-up at every tick costs nothing more.
 //!
-//! INVARIANT: `current` is never past the start of a bucket that is not empty. While a bucket drains, `current` is the
-//! start of its window, and a timer that is started meanwhile cannot be filed in it.
+//! INVARIANT: `current` is never past the start of a bucket that is not empty. So while a bucket drains, `current` is
+//! the start of the bucket's window, and a timer that is started meanwhile cannot be filed in this bucket.
 
 use crate::parts::geometry::Location;
 use crate::parts::levels::Levels;
@@ -31,11 +31,11 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct SteppedWheel {
     levels: Levels,
-    /// All buckets that start up to here are empty, except the one that is being drained.
+    /// All buckets that start up to this tick are empty, except the bucket that is being drained.
     current: Tick,
     /// The bucket that starts at `current`, until it is found empty.
     draining: Option<u32>,
-    /// The number of timers in each level. With two slots per level, there are the most levels.
+    /// The number of timers in each level. Two slots per level make the most levels: one for each bit of a tick.
     timers: [usize; Tick::BITS as usize],
     overdue: Overdue,
     /// Timers in the buckets.
@@ -43,7 +43,8 @@ pub struct SteppedWheel {
 }
 
 impl SteppedWheel {
-    /// Moves the wheel to `now` if its buckets are all empty: from the true present, the level of a timer is lower.
+    /// Moves `current` to `now` if all buckets are empty: a timer that is filed from the true present gets a lower
+    /// level.
     fn catch_up(&mut self, now: Tick) {
         if self.len == 0 {
             self.current = self.current.max(now);
@@ -51,10 +52,10 @@ impl SteppedWheel {
         }
     }
 
-    /// The next bucket that `current` comes to, in the lowest level with any timer.
+    /// The next bucket that `current` will reach, in the lowest level that has a timer.
     fn next_bucket(&self) -> Option<Location> {
         let level = self.timers.iter().position(|&timers| timers > 0)?;
-        // INVARIANT: a timer of this level lies in a later slot of the same revolution, so its slots do not end here.
+        // INVARIANT: a timer of this level lies in a later slot of the same revolution, so the next slot is in it.
         let geometry = self.levels.geometry();
         let start = geometry.next_slot(self.current, level as u32);
         Some(geometry.locate(self.current, start))
@@ -69,7 +70,7 @@ impl SteppedWheel {
         self.levels.push(number, id, deadline).0
     }
 
-    /// Counts a timer that has left bucket `number`.
+    /// Subtracts a timer that has left bucket `number` from the counts.
     fn removed(&mut self, number: u32) {
         self.timers[self.levels.level(number)] -= 1;
         self.len -= 1;
@@ -145,7 +146,7 @@ impl Scheme for SteppedWheel {
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let step = self.overdue.step(records, now);
-        // `current` is past `now` if a later pass has come further.
+        // If `current` is past `now`, a later pass has gone further.
         if step != Step::Idle || self.current > now {
             return step;
         }

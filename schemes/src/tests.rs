@@ -1,4 +1,4 @@
-//! Each promise of a scheme, tested once and for all schemes.
+//! Tests of the promises of the trait: each test runs for every scheme.
 
 mod model;
 
@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 
 /// A scheme, and what distinguishes its promises.
 trait Tested: Scheme {
-    /// The next deadline is the earliest one, unless that has passed.
+    /// Whether `next_deadline` is the earliest deadline, unless the earliest deadline has passed.
     const EXACT: bool;
-    /// Every deadline is accepted.
+    /// Whether every deadline is accepted.
     const ENDLESS: bool;
 }
 
-/// The promises of each scheme, in a module of its name.
+/// Makes a module of tests for each scheme.
 macro_rules! schemes {
     ($($name:ident: $scheme:ty, exact: $exact:literal, endless: $endless:literal;)*) => {$(
         impl Tested for $scheme {
@@ -91,8 +91,8 @@ fn started<S: Scheme>(slots: u32, now: Tick, deadlines: &[Tick]) -> (S, Table) {
     (scheme, records)
 }
 
-/// Whatever position it is asked to stop, even by the callback of an advance, a scheme does not panic, removes at most
-/// one timer, and fires the others.
+/// A stop of any position, even in the callback of an advance, does not panic and removes at most one timer. The scheme
+/// fires the other timers.
 fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32]) {
     let (mut scheme, mut records) = started::<S>(16, 100, deadlines);
     let mut positions = positions.iter().map(|&number| Position::new(number));
@@ -118,7 +118,8 @@ fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32])
     assert_eq!(scheme.next_deadline(), None);
 }
 
-/// A hundred years at a tick of 1 ms and at one of 1 ns, with eleven timers: near ones, far ones, and one beyond.
+/// Jumps of a hundred years, at a tick of 1 ms and at a tick of 1 ns, with eleven timers: some near, some far, and one
+/// that is left to the second jump.
 fn a_jump_costs_entries_not_ticks<S: Tested>() {
     for century in [CENTURY, CENTURY * 1_000_000] {
         for slots in [2, 20, 64, 1_000] {
@@ -137,7 +138,7 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
             assert_eq!(model.scheme.len(), 0);
             let steps = model.pass(When::In(century), &[], None);
             assert_eq!(steps, 0, "without timers a jump is free");
-            // A timer that is started long after the last pass is filed from the present, not from that pass.
+            // A timer that is started long after the last pass is filed as seen from the present, not from that pass.
             model.present += century;
             let soon = model.present + 1;
             model.start(soon, model.present);
@@ -148,7 +149,8 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
     }
 }
 
-/// The place of a timer that fired or was stopped is reused: the memory of a scheme depends on its present timers.
+/// The place of a timer that fired or was stopped is reused, so the memory of a scheme depends on its present timers
+/// only.
 fn timers_that_come_and_go_use_few_places<S: Scheme>() {
     let (mut scheme, mut records) = started::<S>(16, 0, &[]);
     let mut places = BTreeSet::new();
@@ -168,8 +170,8 @@ fn timers_that_come_and_go_use_few_places<S: Scheme>() {
     assert!(places.len() < 100, "{} places", places.len());
 }
 
-/// Timers around each power of the number of slots, each alone and then all at once, by jumps to one tick before the
-/// deadline, to the deadline, and past it.
+/// Timers around each power of the number of slots. Each timer alone: by jumps to one tick before its deadline, and to
+/// the deadline. Then all timers at once: by a jump to each deadline.
 fn fires_at_the_borders_of_levels<S: Tested>() {
     for slots in [2, 3, 10, 64] {
         for origin in [0, 1, 63, 64, (1 << 30) - 1, (1 << 36) - 1] {
@@ -200,7 +202,7 @@ fn fires_at_the_borders_of_levels<S: Tested>() {
     }
 }
 
-/// The schemes that promise an order within one revolution keep it.
+/// The schemes that promise an order within one revolution keep the order.
 #[test]
 fn timers_fire_by_deadline() {
     fn order<S: Scheme>() -> Vec<(Tick, u32)> {
@@ -228,7 +230,7 @@ fn timers_fire_by_deadline() {
     assert!(order::<Heap>().is_sorted_by_key(|&(deadline, _)| deadline));
 }
 
-/// A pass that comes long after all deadlines fires them in their order, wherever the timers stand: far or near, started
+/// A pass that comes long after all deadlines fires the timers by deadline, wherever they stand: far or near, started
 /// early or late.
 #[test]
 fn a_late_pass_fires_by_deadline() {
@@ -284,7 +286,8 @@ fn the_wheel_names_the_upcoming_timers() {
     assert_eq!(wheel.upcoming().next(), None);
 }
 
-/// A thread that sleeps until the next deadline, with a timer of 10 s and a far one, at a tick of 1 ms.
+/// Counts how often a scheme wakes a thread that sleeps until the next deadline: with a timer of 10 s and a far timer,
+/// at a tick of 1 ms.
 #[test]
 fn an_idle_scheme_wakes_its_thread_so_often() {
     fn wake_ups<S: Scheme>(far: Tick) -> u64 {
@@ -304,13 +307,13 @@ fn an_idle_scheme_wakes_its_thread_so_often() {
     assert_eq!(wake_ups::<Heap>(TEN_HOURS), 2);
     assert_eq!(wake_ups::<HierarchicalWheel>(TEN_HOURS), 7);
     assert_eq!(wake_ups::<LoggedWheel>(TEN_HOURS), 5);
-    // These schemes are woken by every tick, here for a minute.
+    // These schemes wake their thread at every tick, here for a minute.
     assert_eq!(wake_ups::<SortedHashedWheel>(60_000), 60_000);
     assert_eq!(wake_ups::<HashedWheel>(60_000), 60_000);
     assert_eq!(wake_ups::<SteppedWheel>(60_000), 60_000);
 }
 
-/// Long after the last pass, with a far timer: a near one wakes the thread once, at its deadline.
+/// A near timer that is started long after the last pass, beside a far timer, wakes the thread once: at its deadline.
 #[test]
 fn the_wheel_files_a_near_timer_from_the_present_beside_a_far_one() {
     let mut model = Model::<HierarchicalWheel>::new(64, 0);

@@ -23,8 +23,8 @@ pub(crate) struct Inner<T, W> {
 }
 
 impl<T: Send + 'static, W: Scheme> Inner<T, W> {
-    /// `on_end` runs the user's code for a payload that has expired, and drops a payload that the shutdown has left. It
-    /// may panic.
+    /// `on_end` runs the user's code for a payload that has expired, and drops a payload that the drop of the last
+    /// handle has ended. `on_end` may panic.
     pub(super) fn new(
         engine: Engine<T, W>,
         on_end: impl Fn(T, Ending) + Send + Sync + 'static,
@@ -118,7 +118,7 @@ mod tests {
         let builder = Timer::<()>::builder("g07").clock(ManualClock::new());
         let timer = builder.build(drop).expect("the system has threads left");
         let alarm = &timer.shared.inner.engine.alarm;
-        // As if a timer had been started and stopped. The reaper sleeps, and is woken at that tick.
+        // The state after a timer was started and stopped: the reaper sleeps until that tick.
         assert!(alarm.set(1));
         assert_eq!(timer.next_deadline(), None);
         assert_eq!(timer.advance(), 0);

@@ -1,4 +1,4 @@
-//! The settings of both types, and their builder.
+//! The settings of trackers and requests, and their builder.
 
 use crate::error::BuildError;
 use crate::values::Expiring;
@@ -11,7 +11,8 @@ use std::time::Duration;
 /// The settings that trackers and requests share.
 pub(crate) struct Settings {
     pub(crate) timer: request_purgatory::purgatory::Builder<Timer<Expiring>>,
-    /// A copy of the timer's setting, so that a deadline is computed from the same reading of the clock.
+    /// A copy of the timer's setting: `Shared::expiry` uses it to compute the deadline of a value, from the same
+    /// reading of the clock as the timer.
     pub(crate) max_timeout: Duration,
 }
 
@@ -22,7 +23,7 @@ pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
 
 /// A type that has a [`Builder`].
 pub(crate) trait Built {
-    /// The settings of the type beside the common ones.
+    /// The settings that only this type has.
     type Own;
 }
 
@@ -30,7 +31,7 @@ pub(crate) trait Built {
 ///
 /// Made by `builder(name)` of the type, and consumed by `build`. All settings except `first_token`, `remembered_ids`
 /// and `hasher` are settings of the underlying [`Timer`].
-#[expect(private_bounds, reason = "the two types are all that can be built")]
+#[expect(private_bounds, reason = "only `Tracker` and `Requests` can be built")]
 pub struct Builder<T: Built> {
     pub(crate) settings: Settings,
     pub(crate) own: T::Own,
@@ -51,7 +52,7 @@ macro_rules! of_the_timer {
     )*};
 }
 
-#[expect(private_bounds, reason = "the two types are all that can be built")]
+#[expect(private_bounds, reason = "only `Tracker` and `Requests` can be built")]
 impl<T: Built> Builder<T> {
     pub(crate) fn new(name: impl Into<String>, own: T::Own) -> Self {
         Self {
@@ -69,13 +70,13 @@ impl<T: Built> Builder<T> {
         tick(tick: Duration);
         /// Slots per level of the timing wheel. Default: 64.
         wheel_size(slots: usize);
-        /// The maximum number of values that are kept, or whose callback has not returned. A value beyond it is
-        /// rejected with [`RejectReason::Full`](crate::RejectReason::Full). Default: no limit.
+        /// The maximum number of values. An expired value counts until its callback has returned. A value beyond the
+        /// maximum is rejected with [`RejectReason::Full`](crate::RejectReason::Full). Default: no limit.
         max_parked(count: usize);
         /// The source of time. Default: the system's monotonic clock.
         clock(clock: impl Clock);
-        /// The thread on which your code runs for expired values. Default: [`Dispatch::OwnThread`], or
-        /// [`Dispatch::Inline`] without a reaper thread of the library.
+        /// The thread on which your code runs for expired values. Default: [`Dispatch::OwnThread`]; if no reaper thread
+        /// of the library drives the timer, [`Dispatch::Inline`].
         dispatch(dispatch: Dispatch);
         /// Which thread drives the timer. Default: [`Reaper::Own`].
         reaper(reaper: Reaper);

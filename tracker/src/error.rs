@@ -6,10 +6,10 @@ use std::fmt;
 
 /// A value or an id that was rejected, with the reason. [`into_inner`](Self::into_inner) returns the value or id.
 ///
-/// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every value that is `Send`.
+/// `?` converts a rejection into a `Box<dyn Error + Send + Sync>` if the value is `Send`.
 pub struct Rejected<T> {
     reason: RejectReason,
-    /// Never locked. A mutex is `Sync` for every `Send` value, and its owner can take the value out.
+    /// Never locked. The mutex makes a `Send` value `Sync`, and its owner can take the value out.
     value: Mutex<T>,
 }
 
@@ -17,7 +17,8 @@ pub struct Rejected<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
-    /// [`max_parked`](crate::Builder::max_parked) values are kept, or have expired and their callback has not returned.
+    /// The number of values, with expired ones whose callback has not returned, has reached
+    /// [`max_parked`](crate::Builder::max_parked).
     Full,
     /// The tracker is shut down.
     ShutDown,
@@ -25,9 +26,8 @@ pub enum RejectReason {
     Duplicate,
     /// The value with this token is not kept any more, because it was replaced, completed or withdrawn, or has expired.
     StaleToken,
-    /// The value would be the first with a finite timeout, which starts the reaper, and the system refused the thread.
-    /// A later call tries again. With [`threads_at_once`](crate::Builder::threads_at_once), the call that builds fails
-    /// instead.
+    /// The system refused the reaper's thread, which is started for the first value with a finite timeout. A later call
+    /// tries again. With [`threads_at_once`](crate::Builder::threads_at_once), `build` fails instead.
     Thread,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for RejectReason {
 
 impl Error for RejectReason {}
 
-/// Reasons of a timer on the hierarchical wheel, which accepts every timeout.
+/// Converts the reasons of a timer on the hierarchical wheel, which accepts every timeout.
 impl From<request_purgatory::RejectReason> for RejectReason {
     fn from(reason: request_purgatory::RejectReason) -> Self {
         use request_purgatory::RejectReason;

@@ -1,12 +1,12 @@
-//! The common part of both public types: methods over their shared state, and references that do not keep the state
-//! running.
+//! The common part of [`Tracker`](crate::Tracker) and [`Requests`](crate::Requests): methods over their shared state,
+//! and weak references.
 
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
-/// A public type over shared state.
+/// A public type, tracker or requests, over shared state.
 pub(crate) trait Handle: Sized {
     /// The type of the shared state.
     type Shared: Any + Send + Sync;
@@ -15,17 +15,17 @@ pub(crate) trait Handle: Sized {
     fn over(shared: Arc<Self::Shared>) -> Self;
 }
 
-/// A reference to a [`Tracker`](crate::Tracker) or [`Requests`](crate::Requests) that does not keep it running. Made by
-/// `downgrade` of the type.
-#[expect(private_bounds, reason = "the two types are all that it can refer to")]
+/// A reference that does not keep its [`Tracker`](crate::Tracker) or [`Requests`](crate::Requests) running. Made by
+/// [`Tracker::downgrade`](crate::Tracker::downgrade) or [`Requests::downgrade`](crate::Requests::downgrade).
+#[expect(private_bounds, reason = "it refers only to `Tracker` or `Requests`")]
 pub struct WeakRef<T: Handle> {
-    /// Without the type of the state: a value may hold a reference to its own tracker, and with the type, the compiler
-    /// would need `V: Send` in order to decide `V: Send`.
+    /// The shared state with its type erased. A value `V` may hold a reference to its own tracker; with the type, the
+    /// compiler would need `V: Send` in order to decide `V: Send`.
     shared: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }
 
-#[expect(private_bounds, reason = "the two types are all that it can refer to")]
+#[expect(private_bounds, reason = "it refers only to `Tracker` or `Requests`")]
 impl<T: Handle> WeakRef<T> {
     pub(crate) fn to(shared: &Arc<T::Shared>) -> Self {
         let shared: Weak<T::Shared> = Arc::downgrade(shared);
@@ -35,7 +35,7 @@ impl<T: Handle> WeakRef<T> {
         }
     }
 
-    /// The tracker or requests, unless the drop of the last clone has shut it down.
+    /// The tracker or requests. `None` if the last clone has been dropped.
     pub fn upgrade(&self) -> Option<T> {
         let shared: Arc<T::Shared> = self.shared.upgrade()?.downcast().ok()?;
         Some(T::over(shared))
@@ -59,12 +59,12 @@ impl<T: Handle> fmt::Debug for WeakRef<T> {
     }
 }
 
-/// The methods of both types, and their [`Clone`] and other traits.
+/// Implements the common methods of tracker and requests, and [`Clone`], [`Debug`](fmt::Debug) and [`Handle`].
 macro_rules! handle {
     ([$($generics:tt)*] $type:ty, $name:literal, $shared:ty, $what:literal) => {
         impl<$($generics)*> $type {
             #[doc = concat!("The number of ", $what, " now. One whose deadline has passed counts until the thread that")]
-            /// drives the timer has come to it. Takes no lock.
+            /// drives the timer has expired it. Takes no lock.
             pub fn len(&self) -> usize {
                 self.shared.timer.len()
             }
@@ -83,11 +83,11 @@ macro_rules! handle {
             #[doc = concat!("Expires ", $what, " whose deadline has passed. For use without a reaper (with one, it is")]
             /// harmless). Returns how many expired.
             ///
-            /// Your code runs where [`Dispatch`](request_purgatory::threads::Dispatch) says. Timers that your code
-            /// starts during this call are left for the next call.
+            /// Your code runs where [`Dispatch`](request_purgatory::threads::Dispatch) says. What your code adds during
+            /// this call expires in a later call.
             ///
-            /// Takes the lock of every timer shard in turn, for 64 timers at a time, and the locks of the map shards of
-            /// the expired keys. Reads the clock; a panic of the clock is passed on.
+            /// Takes the lock of one timer shard after another, for at most 64 timers per hold, and the locks of the
+            /// map shards of the expired keys. Reads the clock; a panic of the clock is passed on.
             pub fn advance(&self) -> usize {
                 self.shared.timer.advance()
             }
@@ -95,7 +95,7 @@ macro_rules! handle {
             /// The time at which to call [`advance`](Self::advance) next, on the clock in use: at or before the
             /// earliest deadline, and in the past if there is work now. `None` if there is no work.
             ///
-            /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake
+            /// Takes the lock of one timer shard after another, and may wake the reaper, or call the reactor's wake
             /// function.
             pub fn next_deadline(&self) -> Option<Timestamp> {
                 self.shared.timer.next_deadline()
@@ -105,15 +105,15 @@ macro_rules! handle {
             /// [`Timer::point`](request_purgatory::Timer::point) says. Reads the clock once, and takes no lock.
             ///
             /// # Panics
-            /// If the clock does.
+            /// A panic of the clock is passed on.
             pub fn point(&self, timeout: impl Into<Deadline>) -> Deadline {
                 self.shared.timer.point(timeout)
             }
 
-            /// Gives back memory that was needed for more than there is now, as
-            /// [`Timer::shrink`](request_purgatory::Timer::shrink) does. (The tables of the map go by themselves, each when
-            /// it is empty.) May be called at any time, from any thread; runs no code of yours. Takes the lock of every timer
-            /// shard in turn, for an instant.
+            /// Releases memory of the timer that is not needed now, as
+            /// [`Timer::shrink`](request_purgatory::Timer::shrink) does. Leaves the tables of the map alone: each table
+            /// is released when it becomes empty. May be called at any time, from any thread; runs no code of yours.
+            /// Takes the lock of one timer shard after another, for an instant.
             pub fn shrink(&self) {
                 self.shared.timer.shrink();
             }

@@ -1,4 +1,4 @@
-//! The end that answers a request. The other end polls, and both share a [`Promise`].
+//! The end that answers a request. The other end is the future that polls; both share a [`Promise`].
 
 use request_purgatory::WaitError;
 use request_purgatory::future::Promise;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// The answer to a request: its response, or why there is none.
 pub(crate) type Answer<R> = Result<R, WaitError>;
 
-/// The end that answers. Dropped, it answers that the requests were shut down.
+/// The end that answers. Its drop without an answer answers [`WaitError::ShutDown`].
 pub(crate) struct Responder<R>(Option<Arc<Promise<Answer<R>>>>);
 
 impl<R> Responder<R> {
@@ -15,7 +15,7 @@ impl<R> Responder<R> {
         Self(Some(promise.clone()))
     }
 
-    /// Wakes the task that waits. An answer that no future receives any more is dropped here.
+    /// Sets the answer and wakes the task that waits. If the future was dropped, the answer is dropped here.
     pub(crate) fn answer(mut self, answer: Answer<R>) {
         if let Some(promise) = self.0.take() {
             drop(promise.keep(answer));

@@ -1,7 +1,7 @@
-//! Detects a mistake that would hang: a call of the library from inside `Hash`, `Eq` or `Clone`, which the library runs
-//! under a lock.
+//! Detects a mistake that would hang: a call of a tracker from inside `Eq` or `Clone`, which the tracker runs under a
+//! lock.
 //!
-//! In a debug build such a call panics and is named; a release build does not check.
+//! In a debug build such a call panics with a message that names the mistake. A release build does not check.
 
 #[cfg(all(debug_assertions, not(request_purgatory_loom)))]
 mod noticed {
@@ -17,7 +17,7 @@ mod noticed {
     impl UnderLock {
         #[track_caller]
         pub(crate) fn enter() -> Self {
-            // A thread that is ending has lost this local, and is not checked.
+            // A thread that is ending has already destroyed this thread-local, so its calls are not checked.
             let nested = UNDER_LOCK.try_with(|inside| inside.replace(true));
             assert!(
                 !nested.unwrap_or(false),

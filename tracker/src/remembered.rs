@@ -1,4 +1,4 @@
-//! The requests that ended last without a response, by the hashes of their ids.
+//! The most recent requests that ended without a response, by the hashes of their ids.
 
 use hashbrown::HashMap;
 use request_purgatory::purgatory::RandomState;
@@ -25,7 +25,7 @@ impl Remembered {
         Self {
             counts: HashMap::default(),
             order: VecDeque::new(),
-            // At most this many, so that the count of one hash cannot overflow.
+            // At most `u32::MAX`, so that the count of one hash cannot overflow.
             max: max.min(u32::MAX as usize),
         }
     }
@@ -49,7 +49,8 @@ impl Remembered {
         let Some(ended) = self.counts.get_mut(&hash) else {
             return;
         };
-        // Responses go to the oldest requests of a hash, so if some have theirs, the oldest has.
+        // Each response counts for the oldest waiting request of its hash. So if any of them is answered, the oldest
+        // is.
         match ended.answered {
             0 => ended.waiting -= 1,
             _ => ended.answered -= 1,
@@ -59,7 +60,7 @@ impl Remembered {
         }
     }
 
-    /// Takes a response to an id of this hash. Returns whether a request waited for one; the oldest gets it.
+    /// Counts a response to an id of this hash for the oldest request that waits for one. `false` if none waits.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let ended = self.counts.get_mut(&hash);
         let Some(ended) = ended.filter(|ended| ended.waiting > 0) else {

@@ -22,24 +22,25 @@ use std::task::{Context, Poll};
 
 /// The outcome of a response that was given to [`Requests::respond`].
 ///
-/// A returned response is the caller's to drop. If its destructor calls `respond` and gets a response back in turn, the
-/// destructors nest on the stack.
+/// The caller drops a response that comes back. If the destructor of that response calls `respond`, and another
+/// response comes back, the destructors nest on the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a response to an id that is unknown may mean that the connection is broken"]
 pub enum Responded<R> {
-    /// A pending request got the response. Its future may be dropped at this very moment.
+    /// A pending request got the response. If its future is dropped at the same time, the response is dropped with it.
     Delivered,
-    /// The request has ended without a response: its deadline has passed, its future was dropped, it was failed, or it
-    /// ended with the shutdown. A second response to the same request is [`Unknown`](Self::Unknown).
+    /// The request has ended without a response: its deadline has passed, its future was dropped,
+    /// [`fail_where`](Requests::fail_where) (or `fail_all_with`) has ended it, or the shutdown. A second response to
+    /// the same request is [`Unknown`](Self::Unknown).
     Late(R),
-    /// No request had this id; or the request has had a response already; or it ended without one, and so did
-    /// [`remembered_ids`](Builder::remembered_ids) others since.
+    /// No request had this id; or the request has already had a response; or it has been forgotten, because after it as
+    /// many requests as are [remembered](Builder::remembered_ids) ended without a response.
     Unknown(R),
 }
 
 type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 
-/// The pending requests of a client: matches responses to them by id, and lets them expire.
+/// The pending requests of a client: matches each response to its request by id, and lets requests expire.
 ///
 /// [`request`](Self::request) returns a [`Future`], which needs no runtime; a thread can also
 /// [block on it](request_purgatory::future::block_on). The code that reads responses passes them to
@@ -62,8 +63,8 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An id may be used again once its request has ended. If a counter makes the ids and wraps around, it may meet a
-/// request that is still pending, and skips that id:
+/// An id may be used again once its request has ended. If the ids come from a counter that wraps around, the counter
+/// may come to the id of a request that is still pending. Then skip this id:
 ///
 /// ```
 /// use request_purgatory_tracker::{RejectReason, Requests, ResponseFuture};
@@ -89,15 +90,15 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The deadline of a request is a moment of the clock, as that of a [value](crate::Tracker#when-a-value-has-expired): a
-/// response after that moment is late, even if the thread that drives the timer has not come to the request yet. The
-/// future is told when that thread has.
+/// The deadline of a request is a moment of the clock, as for a [value](crate::Tracker#when-a-value-has-expired) of a
+/// tracker: a response after that moment is late. The future ends later: when the thread that drives the timer has
+/// fired the request's timer.
 ///
 /// `Eq` and `Clone` of ids run under the lock of one map shard, and must not call the requests. A panic of `Hash`,
 /// `Eq`, `Clone` or the clock goes to the caller, and nothing has changed. Panics of wakers are caught and counted.
 ///
-/// By default each `Requests` starts a thread with its first timeout, and a second thread when a request expires. A
-/// client with many connections gives all its `Requests` one
+/// By default each `Requests` starts a thread with its first timeout, and a second thread when a request expires. In a
+/// client with many connections, all `Requests` can share one
 /// [`ReaperThread`](request_purgatory::threads::ReaperThread).
 ///
 /// Cloning is cheap, and all clones are the same requests. When the last clone is dropped, pending requests end with
@@ -113,8 +114,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// send the request: a response that arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets
     /// the request.
     ///
-    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); twice if an expired request has this
-    /// id. Takes the lock of the id's map shard and, within it, that of a timer shard.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); twice if a request that seems to have
+    /// expired has this id. Takes the lock of the id's map shard and, inside it, the lock of a timer shard.
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending
@@ -144,9 +145,10 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Answers request `id` with `response`. Returns what has become of the response. The id may be given in a borrowed
     /// form: `str` for `String`, or a type with [`Equivalent`].
     ///
-    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); once more, exactly, if the request may
-    /// have expired. Takes the lock of the id's map shard, and within it that of a timer shard only if it is free; if
-    /// no such request is pending, that of the ended ones. Then wakes the future on this thread, with no lock held.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); if the request seems to have expired,
+    /// once more by `now`. Takes the lock of the id's map shard and, inside it, tries the lock of a timer shard; if no
+    /// such request is pending, takes the lock of the remembered ids. Then wakes the future on this thread, with no
+    /// lock held.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         match self.shared.complete(id, None) {
             Ok(entry) => {
@@ -158,31 +160,33 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Sets the answer of a future. A waker that responds to the next request does not nest.
+    /// Sets the answer of a future. If its waker answers another future, the second answer waits for the first to
+    /// return, so a chain of answers needs no deep stack.
     fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
         run_unnested_on(&self.shared, move |shared| {
             shared.contained(|| responder.answer(answer));
         });
     }
 
-    /// Ends every pending request with a response that `response` makes from its id, because the connection is lost for
-    /// instance, and still accepts new requests. Returns how many requests this call ended.
+    /// Ends every pending request, for example because the connection is lost. `response` makes the response of each
+    /// request from its id. New requests are still accepted. Returns how many requests this call ended.
     ///
-    /// Every request that was pending when the call began has ended when it returns. A request that another thread
-    /// makes meanwhile may end as well, so make the requests of the next connection after this call. A response of the
-    /// server to an ended request is [late](Responded::Late). A request whose deadline has passed expires instead.
+    /// Every request that was pending when the call began has ended when the call returns. A request that another
+    /// thread makes meanwhile may end as well, so make the requests of the next connection after this call. A response
+    /// of the server to an ended request is [late](Responded::Late). A request whose deadline has passed expires
+    /// instead.
     ///
     /// `response` is called with no lock held, before the first request ends: it may call every method, and if it
-    /// panics, no request has ended. Reads the clock once. Takes the lock of one map shard after another, and clones
-    /// the ids of a shard under its lock; then, for each request, the lock of its map shard. When all have ended, wakes
-    /// the futures on this thread, with no lock held.
+    /// panics, no request has ended. Reads the clock once, and once more for each request. Takes the lock of one map
+    /// shard after another, and clones the ids of a shard under its lock; then, for each request, takes the lock of its
+    /// map shard. When all requests have ended, wakes the futures on this thread, with no lock held.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
 
-    /// Ends every pending request whose id `is_wanted` picks, as [`fail_all_with`](Self::fail_all_with) ends all:
-    /// because one of several servers is lost, for instance. Both closures may call every method; if one panics, no
-    /// request has ended.
+    /// Ends every pending request whose id `is_wanted` picks, for example because one of several servers is lost. In
+    /// all else, works as [`fail_all_with`](Self::fail_all_with). Both closures may call every method; if one panics,
+    /// no request has ended.
     pub fn fail_where(
         &self,
         mut is_wanted: impl FnMut(&K) -> bool,
@@ -193,14 +197,14 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let wanted = pending
             .into_iter()
             .filter_map(|(id, hash, token)| is_wanted(&id).then(|| (hash, token, response(&id))));
-        // Call the closures for all requests before the first one ends, and end all before the first future is woken:
-        // so a request that a woken task makes is not ended here.
+        // First call the closures for all requests, then end all requests, then wake the futures. So this call does not
+        // end a request that a woken task makes.
         let wanted = wanted.collect::<Vec<_>>();
         let (mut failed, mut spare) = (Vec::new(), Vec::new());
         for (hash, token, response) in wanted {
             match shared.withdraw_live(hash, token) {
                 Some(ended) => failed.push((ended.value, response)),
-                // The request has ended meanwhile.
+                // The request has ended since it was picked.
                 None => spare.push(response),
             }
         }
@@ -212,9 +216,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         count
     }
 
-    /// Lets the request `id` expire `timeout` from now, or at a [point in time](Deadline), instead: for instance, the
-    /// server has said that it is still at work. `false` if no such request is pending. Locks, and reads the clock, as
-    /// [`Tracker::reschedule`] does.
+    /// Moves the deadline of request `id` to `timeout` from now, or to a [point in time](Deadline), for example because
+    /// the server has said that it is still at work. `false` if no such request is pending. Takes locks, reads the
+    /// clock and may fail as [`Tracker::reschedule`] does.
     ///
     /// [`Tracker::reschedule`]: crate::Tracker::reschedule
     #[must_use = "a request whose deadline has passed cannot be rescheduled, and expires"]
@@ -236,8 +240,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.shared.values.unknown()
     }
 
-    /// From now on rejects requests, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
-    /// this thread. Then joins the threads; see [`Tracker::shutdown`](crate::Tracker::shutdown).
+    /// From now on rejects requests, and ends pending requests with [`WaitError::ShutDown`]: wakes their futures on
+    /// this thread. Then joins the threads, as [`Tracker::shutdown`](crate::Tracker::shutdown) does.
     pub fn shutdown(&self) {
         for entry in self.shared.close() {
             self.answer(entry.value, Err(WaitError::ShutDown));
@@ -251,7 +255,7 @@ handle!(
     "requests that are pending"
 );
 
-/// The own settings are the hasher, and how many ended requests are remembered.
+/// `Own`: the hasher, and how many ended requests are remembered.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
     type Own = (S, usize);
 }
@@ -265,7 +269,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
 /// keep the [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
-    /// `None` once the answer was handed out.
+    /// `None` once a poll has returned the answer.
     promise: Option<Arc<Promise<Answer<R>>>>,
     requests: Weak<Inner<K, R, S>>,
     id: K,
@@ -284,7 +288,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer<R>> {
         let this = self.get_mut();
-        // After the answer was handed out, every poll is pending.
+        // After the poll that returned the answer, every poll is pending.
         let Some(promise) = &this.promise else {
             return Poll::Pending;
         };
@@ -308,8 +312,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         let unreceived = promise.close();
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(self.place));
-        // A response that was not received, or the waker, may own the next future: that future is dropped after this
-        // one, not inside it.
+        // An unreceived response, or the waker, may own another `ResponseFuture`. `run_unnested` drops that future
+        // after this drop, not inside it, so a long chain of futures needs no deep stack.
         run_unnested(move || drop((unreceived, ended)));
     }
 }
@@ -345,12 +349,13 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
         }
     }
 
-    /// The number of requests without a response that are remembered, the most recent ones. A response to a remembered
+    /// How many of the most recent requests that ended without a response are remembered. A response to a remembered
     /// request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose as many as may expire while
     /// one response is under way. Default: 8,192.
     ///
-    /// Only the hashes of the ids are stored, about 40 bytes for each, however large the ids are. So an id whose hash
-    /// equals that of an ended request is taken for that request: one in 2^64 with the default hasher.
+    /// Only the hashes of the ids are stored: about 40 bytes for each id, however large the id is. So a response whose
+    /// id has the hash of a remembered request is taken for a response to that request. With the default hasher, two
+    /// ids have the same hash with a probability of one in 2^64.
     pub fn remembered_ids(mut self, count: usize) -> Self {
         self.own.1 = count;
         self

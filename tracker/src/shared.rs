@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// (Apart from the counts of its references, which each request writes.)
+/// The shared state, inside an `Arc`. The alignment keeps the fields off the cache line of the `Arc`'s reference
+/// counts, which each request writes.
 #[repr(align(128))]
 pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
     pub(crate) values: Arc<Values<K, V, S>>,
@@ -27,7 +28,7 @@ pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
     panicked: AtomicU64,
 }
 
-/// The place that a value got, and the value that was there before.
+/// A value that is kept from now on: its token and its place, and the value that it has replaced.
 pub(crate) struct Tracked<K, V> {
     pub(crate) token: FencingToken,
     pub(crate) place: Expiring,
@@ -44,7 +45,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let values = Arc::new(values);
         let expired = values.clone();
         let timer = settings.timer.build(move |expiring| {
-            // INVARIANT: an entry stays in the map until its callback has taken it out.
+            // INVARIANT: an entry whose timer has fired stays in the map until this callback takes it out.
             let Some(entry) = expired.take_ended(expiring) else {
                 unreachable!("an entry whose timer has fired is taken out by its callback");
             };
@@ -58,8 +59,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }))
     }
 
-    /// A deadline with points of the timer's clock alone. May read that clock, which is the user's code: before a lock is
-    /// taken.
+    /// The deadline, with an `Instant` converted into a point of the timer's clock. May read that clock, which is user
+    /// code: called before a lock is taken.
     #[inline]
     fn of_the_clock(&self, deadline: Deadline) -> Deadline {
         match deadline {
@@ -68,11 +69,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// When a value expires whose deadline was set at `since`. `None`: never.
+    /// The moment at which a value expires whose deadline was set at `since`. `None`: never.
     #[inline]
     fn expiry(&self, since: Timestamp, deadline: Deadline) -> Option<Timestamp> {
         let after = |timeout: Duration| {
-            // A sum that is beyond all readings never comes. Nor does that with the longest timeout, but at the origin.
+            // A sum that overflows is later than all readings. `Duration::MAX` means never, but added to the origin it
+            // does not overflow.
             let at = since.since_origin().checked_add(timeout);
             at.filter(|_| timeout != Duration::MAX)
                 .map(Timestamp::from_origin)
@@ -84,7 +86,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Keeps a value, if no other value is kept for the key, or `replace` allows to replace it.
+    /// Keeps a value, if no other value is kept for the key, or if `replace` is set.
     #[inline]
     pub(crate) fn track(
         &self,
@@ -93,12 +95,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         deadline: Deadline,
         replace: bool,
     ) -> Result<Tracked<K, V>, Rejected<V>> {
-        // The clock and `Hash` are the user's, and so is `Eq` below: all of it comes before anything is changed.
+        // The clock, `Hash` and (in `track_at`) `Eq` are user code. They run first, so their panic leaves nothing to
+        // undo.
         let deadline = self.of_the_clock(deadline);
         self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
     }
 
-    /// There is an expired value for the key by a reading that may be of the near future.
+    /// [Tracks](Self::track) by an exact reading: by a reading that may be of the near future, the key's value has
+    /// expired.
     #[cold]
     #[inline(never)]
     fn track_exactly(
@@ -171,7 +175,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 if old.is_live(now) && timer.stop(old.timer).is_some() {
                     replaced = Some(old);
                 } else {
-                    // The callback of the old entry is still to run, and finds the entry there.
+                    // The callback of the old entry has yet to run. It will find the entry in `aside`.
                     values.note_end(&mut old);
                     shard.aside.insert(old.expiring.number, old);
                 }
@@ -186,8 +190,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         })
     }
 
-    /// Takes the value for `key`; with `only`, only if it has that token. If no such value is kept, the error says
-    /// whether a response to it is late.
+    /// Takes the value for `key`; with `only`, only if the value has that token. If no such value is kept, the error
+    /// says whether a response for `key` is late.
     #[inline]
     pub(crate) fn complete<Q>(
         &self,
@@ -200,7 +204,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.complete_at(Reading::soon(&self.timer), key, only)
     }
 
-    /// The value has expired by a reading that may be of the near future.
+    /// [Completes](Self::complete) by an exact reading: by a reading that may be of the near future, the value has
+    /// expired.
     #[cold]
     #[inline(never)]
     fn complete_exactly<Q>(&self, key: &Q, only: Option<FencingToken>) -> Result<Entry<K, V>, bool>
@@ -239,7 +244,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             drop(shard);
             return self.complete_exactly(key, only);
         }
-        // Where its timer has fired, or all are being ended, the entry stays for what that calls.
+        // An entry whose timer has fired stays for the callback. An entry whose timer `close` has ended stays for
+        // `close`.
         if !entry.is_live(now) || self.timer.stop(entry.timer).is_none() {
             return Err(values.is_late(hash, Some(entry)));
         }
@@ -329,8 +335,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         is_rescheduled
     }
 
-    /// Calls `read` with the entry of `key`, unless it has expired, and the reading of the clock, under the lock of the
-    /// key's map shard.
+    /// Calls `read` with the entry of `key` and the reading of the clock, under the lock of the key's map shard. `None`
+    /// if there is no entry, or the entry has expired.
     pub(crate) fn read<Q: Hash + Equivalent<K> + ?Sized, R>(
         &self,
         key: &Q,
@@ -395,19 +401,21 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             .collect()
     }
 
-    /// The counts of the timer, in which every ending by hand counts as a stop.
+    /// The counts of the timer, corrected: the timer counts a completion as cancelled, and does not see every rejection
+    /// and every panic.
     pub(crate) fn stats(&self) -> Stats {
         let shards = self.values.shards();
         let sum = |count: fn(&crate::values::Counted<K, V>) -> &Count| {
             shards.iter().map(|shard| count(shard).read()).sum::<u64>()
         };
-        // Read completions first: each of them was counted as a stop before.
+        // Read the completions before the timer's counts: the timer has counted each of them as cancelled before.
         let completed = sum(|shard| &shard.completed);
         let mut stats = self.timer.stats();
         stats.completed = completed;
         stats.cancelled = stats.cancelled.saturating_sub(completed);
         stats.rejected += sum(|shard| &shard.refused);
-        // ORDERING: Relaxed: counts are compared when no call is in progress, which other synchronisation establishes.
+        // ORDERING: Relaxed: counts are compared while no call is in progress. Other synchronisation (a join, a lock, a
+        // channel) makes the calls happen before the comparison.
         stats.panicked += self.panicked.load(Ordering::Relaxed);
         stats
     }
@@ -421,11 +429,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     }
 }
 
-/// The last handle is dropped: ends the values.
+/// The drop of the last handle ends the values.
 impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
     fn drop(&mut self) {
         let remains = self.close();
-        // Not nested: a value may own the last handle of another tracker.
+        // A value may own the last handle of another tracker. `run_unnested` drops that handle after this drop, not
+        // inside it.
         run_unnested(move || drop_all(remains));
     }
 }

@@ -1,4 +1,4 @@
-//! The lock of the map shards: parking_lot's mutex, or the instrumented mutex of the models in `loom-tests`.
+//! The lock of the map shards: parking_lot's mutex, or under loom (`loom-tests`) an instrumented one.
 
 #[cfg(not(request_purgatory_loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -7,7 +7,7 @@ pub(crate) use request_purgatory::model::{Mutex, MutexGuard};
 
 use std::thread::available_parallelism;
 
-/// The number of shards of a map: a power of two. A model has one shard.
+/// The number of shards of a map: a power of two. Under loom there is one shard.
 pub(crate) fn map_shards() -> usize {
     if cfg!(request_purgatory_loom) {
         return 1;

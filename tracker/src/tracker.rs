@@ -48,24 +48,23 @@ use std::time::Duration;
 ///
 /// The deadline of a value is a moment of the clock: a timeout after the reading of the call that set it, or the point
 /// that this call was given. From that moment on the value has expired for every call: it is not found, cannot be
-/// rescheduled, replaced or completed, and another value can be tracked for its key. Whether the thread that drives the
-/// timer has come to it makes no
-/// difference: after a stall of the process that thread may be seconds late.
+/// rescheduled, replaced or completed, and another value can be tracked for its key. This does not depend on the thread
+/// that drives the timer: after a stall of the process that thread may be seconds late.
 ///
-/// The callback of an expired value runs once, when that thread comes to the value, on the thread that
-/// [`dispatch`](Builder::dispatch) says, even if the key has another value by then. The callback gets the
+/// The callback of an expired value runs once, after that thread has fired the value's timer, on the thread that
+/// [`dispatch`](Builder::dispatch) chooses. The callback runs even if the key has another value by then. It gets the
 /// [token](FencingToken) of the expired value; the other value has a [greater token](Self::token). No method except
 /// [`advance`](Self::advance) runs the callback, so you may track, reschedule or complete a value under a lock that the
 /// callback takes. The callback may call every method.
 ///
-/// A call reads the clock when it begins, and that reading decides. If one of two concurrent calls finds a value
-/// expired, the value is expired for the other call as well.
+/// A call reads the clock when it begins, and that reading decides. Once a call has found a value expired, no later
+/// call finds the value alive, not even one that has read the clock earlier.
 ///
 /// # What runs under a lock
 ///
-/// `Eq` and `Clone` of keys, and `Clone` of values, run under the lock of one map shard, and must not call the tracker:
-/// a debug build panics there, a release build may hang. Their panics, and panics of `Hash` and the clock, go to the
-/// caller, and nothing has changed. Closures and destructors of yours never run under a lock.
+/// `Eq` and `Clone` of keys, and `Clone` of values, run under the lock of one map shard. They must not call the
+/// tracker: in a debug build such a call panics, in a release build it may hang. A panic of `Eq`, `Clone`, `Hash` or
+/// the clock goes to the caller, and nothing has changed. Closures and destructors of yours never run under a lock.
 ///
 /// # Its end
 ///
@@ -80,9 +79,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/handle.rs`.
 
     /// Keeps `value` for `key` until `timeout` has passed, or until a [point in time](Deadline) (`None`: without end).
-    /// Returns its token, and the value that was kept for the key before and is replaced, unless that has expired.
+    /// Returns the token of `value`, and the value that it has replaced, if the key had one that had not expired.
     ///
-    /// Reads the clock once. Takes the lock of the key's map shard and, inside it, the lock of a timer shard.
+    /// Reads the clock once; twice if the key's value seems to have expired. Takes the lock of the key's map shard and,
+    /// inside it, the lock of a timer shard.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or the system refused a thread. The
@@ -110,11 +110,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Ok(self.shared.track(key, value, timeout.into(), false)?.token)
     }
 
-    /// Puts `value` in place of the one for `key`, to expire at the new deadline, if that still has `token`. Returns
-    /// the token of the new value, which is never `token`, and the old value.
+    /// Replaces the value for `key` by `value`, with a new deadline, if the old value still has `token`. Returns the
+    /// token of the new value, which is never `token`, and the old value.
     ///
-    /// The new value uses the permit of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
-    /// not reject it. In the statistics the two values count as one.
+    /// A full tracker does not reject the new value, which takes the old value's place under
+    /// [`max_parked`](Builder::max_parked). In the statistics the two values count as one.
     ///
     /// Reads the clock once. Takes the lock of the key's map shard and, inside it, the lock of a timer shard.
     ///
@@ -131,10 +131,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.replace(key, token, value, timeout.into())
     }
 
-    /// Takes the value for `key`, because its session was closed for instance. `None` if no value is kept for the key.
+    /// Takes the value for `key`, for example because a session was closed. `None` if no value is kept for the key.
     ///
-    /// Reads the clock once. Takes the lock of the key's map shard and, inside it, the lock of a timer shard if that is
-    /// free.
+    /// Reads the clock once; twice if the value seems to have expired. Takes the lock of the key's map shard and,
+    /// inside it, tries the lock of a timer shard.
     pub fn complete<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V> {
         let completed = self.shared.complete(key, None).ok()?;
         Some(completed.value)
@@ -150,13 +150,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Some(completed.value)
     }
 
-    /// Lets the value for `key` expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never).
-    /// `false` if no value is kept for it; or if this would be the first deadline of the tracker, and the system
-    /// refuses a thread.
+    /// Moves the deadline of the value for `key` to `timeout` from now, or to a [point in time](Deadline) (`None`:
+    /// never). `false` if no value is kept for `key`; or if this would be the first deadline of the tracker, and the
+    /// system refuses a thread.
     ///
-    /// Reads the clock first, and the timeout counts from that reading. Of two concurrent calls, the one that takes
-    /// effect last decides, even if it has read the clock first. Takes the lock of the key's map shard and, inside it,
-    /// the lock of a timer shard.
+    /// Reads the clock when it begins, and the timeout counts from that reading. If two calls are concurrent, the last
+    /// to take effect decides, even if it has read the clock earlier. Takes the lock of the key's map shard and, inside
+    /// it, the lock of a timer shard.
     #[must_use = "a value that has expired cannot be rescheduled: its owner has lost it"]
     pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -181,7 +181,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.reschedule(key, Some(token), timeout.into())
     }
 
-    /// A clone of the value for `key`. `None` if no value is kept for it.
+    /// A clone of the value for `key`. `None` if no value is kept for `key`.
     ///
     /// Reads the clock once. The value is cloned under the lock of the key's map shard: `Clone` must be short (keep
     /// large values in an [`Arc`](std::sync::Arc)), and must not call the tracker.
@@ -205,7 +205,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.read(key, |_, _| ()).is_some()
     }
 
-    /// The time until the value for `key` expires. `None` if no value is kept for it, or it never expires;
+    /// The time until the value for `key` expires. `None` if no value is kept for `key`, or if the value never expires;
     /// [`contains`](Self::contains) tells which. Reads the clock once, and takes the lock of the key's map shard.
     pub fn remaining<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Duration> {
         let remaining = |deadline: Timestamp, now| deadline.saturating_since(now);
@@ -214,7 +214,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         })?
     }
 
-    /// The keys of all values, in no order. A value that is tracked or ends meanwhile may be included or not.
+    /// The keys of all values, in no order. A value that is tracked or ends during the call may be included or not.
     ///
     /// Reads the clock once. Takes the lock of one map shard after another; the keys of a shard are cloned under its
     /// lock, so `Clone` must not call the tracker.
@@ -222,17 +222,18 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.copies(|entry| entry.key.clone())
     }
 
-    /// Ends every value that `is_wanted` picks, without the callback, and returns the values that this call has ended:
-    /// the sessions of a banned client, for instance, or the leases of a node that has died.
+    /// Ends every value that `is_wanted` picks, without the callback, and returns the values that this call has ended.
+    /// For the sessions of a banned client, or the leases of a node that has died.
     ///
-    /// * A value that is tracked meanwhile may be included or not.
-    /// * A picked value that is [replaced](Self::replace_if) meanwhile stays, because the closure has not seen the new
-    ///   value.
-    /// * A picked value that expires meanwhile stays for its callback.
+    /// * A value that is tracked during the call may be included or not.
+    /// * A picked value that is [replaced](Self::replace_if) during the call stays, because the closure has not seen
+    ///   the new value.
+    /// * A picked value that expires during the call stays for its callback.
     ///
     /// `is_wanted` is called with clones, and with no lock held: it may call every method. If it panics, no value has
-    /// ended. Reads the clock once. Takes the lock of one map shard after another, and clones its keys and values under
-    /// the lock (keep large values in an [`Arc`](std::sync::Arc)); then the lock of each picked key's map shard.
+    /// ended. Reads the clock once, and once more for each picked value. Takes the lock of one map shard after another,
+    /// and clones the shard's keys and values under the lock (keep large values in an [`Arc`](std::sync::Arc)); then
+    /// takes the lock of each picked key's map shard.
     pub fn withdraw_where(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
     where
         V: Clone,
@@ -255,11 +256,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         withdrawn.collect()
     }
 
-    /// Ends the tracker: every value is rejected from now on. The first call returns the values whose callback had not
-    /// been called, including expired ones, because their callback never will be. Joins the tracker's own threads,
-    /// after the callbacks in their queues have run.
+    /// Ends the tracker: every value is rejected from now on. The first call returns the values whose timers have not
+    /// fired. Their callbacks never run, not even the callbacks of values that have expired. Joins the tracker's own
+    /// threads, after the callbacks in their queues have run.
     ///
-    /// In a callback it does not wait for the threads, which end as soon as their running callbacks have returned.
+    /// A call inside a callback does not wait for the threads; they end when their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
         let remains = self.shared.close();
         self.shared.timer.shutdown();
@@ -270,7 +271,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
 handle!([K: Key, V: Send + 'static, S: KeyHasher] Tracker<K, V, S>, "Tracker", Shared<K, V, S>, "values kept");
 
-/// The own settings are the hasher, and the number of the first token.
+/// `Own`: the hasher, and the number of the first token.
 impl<K: Key, V: Send + 'static, S: KeyHasher> Built for Tracker<K, V, S> {
     type Own = (S, u64);
 }
@@ -302,17 +303,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
 
     /// The number of the first [`FencingToken`], at most 2^63. Default: 1.
     ///
-    /// A tracker forgets its tokens with the process. If tokens must grow across restarts, give each start a number
-    /// above all numbers that earlier starts can have reached: a count of the starts, from a store, in the upper 32
-    /// bits; or the time in microseconds since 1970, if the clock is never set back and there are fewer values than
-    /// microseconds.
+    /// A tracker forgets its tokens when the process ends. If tokens must grow across restarts, set a number above all
+    /// numbers that earlier processes can have reached: a stored count of the restarts, in the upper 32 bits; or the
+    /// time in microseconds since 1970, if the clock is never set back and there are fewer values than microseconds.
     pub fn first_token(mut self, number: u64) -> Self {
         self.own.1 = number;
         self
     }
 
     /// Builds the tracker. `on_expiry` is called with the key, the value and the token of each expired value, on the
-    /// thread that [`dispatch`](Self::dispatch) says.
+    /// thread that [`dispatch`](Self::dispatch) chooses.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick), [`wheel_size`](Self::wheel_size) or [`first_token`](Self::first_token)

@@ -1,24 +1,22 @@
 //! The values of a tracker: a map, in shards, from each key to its value with the value's token, deadline and timer id.
 //!
-//! A timer's payload names the entry that it ends: by the entry's hash, and by a number that is unique in the map
-//! shard. A value is ended by its timer or by hand, and the timer decides between the two: an ending by hand first
-//! stops the timer, and takes the entry out only if the timer has not fired; otherwise the entry stays for the
-//! callback.
+//! A timer's payload names the entry that the timer ends: by the entry's hash, and by a number that is unique in the
+//! map shard. A value ends by its timer or by a call, and the timer decides between the two: the call first stops the
+//! timer, and takes the entry out only if the timer had not fired. Otherwise the entry stays for the callback.
 //!
-//! * INVARIANT: an entry is in the map until its timer is stopped, or its callback takes it out. It gets its timer
-//!   under the lock of its map shard, and is added under the same hold of the lock; so a callback, which takes that
-//!   lock, finds it.
-//! * INVARIANT: a key has at most one entry in the table of its shard. If a value comes for a key whose entry has
-//!   expired, and the callback has not run yet, the old entry moves aside, and is found only by its number. So a search
-//!   by key costs the same however many callbacks wait.
-//! * Whether a value has expired is decided by its deadline and a reading of the clock, by every call. A shard
-//!   remembers the latest reading that it was shown: a thread that has read the clock before another one, and gets the
-//!   lock after it, does not find alive what the other has found expired. To keep a value or to take it out, a cheaper
-//!   reading is enough, which may be of the near future: what is alive by that is alive. What has expired by it is
-//!   looked at again, by an exact one.
+//! * INVARIANT: an entry is in the map until its timer is stopped, or its callback takes it out. One hold of the map
+//!   shard's lock starts the timer and adds the entry. The callback takes the same lock, so it finds the entry.
+//! * INVARIANT: a key has at most one entry in the table of its shard. If a value is tracked for a key whose entry has
+//!   expired, and the callback has not run yet, the old entry moves to `aside`, where only its number finds it. So a
+//!   search by key takes the same time, however many callbacks are still to run.
+//! * Every call compares the deadline with a reading of the clock to decide whether a value has expired. The shard
+//!   remembers the latest exact reading. So if one thread has found a value expired, a thread that gets the lock later
+//!   does not find the value alive, even if it has read the clock earlier.
+//! * A call that keeps or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. A
+//!   value that is alive by such a reading is alive. A value that has expired by it is examined again by an exact
+//!   reading.
 //! * A request that ends without a response moves from the table to the remembered ends under the lock of its map
-//!   shard. A response looks in both under that lock, so it never misses a request that is on its way from one to the
-//!   other.
+//!   shard. A response looks in both places under the same lock, so it finds the request in one of them.
 //!
 //! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either goes to the
 //! caller, and nothing has to be undone. The lock of a timer shard may be taken inside the lock of a map shard, never
@@ -53,7 +51,7 @@ pub(crate) struct Expiring {
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     pub(crate) at: Timestamp,
-    /// If not, it may be of the near future: a value that is found expired by it is looked at again.
+    /// `false` if the reading may be a moment ahead of the clock: it does not prove that a value has expired.
     pub(crate) is_exact: bool,
 }
 
@@ -84,7 +82,7 @@ pub(crate) struct Entry<K, V> {
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) timer: TimerId,
     pub(crate) expiring: Expiring,
-    /// Whether the end of the request is among the remembered ends.
+    /// Whether the end of the request has been added to the remembered ends.
     pub(crate) is_noted: bool,
 }
 
@@ -108,17 +106,17 @@ pub(crate) struct Shard<K, V> {
     pub(crate) table: HashTable<Entry<K, V>>,
     /// Expired entries whose keys have new entries, by number. Their callbacks have not run yet.
     pub(crate) aside: BTreeMap<u64, Entry<K, V>>,
-    /// The latest reading of the clock that a call came with.
+    /// The latest exact reading of the clock that a call has passed.
     latest: Timestamp,
-    /// The number of entries that the shard has ever had.
+    /// The last number that was given out for an entry.
     numbers: u64,
 }
 
-/// An empty table with room for at most this many entries is kept, because the next entries need one.
+/// An empty table with room for at most this many entries is kept, because the next entries need a table.
 const KEPT: usize = 28;
 
 impl<K, V> Shard<K, V> {
-    /// The shard's present time: the latest of its readings and this one.
+    /// The present for this call: `reading`, or the shard's latest exact reading if that is later.
     #[inline]
     pub(crate) fn present(&mut self, reading: Reading) -> Timestamp {
         let latest = self.latest.max(reading.at);
@@ -133,7 +131,7 @@ impl<K, V> Shard<K, V> {
         self.numbers
     }
 
-    /// The entry of `key`, if that has not expired.
+    /// The entry of `key`. `None` if there is none, or the entry has expired.
     #[inline]
     pub(crate) fn live<Q: Equivalent<K> + ?Sized>(
         &mut self,
@@ -146,7 +144,7 @@ impl<K, V> Shard<K, V> {
         found.filter(|entry| entry.is_live(now))
     }
 
-    /// Takes out the entry for which `is_it` holds, among those of this hash in the table.
+    /// Takes the entry with this hash for which `is_it` holds out of the table.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -175,8 +173,9 @@ impl Count {
     /// Adds one. For the thread that has the lock.
     #[inline]
     pub(crate) fn add_one(&self) {
-        // ORDERING: Relaxed, as in `read`: counts are compared when no call is in progress, which other synchronisation
-        // establishes.
+        // ORDERING: Relaxed, as in `read`: counts are compared while no call is in progress. Other synchronisation (a
+        // join, a lock, a channel) makes the calls happen before the comparison. Load and store need not be one
+        // operation, because the caller has the lock.
         let count = self.0.load(Ordering::Relaxed);
         self.0.store(count + 1, Ordering::Relaxed);
     }
@@ -191,7 +190,7 @@ pub(crate) struct Counted<K, V> {
     shard: Mutex<Shard<K, V>>,
     /// Values that were completed.
     pub(crate) completed: Count,
-    /// Values that were refused before they could get a timer.
+    /// Values that were rejected, except the ones whose rejection the timer counts.
     pub(crate) refused: Count,
 }
 
@@ -241,7 +240,7 @@ impl<K, V> DerefMut for Locked<'_, K, V> {
 
 /// The value of each key.
 pub(crate) struct Values<K, V, S> {
-    /// Made when the first value comes.
+    /// Made for the first value.
     shards: OnceLock<Box<[CachePadded<Counted<K, V>>]>>,
     hasher: S,
     /// The number of the next token.
@@ -250,12 +249,13 @@ pub(crate) struct Values<K, V, S> {
     ended: Option<Ended>,
 }
 
-/// The requests that got no response in time.
+/// The requests that ended without a response.
 struct Ended {
     /// The lock is taken inside the lock of a map shard.
     remembered: Mutex<Remembered>,
-    /// Responses to remembered requests, and responses to no request.
+    /// The number of responses to remembered requests.
     late: AtomicU64,
+    /// The number of responses to requests that are neither pending nor remembered.
     unknown: AtomicU64,
 }
 
@@ -273,8 +273,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             ended,
         };
         if cfg!(request_purgatory_loom) {
-            // Make the shards now: a model does not know that the contents of a std `OnceLock` are made before they are
-            // found.
+            // Make the shards now: loom does not see that the initialisation of a std `OnceLock` happens before a later
+            // `get`.
             values.make(0);
         }
         values
@@ -285,15 +285,15 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         self.hasher.hash_one(key)
     }
 
-    /// The shard of the entries with this hash, by bits that choose no place in the shard's table: the table uses the
-    /// lowest and the highest bits. `None` if no value has come yet.
+    /// The shard of the entries with this hash. `None` if no shard has been made yet. Bits 32 and up choose the shard,
+    /// because its table chooses a place by the lowest and the highest bits.
     #[inline]
     pub(crate) fn find_shard(&self, hash: u64) -> Option<&Counted<K, V>> {
         let shards = self.shards.get()?;
         Some(&shards[(hash >> 32) as usize & (shards.len() - 1)])
     }
 
-    /// The [shard](Self::find_shard), made if it does not exist yet.
+    /// The [shard](Self::find_shard). Makes all shards if they do not exist yet.
     #[inline]
     pub(crate) fn shard(&self, hash: u64) -> &Counted<K, V> {
         self.find_shard(hash).unwrap_or_else(|| self.make(hash))
@@ -307,14 +307,15 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         &shards[(hash >> 32) as usize & (shards.len() - 1)]
     }
 
-    /// All shards; empty if no value has come yet.
+    /// All shards; empty if none has been made yet.
     pub(crate) fn shards(&self) -> &[CachePadded<Counted<K, V>>] {
         self.shards.get().map_or(&[], |shards| shards)
     }
 
-    /// The token of a new entry with this number. For a tracker it is greater than all before. To be called under the
-    /// lock of a key's map shard: then the tokens of the key grow in the order in which its values follow one another.
-    /// The tokens of requests are not public; those of one map shard differ.
+    /// The token of a new entry with this number. Called under the lock of the key's map shard.
+    ///
+    /// The token of a tracker's entry is greater than all earlier tokens. The lock makes the tokens of a key grow from
+    /// one of its values to the next. The tokens of requests are not public: they only differ within a map shard.
     #[inline]
     pub(crate) fn token_of(&self, number: u64) -> FencingToken {
         match self.ended {
@@ -323,14 +324,15 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
-    /// A token that is greater than all before.
+    /// A token that is greater than all earlier ones.
     #[inline]
     pub(crate) fn next_token(&self) -> FencingToken {
-        // ORDERING: Relaxed: the tokens only have to differ, and to grow under one lock.
+        // ORDERING: Relaxed: a read-modify-write gives every call another token. For one key the tokens grow, because
+        // the lock of its map shard orders these calls.
         self.next_token.fetch_add(1, Ordering::Relaxed).into()
     }
 
-    /// Takes out the entry whose timer has fired, or was ended with all others.
+    /// Takes out an entry whose timer has fired, or was ended by the shutdown.
     pub(crate) fn take_ended(&self, ended: Expiring) -> Option<Entry<K, V>> {
         let mut shard = self.find_shard(ended.hash)?.lock();
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == ended.number;
@@ -338,7 +340,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             Some(entry) => entry,
             None => shard.aside.remove(&ended.number)?,
         };
-        // While the shard is locked: a response finds the request in the map, or among the ended requests.
+        // Note the end while the shard is locked, so that a response finds the request either in the map or among the
+        // ended requests.
         self.note_end(&mut entry);
         drop(shard);
         Some(entry)
@@ -355,13 +358,12 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
     }
 
     /// Whether a response to a request that is not pending is late. `found` is the expired entry of the id, if there is
-    /// one. Called under the lock of the map shard.
+    /// one. Called under the lock of the map shard, if the shard exists.
     pub(crate) fn is_late(&self, hash: u64, found: Option<&mut Entry<K, V>>) -> bool {
         let Some(ended) = &self.ended else {
             return false;
         };
-        // Note the end as if the callback had run: this response is the late one of the request, and the next is
-        // unknown.
+        // Note the end now, as the callback would: then this response counts as late, and a second response as unknown.
         if let Some(entry) = found {
             self.note_end(entry);
         }
@@ -378,7 +380,7 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         late.map_or(0, |late| late.load(Ordering::Relaxed))
     }
 
-    /// The number of responses to no request.
+    /// The number of responses to requests that are neither pending nor remembered.
     pub(crate) fn unknown(&self) -> u64 {
         let unknown = self.ended.as_ref().map(|ended| &ended.unknown);
         unknown.map_or(0, |unknown| unknown.load(Ordering::Relaxed))

@@ -1,70 +1,74 @@
 //! The log of arrivals: timers in the order in which they were started, before they are filed in a wheel.
 //!
 //! A timer is appended to a *segment*: its id, and its deadline as an offset from the segment's base. A timer that is
-//! stopped leaves a hole, and no other timer moves. Each segment is queued by a lower bound of its deadlines, and is
-//! *visited* [`LEAD`] ticks before that. A visit takes out the timers whose deadlines are near, for the wheel, and
-//! queues the segment again by the earliest deadline that is left. So what is stopped before is never filed.
+//! stopped leaves a hole, and no other timer moves. Each segment is queued by its *bound*, a lower bound of its
+//! deadlines, and is *visited* [`LEAD`] ticks before the bound. A visit takes out the timers whose deadlines are near,
+//! for the wheel, and queues the segment again by the earliest deadline that is left. So a timer that is stopped before
+//! the visit is never filed in the wheel.
 //!
-//! Timers are told apart by how far ahead their deadlines are, as in a wheel: by the number of base-64 digits (the
-//! *level*), and by the last bits of the slot of the deadline. Each of these *strands* has an open segment of its own,
-//! and a visit takes what is due within the width of a slot of the level. So a near deadline does not file far ones,
-//! and a segment is visited four times at most.
+//! Each timer belongs to a *strand*, by its *level* and its slot, as in a wheel. The level is the number of base-64
+//! digits of the distance to the deadline, less one. The slot is a window of the deadlines, 64^level ticks wide; every
+//! sixteenth slot belongs to the same strand. Each strand has an open segment of its own, and a visit takes the timers
+//! that are due within the width of a slot. So the visit for a near deadline files no far ones, and a segment is
+//! visited only a few times.
 //!
 //! INVARIANT: a segment with timers, unless it is being visited, has an entry in the queue with its `bound`, and no
-//! timer in it has an earlier deadline. An entry with another bound means nothing. A segment that is not in use has the
-//! bound `Tick::MAX`, which no deadline is.
+//! timer of the segment has an earlier deadline. An entry with another bound means nothing. A segment that is not in
+//! use has the bound `Tick::MAX`, which is the deadline of no timer.
 
 use crate::record::{Position, Tick};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Timers in a segment. In a model it is full soon.
+/// Timers in a segment. Under loom and shuttle only two, so that few timers fill a segment.
 const SEGMENT: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shuttle)) {
     2
 } else {
     256
 };
-/// A segment is visited this number of ticks before its first deadline. (At a tick of 1 ms that is time enough to file
-/// a million timers whose deadlines lie close together.)
+/// A segment is visited this number of ticks before its first deadline. At a tick of 1 ms that is time enough to file a
+/// million timers whose deadlines lie close together.
 const LEAD: Tick = 256;
-/// Nearer timers are not for the log.
+/// A timer whose deadline is nearer than this number of ticks goes to the wheel at once.
 const NEAR: Tick = 2 * LEAD;
 /// Bits in a digit of a distance.
 const DIGIT: u32 = 6;
-/// Levels 1 to 4 have open segments: their offsets fit 32 bits for long. (At a tick of 1 ms, 512 ms to 12 days.)
+/// Timers of these levels go to the log: 512 ms to 12 days ahead, at a tick of 1 ms. Farther deadlines would soon need
+/// offsets of more than 32 bits.
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=4;
-/// Open segments of a level, each for the deadlines in every sixteenth slot.
+/// Strands of a level: each has the deadlines of every sixteenth slot.
 const STRANDS: usize = 16;
-/// Levels that a distance can have.
+/// The number of levels that a distance of 64 bits can have.
 const ALL: usize = 11;
 /// The offset at a place without a timer.
 const HOLE: u32 = u32::MAX;
 /// No segment has this number.
 const NONE: u32 = u32::MAX;
-/// Set in every position here, while the highest bit is not.
+/// This bit is set in every position of the log. The highest bit, which marks overdue timers, is not set.
 const LOGGED: u32 = 1 << 30;
-/// This many segments without timers are kept.
+/// At most this many segments without timers are kept for reuse.
 const SPARE: usize = 4;
-/// Beside what the timers need, the log has at most this many segments, full of holes.
+/// If the log uses more than four times the segments that its timers fill, and this many more, it gives up segments
+/// with many holes.
 const SPARSE: usize = 16;
-/// Offsets that are looked at together.
+/// The number of offsets that [`Segment::find`] compares together.
 const LANES: usize = 16;
 
 #[derive(Debug)]
 struct Segment {
-    /// Offsets count from here.
+    /// Offsets count from this tick.
     base: Tick,
-    /// No timer here has an earlier deadline.
+    /// A lower bound of the deadlines.
     bound: Tick,
-    /// No timer has been stopped since `bound` was the earliest deadline.
+    /// Whether `bound` was the earliest deadline once, and no timer has left the segment since.
     exact: bool,
-    /// A visit takes what is due within this number of ticks.
+    /// A visit takes the timers that are due within this number of ticks.
     reach: Tick,
-    /// Where it stands in `open`, if it does.
+    /// The index of this segment in `Arrivals::open`, if the segment is open.
     strand: usize,
-    /// Places used.
+    /// Places used, with holes.
     len: usize,
-    /// Timers that are left.
+    /// Timers: places without holes.
     live: usize,
     offsets: [u32; SEGMENT],
     ids: [u32; SEGMENT],
@@ -85,7 +89,7 @@ impl Segment {
         }
     }
 
-    /// Whether a timer with this deadline can be appended, which the segment's base and length decide.
+    /// Whether a timer with this deadline can be appended: a place is left, and the offset fits.
     #[inline(always)]
     fn has_room(&self, deadline: Tick) -> bool {
         self.len < SEGMENT && deadline.wrapping_sub(self.base) < Tick::from(HOLE)
@@ -108,7 +112,7 @@ impl Segment {
         while start < self.len {
             let end = self.len.min((start / LANES + 1) * LANES);
             let lanes = &self.offsets[start..end];
-            // Without a branch for each, so the compiler compares several at once.
+            // No branch for each offset, so that the compiler compares several offsets with one instruction.
             if lanes
                 .iter()
                 .fold(false, |any, &offset| any | (offset <= most))
@@ -121,7 +125,7 @@ impl Segment {
         None
     }
 
-    /// The earliest deadline, of a segment that has a timer.
+    /// The earliest deadline. The segment must have a timer.
     fn earliest(&self) -> Tick {
         let first = self
             .offsets
@@ -142,9 +146,9 @@ impl Segment {
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     number: u32,
-    /// Places before this one have been looked at.
+    /// Places before this one have been examined.
     place: usize,
-    /// Offsets up to this one are taken.
+    /// Timers with offsets up to this one are taken.
     most: u32,
     has_taken: bool,
 }
@@ -152,9 +156,9 @@ struct Visit {
 /// What a step of a pass finds in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// This timer has left the log; and its deadline.
+    /// The timer with this id has left the log. The second field is its deadline.
     Timer(u32, Tick),
-    /// A visit has come to its end.
+    /// A visit has ended without taking a timer.
     Nothing,
     /// No segment is to be visited yet.
     Idle,
@@ -163,7 +167,7 @@ pub(crate) enum Taken {
 /// Timers in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    /// By number. `None` where there are no timers.
+    /// The segments by number. `None` at the numbers in `vacant`.
     segments: Vec<Option<Box<Segment>>>,
     vacant: Vec<u32>,
     #[expect(
@@ -171,25 +175,25 @@ pub(crate) struct Arrivals {
         reason = "a segment moves between its place and here by its pointer"
     )]
     spare: Vec<Box<Segment>>,
-    /// For each number of digits that a distance can have, the segment that timers are appended to.
+    /// For each strand, the number of the segment to which timers are appended.
     open: [u32; ALL * STRANDS],
-    /// Segments by their bounds.
+    /// Bounds and numbers of segments, former bounds among them.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     visit: Option<Visit>,
     /// Timers in all segments.
     len: usize,
-    /// Where to look next for a segment with many holes.
+    /// Where [`thin_out`](Self::thin_out) has stopped its search for a segment with many holes.
     hand: usize,
 }
 
-/// The level of a distance: the number of its digits, less one.
+/// The level of a distance: the number of its base-64 digits, less one.
 #[inline(always)]
 fn level_of(ahead: Tick) -> u32 {
     let highest = 63 - (ahead | 1).leading_zeros();
     highest / DIGIT
 }
 
-/// The number of the open segment for a deadline that lies `ahead`.
+/// The strand of a deadline that is `ahead` ticks away: an index in `Arrivals::open`.
 #[inline(always)]
 fn strand_of(deadline: Tick, ahead: Tick) -> usize {
     let level = level_of(ahead);
@@ -219,8 +223,8 @@ impl Arrivals {
         self.segments.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// Appends a timer to an open segment, which does not make [`next`](Self::next) earlier. `None` if that takes more:
-    /// see [`push_slowly`](Self::push_slowly).
+    /// Appends a timer to an open segment, if this does not lower the segment's bound. Otherwise `None`: then call
+    /// [`push_slowly`](Self::push_slowly).
     #[inline(always)]
     pub(crate) fn push(&mut self, id: u32, deadline: Tick, now: Tick) -> Option<Position> {
         let ahead = deadline.wrapping_sub(now);
@@ -237,8 +241,9 @@ impl Arrivals {
         Some(position(number, place))
     }
 
-    /// Appends a timer that is the first or the earliest of its segment. Returns as well whether a segment was opened
-    /// for it. `None` if it is too near or too far for the log.
+    /// Appends a timer that may be the first or the earliest of its segment. Returns its position, and whether a
+    /// segment was opened for it. `None` if the deadline is too near or too far for the log, or before the segment's
+    /// base.
     pub(crate) fn push_slowly(
         &mut self,
         id: u32,
@@ -254,7 +259,8 @@ impl Arrivals {
         let number = self.open[strand];
         let (number, opened) = match self.segment(number) {
             Some(segment) if segment.live == 0 => {
-                // Its bound stays, as long as it is one, and so does its entry in the queue.
+                // The segment begins again. Its bound and its entry in the queue stay, unless the new deadline is
+                // earlier.
                 segment.len = 0;
                 (number, false)
             }
@@ -279,7 +285,7 @@ impl Arrivals {
         Some((position(number, place), opened))
     }
 
-    /// A segment without timers.
+    /// Takes a segment without timers into use. Returns its number.
     fn take_fresh(&mut self) -> u32 {
         let number = self.vacant.pop().unwrap_or_else(|| {
             self.segments.push(None);
@@ -297,7 +303,7 @@ impl Arrivals {
         }
     }
 
-    /// Queues each segment once, by its bound.
+    /// Replaces the queue by a queue with one entry for each segment.
     #[cold]
     fn forget_former_bounds(&mut self) {
         let visited = self.visit.map(|visit| visit.number);
@@ -309,7 +315,7 @@ impl Arrivals {
         self.queue = bounds.collect();
     }
 
-    /// Whether `position` is one of a timer in the log.
+    /// Whether `position` is a position of the log.
     #[inline(always)]
     pub(crate) fn owns(position: Position) -> bool {
         position.number().wrapping_sub(LOGGED) < LOGGED
@@ -335,7 +341,7 @@ impl Arrivals {
         }
     }
 
-    /// The last timer of a segment has left. An open one stays, for timers to come.
+    /// Recycles a segment that its last timer has left. An open segment stays, for the next timers.
     #[inline(never)]
     fn empty(&mut self, number: u32) {
         if self.open_strand(number).is_none() {
@@ -356,20 +362,20 @@ impl Arrivals {
         }
     }
 
-    /// No timer is appended to this segment any more.
+    /// From now on no timer is appended to this segment.
     fn close(&mut self, number: u32) {
         if let Some(strand) = self.open_strand(number) {
             self.open[strand] = NONE;
         }
     }
 
-    /// The strand of a segment that is open.
+    /// The strand of segment `number`. `None` if the segment is not open.
     fn open_strand(&self, number: u32) -> Option<usize> {
         let segment = self.segments.get(number as usize)?.as_deref()?;
         Some(segment.strand).filter(|&strand| self.open[strand] == number)
     }
 
-    /// The bound and the number of the segment whose turn comes first.
+    /// The bound and the number of the segment that is to be visited first.
     fn first(&mut self) -> Option<(Tick, u32)> {
         while let Some(&Reverse(entry)) = self.queue.peek() {
             if means_something(&self.segments, entry) {
@@ -387,7 +393,7 @@ impl Arrivals {
         None
     }
 
-    /// No timer in the log has an earlier deadline.
+    /// A lower bound of all deadlines in the log.
     pub(crate) fn first_deadline(&mut self) -> Option<Tick> {
         let visited = self
             .visit
@@ -396,8 +402,8 @@ impl Arrivals {
         visited.into_iter().chain(first).min()
     }
 
-    /// When the next visit is due. The bound of that segment is made exact before, so that a stopped timer brings no
-    /// visit.
+    /// The tick at which the next visit is due. First makes the bound of its segment exact, so that a stopped timer
+    /// causes no visit.
     pub(crate) fn next(&mut self) -> Option<Tick> {
         while let Some((bound, number)) = self.first() {
             let Some(segment) = self.segment(number).filter(|segment| !segment.exact) else {
@@ -412,7 +418,7 @@ impl Arrivals {
         self.first_deadline().map(lead)
     }
 
-    /// Takes out a timer that is due or nearly so at `now`.
+    /// Takes out a timer whose deadline is near at `now`: goes on with the current visit, or begins one.
     pub(crate) fn take(&mut self, now: Tick) -> Taken {
         loop {
             let Some(mut visit) = self.visit.or_else(|| self.begin_visit(now)) else {
@@ -461,7 +467,7 @@ impl Arrivals {
         Some(visit)
     }
 
-    /// Queues what is left of a segment.
+    /// Ends the visit, and queues the segment again if timers are left.
     fn end_visit(&mut self, number: u32) {
         self.visit = None;
         if let Some(segment) = self.segment(number) {
@@ -470,8 +476,8 @@ impl Arrivals {
         }
     }
 
-    /// If holes take too much memory, takes the timers out of a segment that is full of them. `now` is the latest
-    /// present that is known: what is to be visited by then is left to the visit.
+    /// If holes take too much memory, looks for a segment with many holes, takes its timers out, and passes each to
+    /// `file`. A segment that is due for a visit at `now`, the latest present that is known, is left to the visit.
     pub(crate) fn thin_out(&mut self, now: Tick, mut file: impl FnMut(u32, Tick)) {
         let used = self.segments.len() - self.vacant.len();
         if used <= 4 * self.len / SEGMENT + SPARSE {
@@ -504,7 +510,7 @@ impl Arrivals {
         }
     }
 
-    /// The timers that the next steps will take.
+    /// The timers of the segment that the next steps will examine.
     pub(crate) fn upcoming(&self) -> impl Iterator<Item = u32> {
         let first = self.queue.peek().map(|&Reverse((_, number))| (number, 0));
         let visited = self.visit.map(|visit| (visit.number, visit.place));
@@ -525,7 +531,7 @@ fn means_something(segments: &[Option<Box<Segment>>], (bound, number): (Tick, u3
     segment.is_some_and(|segment| segment.bound == bound)
 }
 
-/// When a segment with this bound is visited.
+/// The tick at which a segment with this bound is due for a visit.
 fn lead(bound: Tick) -> Tick {
     bound.saturating_sub(LEAD)
 }

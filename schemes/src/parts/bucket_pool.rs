@@ -1,16 +1,16 @@
 //! The contents of buckets: timers in no order, in blocks of a fixed size.
 //!
-//! An entry is the id of a timer and the lowest bits of its deadline. With the entry the wheel can move the timer
-//! without reading its record, which is rarely in a cache.
+//! An entry is the id of a timer and the lowest bits of its deadline. With these bits the wheel can move the timer
+//! without reading the timer's record, which is rarely in a cache.
 //!
 //! A bucket is a chain of blocks, and every block but the top one is full. The [`Position`] of a timer is its block and
-//! its index in the block. So a removal is a swap with the last timer of the bucket: it takes O(1) and moves only that
+//! its index in the block. A removal moves the last timer of the bucket into the hole: it takes O(1) and moves no other
 //! timer. The blocks come from a pool that all buckets of a wheel share. The pool grows by whole pages, so its growth
-//! copies nothing.
+//! copies no timers.
 
 use crate::record::{Position, Tick};
 
-/// Timers in a block. In a model a block holds one, so that few timers make a chain.
+/// Timers in a block. Under loom and shuttle only one, so that few timers make a chain.
 const BLOCK: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shuttle)) {
     1
 } else {
@@ -24,7 +24,7 @@ const NIL: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
     top: u32,
-    /// Whether the deadline of the bucket is in the wheel's queue. Only the wheel uses this.
+    /// Whether the deadline of the bucket is in the wheel's queue. Only the hierarchical wheel uses this.
     pub(crate) queued: bool,
 }
 
@@ -48,12 +48,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Two deadlines within this number of ticks differ in their lowest bits.
+    /// Different deadlines that are less than this number of ticks apart differ in their lowest bits.
     pub(crate) const WINDOW: Tick = 1 << u16::BITS;
 
     #[inline]
     pub(crate) fn new(id: u32, deadline: Tick) -> Self {
-        // Truncated.
+        // The cast keeps only the lowest bits.
         let low = deadline as u16;
         Self { id, low }
     }
@@ -116,7 +116,7 @@ impl BucketPool {
         &mut self.pages[page].blocks[index]
     }
 
-    /// Adds `entry` to `bucket`, the one with this number.
+    /// Adds `entry` to `bucket`, whose number is `number`.
     #[inline(always)]
     pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, entry: Entry) -> Position {
         if bucket.top == NIL {
@@ -190,7 +190,7 @@ impl BucketPool {
     #[inline(always)]
     #[cfg_attr(
         any(request_purgatory_loom, request_purgatory_shuttle),
-        expect(clippy::modulo_one, reason = "in a model a block holds one timer")
+        expect(clippy::modulo_one, reason = "under loom a block holds one timer")
     )]
     pub(crate) fn remove(&mut self, bucket: &mut Bucket, position: Position) -> Moved {
         let (last, last_at) = self.pop(bucket)?;

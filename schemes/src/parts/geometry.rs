@@ -1,9 +1,9 @@
 //! The slot arithmetic of a hierarchical wheel.
 //!
 //! Write ticks as numbers in base `size`, the slots per level. The level of a timer is the position of the highest
-//! digit in which its deadline differs from the present, and its slot is that digit of the deadline. All timers of a
-//! bucket agree in that digit and in all higher ones. So the window of the bucket starts at the deadline with all lower
-//! digits set to zero.
+//! digit in which the timer's deadline differs from the present. The slot is this digit of the deadline. All timers of
+//! a bucket agree in this digit and in all higher digits. So the window of the bucket starts at the deadline with all
+//! lower digits set to zero.
 
 use crate::record::Tick;
 
@@ -16,14 +16,15 @@ pub(crate) struct Location {
     pub(crate) start: Tick,
 }
 
-/// One, in the fixed-point numbers that replace the division by the number of bits in a digit.
+/// The number one as a fixed-point number. A product with a fixed-point reciprocal replaces a division by the number of
+/// bits in a digit.
 const RECIPROCAL: u32 = 1 << 12;
 
 /// The number of slots per level, prepared for arithmetic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Geometry {
-    /// A power of two: a digit is a group of bits. The second number is the rounded-up reciprocal of the first, which
-    /// divides numbers below 64 by it.
+    /// A power of two: a digit is a group of bits. The fields are the number of bits in a digit, and its reciprocal,
+    /// rounded up, which divides numbers below 64 by the number of bits.
     Bits(u32, u32),
     /// Any other number, from 3 up.
     Any(u32),
@@ -49,7 +50,7 @@ impl Geometry {
         }
     }
 
-    /// The width of a slot of `level`, in ticks. It must fit a [`Tick`].
+    /// The width of a slot of `level`, in ticks. The width must fit a [`Tick`].
     fn width(self, level: u32) -> Tick {
         match self {
             Self::Bits(bits, _) => 1 << (level * bits),
@@ -66,7 +67,7 @@ impl Geometry {
         levels
     }
 
-    /// The first tick of the slot after that of `current`, in `level`. It must fit a [`Tick`].
+    /// The first tick of the slot after the slot of `current`, in `level`. The result must fit a [`Tick`].
     pub(crate) fn next_slot(self, current: Tick, level: u32) -> Tick {
         let width = self.width(level);
         current - current % width + width
@@ -95,7 +96,7 @@ impl Geometry {
                 while here / base != there / base {
                     here /= base;
                     there /= base;
-                    // It is at most `deadline`, so it fits.
+                    // The width is at most `deadline`, so it fits a `Tick`.
                     width *= base;
                     level += 1;
                 }
@@ -140,7 +141,7 @@ mod tests {
         ]
     }
 
-    /// Far apart, or so close that their highest digits agree.
+    /// Two ticks far apart, or so close that their highest digits agree.
     fn two_ticks() -> impl Strategy<Value = (u64, u64)> {
         prop_oneof![
             (tick(), tick()),

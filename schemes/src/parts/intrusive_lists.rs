@@ -60,7 +60,7 @@ impl IntrusiveLists {
         self.nodes[list as usize].next
     }
 
-    /// The timer in `node`. `None` if that is a head, a free node, or not a node.
+    /// The timer in `node`. `None` if `node` is a head, a free node, or not a node.
     pub(crate) fn timer(&self, node: u32) -> Option<Node> {
         let found = *self.nodes.get(node as usize)?;
         (node >= self.lists && found.prev != NIL).then_some(found)
@@ -72,7 +72,7 @@ impl IntrusiveLists {
         self.insert_after(last, id, deadline)
     }
 
-    /// Inserts a timer into `list`, which is sorted by deadline: behind the last timer that is not later.
+    /// Inserts a timer into `list`, which is sorted by deadline: after the last timer whose deadline is not later.
     pub(crate) fn insert(&mut self, list: u32, id: u32, deadline: Tick) -> Position {
         let mut prev = self.nodes[list as usize].prev;
         while let Some(node) = self.timer(prev).filter(|node| node.deadline > deadline) {

@@ -1,7 +1,7 @@
 //! The buckets of a wheel of several levels.
 //!
 //! Each level has `slots` buckets, and a bucket of a level is as wide as the whole level below. Buckets are numbered
-//! level by level. A level exists once a deadline has asked for it.
+//! level by level. A level is added when the first deadline needs it.
 
 use super::bucket_pool::{Bucket, BucketPool, Entry};
 use super::geometry::{Geometry, Location};
@@ -11,7 +11,7 @@ use crate::record::{Position, Records, Tick};
 #[derive(Debug)]
 pub(crate) struct Levels {
     geometry: Geometry,
-    /// Level by level.
+    /// The buckets of all levels, level by level.
     buckets: Vec<Bucket>,
     pool: BucketPool,
 }
@@ -83,7 +83,7 @@ impl Levels {
         Some(number)
     }
 
-    /// Adds levels up to the one of bucket `number`.
+    /// Adds levels up to the level of bucket `number`.
     #[cold]
     fn grow(&mut self, number: u32) {
         let levels = self.level(number) + 1;

@@ -1,18 +1,18 @@
 //! The timers whose deadline had passed when they were started.
 //!
-//! Such a timer waits for the next pass, in an unordered vector that a pass examines once from end to end. Scheme 1
-//! consists of this vector only.
+//! Such a timer waits for the next pass, in an unordered vector that each pass examines once. Scheme 1 consists of this
+//! vector only.
 //!
 //! The vector has two parts. The first part holds the timers that the pass in progress has not examined yet. The second
-//! part holds the timers that it has examined, and those that were started since the pass began. A removal fills the
-//! hole with the last timer of the same part; if that opens a hole between the parts, the last timer of the vector
-//! fills it. So both parts stay contiguous, and a removal moves at most two other timers.
+//! part holds the timers that the pass has examined, and the timers that were started since the pass began. A removal
+//! fills the hole with the last timer of the same part. If this opens a hole between the parts, the last timer of the
+//! vector fills the new hole. So both parts stay contiguous, and a removal moves at most two other timers.
 //!
-//! A [`Position`] here has its highest bit set, which distinguishes it from the positions of the scheme around it.
+//! The [`Position`] of an overdue timer has its highest bit set. The other positions of a scheme do not.
 
 use crate::record::{Position, Records, Step, Tick};
 
-/// Set in every position here.
+/// This bit is set in every position of an overdue timer.
 const OVERDUE: u32 = 1 << 31;
 
 /// Timers in no order, and the present of the last pass.
@@ -23,7 +23,8 @@ pub(crate) struct Overdue {
     timers: Vec<(Tick, u32)>,
     /// The number of timers, from the first on, that the pass in progress has not examined yet.
     unexamined: usize,
-    /// A lower bound of the deadlines: the earliest one pushed since the vector was empty.
+    /// A lower bound of the deadlines: the earliest deadline that was pushed since the vector was empty, or [made
+    /// exact](Self::tighten) since.
     earliest: Tick,
 }
 
@@ -47,7 +48,7 @@ impl Overdue {
         self.present
     }
 
-    /// Whether `position` is one of an overdue timer. [`Position::NONE`] counts as one.
+    /// Whether `position` is the position of an overdue timer. [`Position::NONE`] counts as one.
     #[inline]
     pub(crate) fn owns(position: Position) -> bool {
         position.number() >= OVERDUE
@@ -93,7 +94,7 @@ impl Overdue {
         self.timers.pop();
     }
 
-    /// Begins a pass at `now`, which has every timer to examine.
+    /// Begins a pass at `now`, which will examine every timer.
     #[inline]
     pub(crate) fn begin_pass(&mut self, now: Tick) {
         self.present = self.present.max(now);

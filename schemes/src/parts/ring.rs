@@ -1,14 +1,14 @@
 //! The slots of a wheel of one level, and the hand that turns through them.
 //!
 //! A timer lies in the slot `deadline % slots`. A pass turns the hand through the slots of the ticks since the last
-//! pass, and through no slot twice: if the pass comes more than one revolution late, the hand starts one revolution
+//! pass, but through no slot twice: if the pass comes more than one revolution late, the hand starts one revolution
 //! before the present. If all slots are empty, the hand jumps to the present.
 //!
-//! INVARIANT: the deadline of a timer in a slot is past `current`. When the timer is filed, its deadline is also past
-//! the present of the last pass.
+//! INVARIANT: the deadline of a timer in a slot is past `current`. When a timer is filed in a slot, its deadline is
+//! also past the present of the last pass.
 //!
-//! INVARIANT: a timer in a slot whose deadline is at or before the hand lies in the rest of the hand's slot, or in a
-//! slot that the hand still comes to in this pass.
+//! INVARIANT: if the deadline of a timer in a slot is at or before the hand, the pass in progress will still examine
+//! the timer: in the unexamined part of the hand's slot, or in a slot that the hand has yet to reach.
 
 use super::intrusive_lists::{IntrusiveLists, Node};
 use super::overdue::Overdue;
@@ -21,9 +21,9 @@ pub(crate) type File = fn(&mut IntrusiveLists, u32, u32, Tick) -> Position;
 #[derive(Debug)]
 pub(crate) struct Ring {
     slots: Tick,
-    /// All timers in the slots with a deadline up to here have fired.
+    /// All timers in the slots with a deadline up to this tick have fired.
     current: Tick,
-    /// The tick whose slot the pass in progress has come to. Between passes it is `current`.
+    /// The tick whose slot the pass in progress has reached. Between passes the hand is at `current`.
     hand: Tick,
     /// One list for each slot.
     pub(crate) lists: IntrusiveLists,
@@ -51,7 +51,7 @@ impl Ring {
         self.reached().max(now).saturating_add(self.slots - 1)
     }
 
-    /// Starts timer `id`: by `file` in the slot of its deadline, unless it is overdue.
+    /// Starts timer `id`: in the slot of its deadline, by `file`; or as an overdue timer.
     pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick, file: File) -> Started {
         self.catch_up(now);
         let before = self.next_deadline();
@@ -64,7 +64,7 @@ impl Ring {
         Started::at(position, before, self.next_deadline())
     }
 
-    /// Stops the timer at `position`. Returns it if it was in a slot.
+    /// Stops the timer at `position`. Returns the timer if it was in a slot.
     pub(crate) fn stop(&mut self, records: &mut impl Records, position: Position) -> Option<Node> {
         if Overdue::owns(position) {
             self.overdue.remove(records, position);
@@ -78,18 +78,18 @@ impl Ring {
         (tick % self.slots) as u32
     }
 
-    /// The tick of the hand. `None` if that is past `now`, because a later pass has turned it further.
+    /// The tick of the hand. `None` if the hand is past `now`, because a later pass has turned it further.
     pub(crate) fn hand(&self, now: Tick) -> Option<Tick> {
         (self.hand <= now).then_some(self.hand)
     }
 
-    /// The next tick, if there is any timer.
+    /// The next tick if a timer is in a slot, or the bound of the overdue timers if that is earlier.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         let next = (!self.lists.is_empty()).then(|| self.current.saturating_add(1));
         self.overdue.earliest_or(next)
     }
 
-    /// Turns the hand to the next slot, and returns that slot. `None` if the hand has come to `now`.
+    /// Turns the hand to the next slot, and returns this slot. `None` if the hand has reached `now`.
     pub(crate) fn turn(&mut self, now: Tick) -> Option<u32> {
         self.catch_up(now);
         if self.hand >= now {

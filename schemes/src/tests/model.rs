@@ -1,7 +1,7 @@
-//! The definition of a timer, as a sorted map beside a scheme.
+//! A model of the timers that a scheme should hold: a sorted map, to which the scheme is compared after each step.
 //!
-//! The order in which a scheme fires is its own, so the model follows the scheme: a timer that fires must have reached
-//! its deadline and must have been started before the pass began. When a pass is complete, no such timer may be left.
+//! A scheme chooses the order in which timers fire, and the model follows: a timer that fires must have reached its
+//! deadline and must have been started before the pass began. When a pass is complete, no such timer may be left.
 
 use super::Tested;
 use crate::{HorizonError, Position, Records, Started, Step, Tick};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// A hundred years of milliseconds.
 pub(super) const CENTURY: Tick = 100 * 366 * 86_400_000;
 
-/// The records. A record exists from the return of `start` on: a scheme that asks for it earlier panics here.
+/// The records. A record exists from the return of `start` on: a scheme that reads or writes it earlier panics here.
 #[derive(Debug, Default)]
 pub(super) struct Table(pub(super) BTreeMap<u32, (Tick, Position)>);
 
@@ -66,13 +66,14 @@ pub(super) enum Action {
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Act(Action),
-    /// Starts this number of timers, with deadlines scattered over the ticks to come: enough for several blocks of a
+    /// Starts this number of timers, with deadlines scattered over this number of ticks: enough for several blocks of a
     /// bucket and levels of a heap.
     Crowd(u64, u64),
-    /// Makes a pass, with one action after each step while actions remain. The pass is left after this number of steps,
-    /// if given.
+    /// Makes a pass, with one action after each step while actions remain. If a number is given, the pass is left
+    /// unfinished after this number of steps.
     Pass(When, Vec<Action>, Option<usize>),
-    /// Steps of a pass that began before the last one, this number of ticks before the present.
+    /// Makes steps of an earlier pass. The first number: how many ticks its `now` is before the present. The second:
+    /// how many steps.
     Straggle(u64, usize),
 }
 
@@ -199,7 +200,7 @@ impl<S: Tested> Model<S> {
         self.present
     }
 
-    /// Does a pass. Returns the number of its steps, which is bounded by the timers and levels, not by the ticks.
+    /// Does a pass. Returns the number of its steps, which must be bounded by the timers and levels, not by the ticks.
     pub(super) fn pass(&mut self, to: When, actions: &[Action], leave: Option<usize>) -> usize {
         let now = self.begin_pass(to);
         let levels = (1..64).take_while(|&level| self.slots.checked_pow(level).is_some());
@@ -244,7 +245,7 @@ impl<S: Tested> Model<S> {
         step != Step::Idle
     }
 
-    /// Checks what holds at every moment.
+    /// Checks the conditions that hold at every moment.
     fn check(&mut self) {
         assert_eq!(self.scheme.len(), self.started.len());
         assert_eq!(self.scheme.is_empty(), self.started.is_empty());
@@ -275,7 +276,7 @@ fn when() -> impl Strategy<Value = When> {
     ]
 }
 
-/// The end of a jump, after which mostly some timers are left.
+/// The end of a jump that is mostly short, so that some timers are left after it.
 fn jump() -> impl Strategy<Value = When> {
     let far = |to: &When| matches!(to, When::At(_) | When::In(CENTURY) | When::Power(33.., _));
     prop_oneof![5 => when().prop_filter("near", move |to| !far(to)), 1 => when()]
