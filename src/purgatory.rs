@@ -2,23 +2,23 @@
 
 // Start with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below. An expiry starts with
 // `ReaperLoop::run` in `src/threads/reaper.rs`, and continues in `src/engine/drive.rs` and `src/engine/expire.rs`.
-// Methods of `Inner` (`inner`), which all clones share, do the work:
+// Methods of `Inner` (`inner.rs`), which all clones share, do the work. They are in these files of `src/purgatory`:
 //
-// * `collect`: `collect` makes the keys that an operation watches (`keys`)
+// * `collect`: makes the keys (`keys`) that an operation watches
 // * `park`: `park`, `park_or_complete`, `register`
 // * `check`: checks of keys and of handles; `nested`: checks made by an examination; `deferred`: checks that wait for
 //   the reaper
-// * `examine`: `examine`; `settle`: acts on the marks of other threads; `end`: `end_and_reclaim`, `cancel_key`,
-//   `force_key`
+// * `examine`: asks an operation whether it can complete; `settle`: acts on the marks of other threads; `end`:
+//   `end_and_reclaim`, `cancel_key`, `force_key`
 // * `deadline`: reading and moving deadlines; `due`: handles an operation whose timer has fired
-// * `as_handler`: the calls of the engine: at a deadline, at the shutdown, to complete
+// * `as_handler`: the calls that the engine makes: at a deadline, at the shutdown, to complete an operation
 //
 // Other parts:
 //
 // * `src/cell/state.rs`, to be read first: the word that says which thread holds an operation and which marks it has
 // * `src/cell.rs`: the slots; `src/watch.rs`: the watch lists
 // * `src/engine.rs`: the deadlines, above the wheel of the crate `schemes`
-// * `src/engine/deliver.rs`: where `on_complete` runs; `src/callbacks/trampoline.rs`: what must not nest
+// * `src/engine/deliver.rs`: where `on_complete` runs; `src/callbacks/trampoline.rs`: calls that must not nest
 
 mod as_handler;
 mod check;
@@ -120,8 +120,8 @@ use std::time::Duration;
 /// # }
 /// ```
 ///
-/// The guide begins with [the words](crate::guide::words), keys, checks and watches, and a picture. For waits that are
-/// closures and futures, use a [`Waits`](crate::Waits), which is a purgatory too.
+/// The guide begins with a picture and [the words](crate::guide::words): key, check, watch. For waits that are closures
+/// and futures, use a [`Waits`](crate::Waits), which is a purgatory too.
 ///
 /// Cloning is cheap, and all clones are the same purgatory. The drop of the last clone [shuts the purgatory
 /// down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
@@ -132,14 +132,14 @@ use std::time::Duration;
 ///
 /// * No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
 ///   keys](DelayedOperation::Key).
-/// * Only [`drain`](Self::drain) and the shutdowns wait for your code on other threads. If a check finds that another
-///   thread is examining an operation, that thread examines it once more, or, after 16 times in a row, leaves that to
-///   the thread that drives the timer.
+/// * Only [`drain`](Self::drain) and the shutdowns wait for your code on other threads. A check does not wait for a
+///   thread that is examining an operation: that thread examines the operation once more. After 16 examinations in a
+///   row, it leaves the next one to the thread that drives the timer.
 /// * All methods may be called from inside every callback.
-/// * A check made inside a `try_complete` returns 0, and the library makes it before the outermost call on that thread
-///   returns, once for each operation that makes it ([`try_complete`](DelayedOperation::try_complete) has the rule).
-///   The same holds inside `timeout`, `arrival` and the clock during a park, and inside the change of
-///   [`force_complete_for_key_with`](Self::force_complete_for_key_with).
+/// * A check made inside a `try_complete` returns 0. The library makes the check before the outermost call on that
+///   thread returns, once for each operation that asks for it ([`try_complete`](DelayedOperation::try_complete) has the
+///   rule). The same holds inside `deadline`, `timeout`, `arrival`, `weight` and the clock during a park, and inside
+///   the change of [`force_complete_for_key_with`](Self::force_complete_for_key_with).
 ///
 /// Modelled on Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
@@ -158,14 +158,14 @@ pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
 }
 
 impl<Op: DelayedOperation> Purgatory<Op> {
-    /// A purgatory with a tick of 1 ms, and with a reaper thread and a completion thread of its own, both named after
-    /// the purgatory. The threads start when they are first needed.
+    /// A purgatory with a tick of 1 ms, a reaper thread (which drives the timer) and a completion thread, both named
+    /// after the purgatory. The threads start when they are first needed.
     pub fn new(name: impl Into<String>) -> Self {
         sound(Self::builder(name).build())
     }
 
-    /// Begins to build a purgatory with other choices: its tick, clock and threads, limits, the thread of completions. The
-    /// settings are methods of [`Builder`].
+    /// Begins to build a purgatory with other settings: its tick, clock, threads and limits, and where completions run.
+    /// The settings are methods of [`Builder`].
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         let own = Own {
             map_shards: (64 * cores()).clamp(1024, 4096),
@@ -180,24 +180,25 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// complete, or until it expires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
-    /// operation is examined after the event, unless it is being ended already, at its deadline for instance. The
+    /// operation is examined after the event, unless it is already being ended (at its deadline, for instance). The
     /// examining thread is:
     ///
     /// * the checking thread;
-    /// * or the thread that was examining the operation at the check;
-    /// * or, if that thread has examined it 16 times in a row, the thread that drives the timer.
+    /// * or the thread that was examining the operation when the check came;
+    /// * or, if that thread has made 16 examinations in a row, the thread that drives the timer.
     ///
-    /// A check that stops early ([`check_and_complete_with`](Self::check_and_complete_with)) examines the operations
-    /// that its [`Bound`] admits.
+    /// A check that stops early ([`check_and_complete_with`](Self::check_and_complete_with)) examines only the
+    /// operations that its [`Bound`] admits.
     ///
-    /// `keys` are keys or [watches](Watch): of [resolved](Self::resolve) keys, [at a rank](Watch::at_rank), or both. A
-    /// key given twice counts once: at its lowest rank, or without a rank if it was given once without.
+    /// Each item of `keys` is a key, or a [`Watch`] of a [resolved](Self::resolve) key, [at a rank](Watch::at_rank), or
+    /// both. A key given twice counts once, at its lowest rank; if it was given without a rank at least once, it counts
+    /// without a rank.
     ///
     /// What runs and is locked, all on this thread:
     ///
-    /// * `timeout`; `try_complete`, a second time if the operation parks, and again for each check that comes
-    ///   meanwhile; `on_complete`, if the operation completes.
-    /// * The lock of one timer shard, for which the call may wait shortly.
+    /// * `deadline` (by default `timeout`), `arrival` and `weight`; `try_complete`, a second time if the operation
+    ///   parks, and again for checks that come meanwhile; `on_complete`, if the operation completes.
+    /// * The lock of one timer shard, for which the call may wait briefly.
     /// * For each key, the lock of its map shard. For a resolved key, also the lock of its list: inside the lock of the
     ///   map shard, or alone if the key is given by its resolution.
     /// * One reading of the clock, unless the operation knows its [arrival](DelayedOperation::arrival).
@@ -207,8 +208,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) is one of these: no keys, the purgatory
     /// or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused the
     /// reaper's thread. `Full`, `KeyFull` and `Thread` are decided after the first examination, so an operation that
-    /// can complete at once still does. The other reasons are decided before it (draining and shut down, if that began
-    /// before the call).
+    /// can complete at once still does. The other reasons are decided before the first examination, except for a drain
+    /// or a shutdown that begins during this call.
     ///
     /// # Panics
     /// A panic of a hook of `op`, of a key, of the iterator of keys or of the clock is passed on. Nothing stays parked,
@@ -221,11 +222,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.park(op, keys)
     }
 
-    /// Resolves a key: calls that use the result find the key's watchers without hashing. For keys that are checked
-    /// often, such as the partitions of a broker.
+    /// Resolves a key: calls that use the result find the key's watchers without hashing. Useful for keys that are
+    /// checked often, such as the partitions of a broker.
     ///
-    /// Takes the lock of the key's map shard and, inside it, the lock of the key's list. Allocates if the key is not
-    /// resolved yet.
+    /// Takes the lock of the key's map shard and, inside it, the lock of the key's list. Allocates memory.
     pub fn resolve(&self, key: Op::Key) -> ResolvedKey<Op, S> {
         ResolvedKey::new(&self.shared.inner, key)
     }
@@ -234,21 +234,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// this call completed. Operations that watch the key [at a rank](Watch::at_rank) are examined first, in the order
     /// of ranks; then the others, in the order in which they were parked.
     ///
-    /// Call it after every change that could satisfy an operation on this key. Hold none of your own locks that
-    /// `try_complete` or `on_complete` of *any* operation takes; where you must hold one, use
+    /// Call this method after every change that could satisfy an operation on this key. Hold no lock of your own that
+    /// `try_complete` or `on_complete` of *any* operation takes. If you must hold such a lock, use
     /// [`check_later`](Self::check_later).
     ///
-    /// Runs `try_complete` and `on_complete` of those operations on this thread. If other threads keep checking one of
-    /// them meanwhile, this thread examines it at most 16 times in a row, and defers the next examination to the
+    /// Runs `try_complete` and `on_complete` of those operations on this thread. If other threads keep checking an
+    /// operation meanwhile, this thread examines it at most 16 times in a row, and defers the next examination to the
     /// reaper, or to the next [`advance`](Self::advance).
     ///
     /// No lock is held while your code runs. The call takes:
     ///
-    /// * the lock of the key's map shard: once if at most 16 operations watch the key, all without a rank, and the key
-    ///   is not resolved; otherwise once more for every 64 of them, with the lock of the list inside it;
+    /// * the lock of the key's map shard. Once is enough if at most 16 operations watch the key, all without a rank,
+    ///   and the key is not resolved. Otherwise the lock is taken once more for every 64 operations, and the lock of a
+    ///   resolved key's list inside it;
     /// * for each operation that it completes: the locks of the map shards of the operation's keys, and the lock of its
-    ///   timer shard only if that lock is free (with the feature `tracing`, it waits for the lock if the operation
-    ///   expires meanwhile).
+    ///   timer shard only if that lock is free (with the feature `tracing`, the call waits for that lock if the
+    ///   operation expires meanwhile).
     ///
     /// Inside a `try_complete`, the check is made later, and this call returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -260,9 +261,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Returns how many operations this call completed.
     ///
     /// Operations with a rank are examined first, by rank; then the others, in the order in which they were parked.
-    /// `try_complete` still decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does, except
-    /// that a check for `n` completions takes the lock for `n` operations at first, and then for twice as many each
-    /// time, at most 64.
+    /// `try_complete` still decides whether an operation completes. Runs and locks as
+    /// [`check_and_complete`](Self::check_and_complete) does, with one difference: a check for `n` completions reads
+    /// `n` operations in the first hold of the lock, and then twice as many in each further hold, at most 64.
     pub fn check_and_complete_with<Q>(&self, key: &Q, bound: Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -297,13 +298,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Defers a check of `key` to the reaper, or with [`Reaper::Manual`](crate::threads::Reaper::Manual) to the next
-    /// [`advance`](Self::advance). That thread runs `try_complete`; the completions run where [`Builder::dispatch`]
-    /// says. Several deferred checks of one key become one check.
+    /// [`advance`](Self::advance). The thread that makes the check runs `try_complete`; the completions run where
+    /// [`Builder::dispatch`] says. Several deferred checks of one key become one check.
     ///
-    /// Takes one internal lock for an instant, under which it hashes and compares keys. It runs no other code of yours
+    /// Takes internal locks for an instant, and hashes and compares keys under one of them. Runs no other code of yours
     /// except the destructor of a key that is not needed, and a [reactor's wake
-    /// function](crate::threads::Reaper::Reactor). So you may call it under any lock of yours that these do not take.
-    /// After the shutdown it only drops the key.
+    /// function](crate::threads::Reaper::Reactor). So you may call this method under any lock of yours that this code
+    /// does not take. After the shutdown it only drops the key.
     ///
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
     /// call starts the reaper, or until the next [`advance`](Self::advance).
@@ -313,9 +314,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Cancels every operation that watches `key`: each of them ends without a completion, and is returned.
     ///
-    /// An operation that another thread is examining is not returned: the examining thread ends it, with
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds the operation satisfied or is expiring
-    /// it.
+    /// An operation that another thread is examining is not returned. The examining thread ends it with
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled), unless that thread finds the operation satisfied or
+    /// lets it expire.
     ///
     /// Takes the lock of the key's map shard. For each operation, takes the locks of the map shards of its other keys,
     /// and the lock of its timer shard only if that lock is free.
@@ -323,10 +324,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.cancel_key(key)
     }
 
-    /// Completes every operation that watches `key` as satisfied, whether it can complete or not: because the leader is
-    /// lost or the topic is deleted, for instance. Returns how many operations this call completed. An operation that
-    /// another thread is examining is not counted: the examining thread completes it, unless it finds the operation
-    /// satisfied or is expiring it.
+    /// Completes every operation that watches `key` as satisfied, whether the operation can complete or not: for
+    /// example, because the leader is lost or the topic is deleted. Returns how many operations this call completed. An
+    /// operation that another thread is examining is not counted. The examining thread completes it, unless that thread
+    /// finds the operation satisfied or lets it expire.
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard. For each operation, takes the locks of
     /// the map shards of its other keys, and the lock of its timer shard only if that lock is free.
@@ -334,19 +335,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, None)
     }
 
-    /// Runs `change` on every operation that watches `key`, and then completes it as satisfied. `change` may set the
-    /// error of the operation's answer, for instance. Returns, runs and locks as
-    /// [`force_complete_for_key`](Self::force_complete_for_key) does. Kafka's name for it is
+    /// Runs `change` on every operation that watches `key`, and then completes the operation as satisfied. For example,
+    /// `change` sets an error as the operation's answer. Returns, runs and locks as
+    /// [`force_complete_for_key`](Self::force_complete_for_key) does. Kafka's name for this is
     /// `completeAllExceptionally`.
     ///
     /// The change also reaches an operation that another thread is examining: the examining thread runs `change` and
-    /// completes the operation, unless it finds the operation satisfied or is expiring it. So `change` may run on
-    /// several threads, also after this call has returned. If two such calls meet at one operation, the operation gets
-    /// one of the changes. No lock is held while `change` runs. A panic of `change` is counted, and the operation ends
-    /// all the same.
+    /// completes the operation, unless that thread finds the operation satisfied or lets it expire. So `change` may run
+    /// on several threads, also after this call has returned. If two such calls meet at one operation, the operation
+    /// gets one of the changes. No lock is held while `change` runs. A panic of `change` is counted, and its operation
+    /// still ends.
     ///
-    /// The captures of `change` are dropped when this call returns, with one exception: a change that was left for an
-    /// operation which its examining thread then finds satisfied. Such a change is dropped by the next such call, or
+    /// The captures of `change` are dropped when this call has returned and no examining thread has `change` still to
+    /// run. If an examining thread ends its operation without `change`, the drop may come later: in the next such call,
     /// when the purgatory is idle, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
@@ -364,9 +365,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Lists the parked operations, the oldest first.
     ///
-    /// Does not hold up completions. The cost in time and memory grows with the number of parked operations: for
-    /// operators, not for the hot path. A panic of the clock or of a key is passed on. Takes these locks, one after
-    /// another:
+    /// Does not hold up completions. The cost in time and memory grows with the number of parked operations, so this
+    /// method is for operators, not for the hot path. A panic of the clock or of a key is passed on. Takes these locks,
+    /// one after another:
     ///
     /// * the lock of each map shard, while it clones the keys of the shard;
     /// * for each key, the lock of its map shard, with the lock of its resolved list inside, for 64 watchers at a time;
@@ -379,21 +380,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on the thread that is examining the
     /// operation. Then this call joins the purgatory's own threads, after the completions in their queues have run.
     ///
-    /// Only the first call does this; a later call returns at once, even while the first is still running. No call
-    /// waits for completions on an executor or on a shared reaper's thread;
+    /// Only the first call does this; a later call returns at once, even while the first is still running. This method
+    /// does not wait for completions on an executor or on a shared reaper's thread;
     /// [`shutdown_timeout`](Self::shutdown_timeout) does. In a callback, `shutdown` does not wait for the threads,
     /// which end as soon as their running callbacks have returned.
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);
     }
 
-    /// [Shuts the purgatory down](Self::shutdown) if no operation is parked, and returns whether this call did. Of this
-    /// call and a park that another thread makes meanwhile, one comes first: either the operation is parked, and this
-    /// returns `false` and changes nothing, or the park is rejected with [`RejectReason::ShutDown`]. So what lives as
-    /// long as an operation waits (the purgatory of one lease, an entry in a map of purgatories) can be ended by the
-    /// thread that finds it idle.
+    /// [Shuts the purgatory down](Self::shutdown) if no operation is parked, and returns whether this call did. In a
+    /// race with a park on another thread, one of two things happens: the operation is parked, and this call returns
+    /// `false` and changes nothing; or the park is rejected with [`RejectReason::ShutDown`]. So the thread that finds a
+    /// purgatory idle can end it, for example one of many purgatories in a map, each for one lease.
     ///
-    /// Completions may still be running of operations that have ended. Takes the locks of all timer shards at once, and
+    /// Completions of operations that have ended may still be running. Takes the locks of all timer shards at once, and
     /// looks at each slot that was ever needed.
     pub fn shutdown_if_idle(&self) -> bool {
         shut_down_if_idle(&self.shared.inner)
@@ -401,16 +401,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Rejects every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
     /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked;
-    /// [`snapshot`](Self::snapshot) lists them. Timers and checks go on. The next step is a
-    /// [`shutdown`](Self::shutdown), which also ends a drain that waits.
+    /// [`snapshot`](Self::snapshot) lists them. Timers and checks go on. A [`shutdown`](Self::shutdown) usually
+    /// follows; during the drain, it also ends the wait.
     ///
-    /// A park that another thread began before this call may still succeed, until the call has reached that thread's
+    /// A park that another thread began before this call may still succeed, until this call has closed that thread's
     /// timer shard. After that the number of parked operations only falls.
     ///
     /// Details of the wait:
     ///
-    /// * A completion that another thread runs inside its own call (a check that satisfied the operation, for instance)
-    ///   is not waited for.
+    /// * The call does not wait for a completion that another thread runs inside its own call, such as a check that
+    ///   satisfied the operation.
     /// * The call polls, with pauses of at most 5 ms. If no thread of the library drives the timer, the call drives it,
     ///   as [`advance`](Self::advance) does.
     /// * In a callback the call does not wait.
@@ -419,9 +419,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         drain(&self.shared.inner, limit)
     }
 
-    /// [Shuts the purgatory down](Self::shutdown) on a background thread, and waits at most `limit` for the end of the
-    /// shutdown and for the completions that were handed to an executor or to a shared reaper's thread. In a callback
-    /// it does not wait.
+    /// [Shuts the purgatory down](Self::shutdown) on a background thread. Waits at most `limit` for the end of the
+    /// shutdown, and for the completions that were handed to an executor or to a shared reaper's thread. In a callback
+    /// this method does not wait.
     ///
     /// The callbacks of the shutdown run on the background thread, so a slow callback cannot make this call exceed
     /// `limit`.
@@ -453,7 +453,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.watch.count(key)
     }
 
-    // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
+    // These methods are in `src/engine/shared_handle.rs`: `len`, `is_empty`, `stats`, `advance`, `next_deadline`,
+    // `point`, `shrink`, `is_shut_down`, `downgrade`.
     shared_methods!("parked operations"
         /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred
         /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call.
@@ -465,18 +466,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>, (S, Own));
 
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
-    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. More shards mean
-    /// less lock contention; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and at most 4,096.
-    /// Choose fewer if a process has hundreds of purgatories.
+    /// The number of map shards (the parts of the map from keys to watchers), each with a lock of its own: rounded up
+    /// to a power of two, from 2 to 65,536. More shards mean less lock contention; each takes 128 bytes. Default: 64
+    /// for each processor, at least 1,024 and at most 4,096. Choose fewer if a process has hundreds of purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.own.1.map_shards = shards;
         self
     }
 
-    /// The most operations that may watch one key at a time; a park beyond that is rejected
-    /// ([`KeyFull`](RejectReason::KeyFull)). So no client can make the checks of one key long. The bound is exact; a
-    /// rejected operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until
-    /// the watches of ended operations are removed, as with [`max_parked`](Self::max_parked). Default: no limit.
+    /// The most operations that may watch one key at a time. A park beyond that number is rejected
+    /// ([`KeyFull`](RejectReason::KeyFull)), so no client can make the checks of one key long. The bound is exact; a
+    /// rejected operation counts as [cancelled](Stats::cancelled). With this bound, completions after a storm of
+    /// expiries wait until the watches of ended operations are removed, as with [`max_parked`](Self::max_parked).
+    /// Default: no limit.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.1.max_watchers = count;
         self.settings.reclaim_first = true;
@@ -491,8 +493,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
         }
     }
 
-    /// Builds the purgatory. With the feature `metrics`, it reports to the recorder that is
-    /// installed now.
+    /// Builds the purgatory. With the feature `metrics`, it reports to the recorder that is installed now.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system

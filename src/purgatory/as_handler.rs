@@ -1,4 +1,4 @@
-//! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
+//! The purgatory as a [`Handler`]: what the engine calls when an operation expires, is shut down or is completed.
 
 use super::due::Due;
 use super::inner::{Inner, Parked, Unreclaimed, Wheel};
@@ -67,7 +67,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         Some((ended, Unreclaimed { slot, keys }))
     }
 
-    /// Removes the watches first: `free_counted` counts them as gone.
+    /// Removes the watches first, because `free_counted` counts them as removed.
     fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
@@ -76,8 +76,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             all_keys.push(rest.keys);
             (rest.slot, watches)
         }));
-        // Drop the operations' own keys last: their destructors may call the library, and find the whole batch
-        // reclaimed.
+        // Drop the operations' own keys last: their destructors may call the library, which then sees the whole batch
+        // as reclaimed.
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| drop(all_keys));
         }
@@ -92,7 +92,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         op.hand_over(ending.completion(), Internal)
     }
 
-    /// Nothing else calls `on_complete`.
+    /// Every call of `on_complete` by the library begins here.
     fn complete(&self, op: Op, ending: Ending) {
         #[cfg(debug_assertions)]
         let _call = NotedCall::begin::<Op, Op::Key>(&self.engine.name);
@@ -107,7 +107,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     fn run_deferred(self: &Arc<Self>, pause: &mut dyn FnMut()) {
-        // Contains panics of keys: of `Hash`, `Eq` and destructors.
+        // Catch panics of keys: of `Hash`, `Eq` and destructors.
         let _ = self.engine.guarded(|| {
             let Some((check, bound)) = self.deferred.next() else {
                 return;
@@ -119,7 +119,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     fn shrink(&self) {
-        // `Hash` of a key may panic: then its table stays as it is.
+        // `Hash` of a key may panic. The table of that key then stays as it is.
         let _ = self.engine.guarded(|| self.watch.shrink());
         let _ = self.engine.guarded(|| self.deferred.shrink());
     }
@@ -157,7 +157,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Ends an operation otherwise than by expiry, for the thread that drives the timer.
+    /// Ends an operation in another way than by expiry, on the thread that drives the timer.
     #[cold]
     fn end_in_pass(
         self: &Arc<Self>,

@@ -1,7 +1,7 @@
-//! The key of a check, for operations that ask their cause which key was checked.
+//! The key of a check, for operations that ask which key was checked (`Cause::key`).
 //!
-//! The key is looked up among the operation's own keys, and only if the operation asks. So a check does not clone a key
-//! for this purpose, and locks a list only if a resolved key is checked by a borrowed form.
+//! The key is looked up among the operation's own keys, and only if the operation asks. So a check clones no key for
+//! this purpose. It locks a list only if the operation watches a resolved key and the check names the plain key.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
@@ -12,7 +12,7 @@ use equivalent::Equivalent;
 use std::cell::OnceCell;
 use std::hash::Hash;
 
-/// The key of a check, as its caller has named it, or none.
+/// The key of a check in the form in which the caller has named it, or no key.
 pub(crate) trait Checked<K> {
     /// The key of the check, among the `keys` of the examined operation.
     fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K>;
@@ -23,7 +23,7 @@ pub(crate) trait Checked<K> {
     }
 }
 
-/// A check of several keys for one event, or of an operation by its handle.
+/// No key: the check of several keys for one event, or of an operation by its handle.
 pub(crate) struct NoKey;
 
 impl<K> Checked<K> for NoKey {
@@ -36,11 +36,12 @@ impl<K> Checked<K> for NoKey {
     }
 }
 
-/// A check that names its key by a borrowed form.
+/// A check that names the plain key, perhaps in a borrowed form (`str` for `String`).
 pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
-    /// The key itself, set when an operation that watches it by number has asked for it.
+    /// The checked key with the number of its list. Set when an operation that watches the resolved key has asked for
+    /// it.
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 
@@ -80,7 +81,7 @@ where
     }
 }
 
-/// A check that names its key by its resolution.
+/// A check of a `ResolvedKey`, which names the key by the number of its list.
 pub(crate) struct ByNumber<'q, K> {
     pub(crate) number: ListNumber,
     pub(crate) key: &'q K,

@@ -14,10 +14,11 @@ use std::collections::HashMap;
 /// Duplicates among up to this many watches are found by comparing, among more by hashing.
 const COMPARED: usize = 16;
 
-/// A watch of an operation: a key, plain or [resolved](crate::ResolvedKey::watch), and perhaps a rank.
+/// What an operation watches: a key, plain or [resolved](crate::ResolvedKey::watch), and perhaps the
+/// [rank](Self::at_rank) (an offset, say) that the operation waits for the key to reach.
 ///
-/// Every call that takes keys takes anything that is `Into<Watch>`, and a key is: `[7]` and `[Watch::from(7)]` mean the
-/// same. A list of plain and resolved keys is a list of watches.
+/// Every call that takes keys accepts all types that are `Into<Watch>`. A key is one of them: `[7]` and
+/// `[Watch::from(7)]` mean the same. To mix plain and resolved keys, pass a list of watches.
 ///
 /// ```
 /// use request_purgatory::{Waits, Watch};
@@ -59,12 +60,12 @@ macro_rules! plain {
 
 impl<K> Watch<'_, K> {
     /// Watches the key at `rank`: the offset, version or epoch that the operation waits for the key to reach. A check
-    /// [up to a rank](crate::Bound::up_to) examines the operation only if the check's rank is at least `rank`. All
-    /// other checks of the key examine it as well.
+    /// [up to a rank](crate::Bound::up_to) examines the operation only if the check's rank is at least `rank`. A check
+    /// without such a bound examines the operation at any rank.
     ///
     /// A rank is a priority as well: every check examines the lowest rank first, operations of one rank in the order of
-    /// parking, and operations without a rank last. For instance, checks for [one completion](crate::Bound::at_most) of
-    /// operations at the ranks 9, 1 and 5 complete 1, 5 and 9, in this order.
+    /// parking, and operations without a rank last. For example, operations wait at the ranks 9, 1 and 5: three checks
+    /// for [one completion](crate::Bound::at_most) each complete them in the order 1, 5, 9.
     pub fn at_rank(self, rank: u64) -> Self {
         Self {
             rank: Some(rank),
@@ -91,8 +92,8 @@ impl<K> From<K> for Watch<'_, K> {
 debug_fields!([K: std::fmt::Debug] Watch<'_, K>, "Watch", |it| key: it.name(), rank: it.rank);
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
-    /// Watches this key, which is found without hashing. In another purgatory than the one that resolved it, it counts
-    /// as a plain key.
+    /// Watches this key, which is found without hashing. In another purgatory than the one that resolved the key, the
+    /// watch is of the plain key.
     pub fn watch(&self) -> Watch<'_, Op::Key> {
         Watch {
             key: WatchedKey::Resolved {
@@ -163,8 +164,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// Each key of `all` once: without a rank if it was once given without, so that every check examines it; else at its
-/// lowest rank. `None` is less than every rank.
+/// Each key of `all` once, at its lowest rank. `None` is less than every rank. So a key that is given at least once
+/// without a rank gets no rank, and every check examines it.
 fn distinct<'a, K: Key>(all: Vec<Watch<'a, K>>, hasher: &impl KeyHasher) -> Vec<Watch<'a, K>> {
     if all.len() <= COMPARED {
         let mut distinct = Vec::<Watch<'a, K>>::with_capacity(all.len());

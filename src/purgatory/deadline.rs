@@ -1,7 +1,7 @@
 //! Deadlines: reading one, moving it, and waking an operation before it.
 //!
-//! Moving a deadline changes neither the slot, the watches and the permit of the operation nor its place among the
-//! watchers of its keys.
+//! When a deadline moves, the operation keeps its slot, its watches, its permit, and its place among the watchers of
+//! its keys.
 
 use super::early::{Early, shared_moment};
 use super::handle::Handle;
@@ -34,7 +34,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(deadline.saturating_since(self.engine.clock.now()))
     }
 
-    /// Lets the operation expire then instead. Returns whether it will.
+    /// Moves the deadline of the operation to `deadline`. Returns whether that was possible.
     pub(super) fn reschedule(&self, at: Address, deadline: Deadline) -> bool {
         self.reschedule_with(at, self.engine.timing(None, deadline))
     }
@@ -45,7 +45,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(super) fn reschedule_itself(&self, at: Address, deadline: Deadline) {
         let timing = self.engine.timing(None, deadline);
         if let Some(timing) = self.engine.bounded_from_arrival(at, timing) {
-            // Refused if the deadline has come: the examination at the deadline can then ask for more time.
+            // This fails if the old deadline has come. The examination at that deadline can then ask for more time.
             self.reschedule_with(at, timing);
         }
     }
@@ -64,7 +64,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 deadline: timing.deadline,
                 ..*early
             };
-            // If the timer has fired for an earlier time, the thread that handles the firing will file it anew.
+            // A timer that is filed at the wake-up stays there. If it has fired, the thread that handles the firing
+            // files it again.
             let is_early = filed < early.deadline && filed <= next.filed();
             let filed = match is_early {
                 true => Some(None),
@@ -76,7 +77,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         rescheduled.is_some()
     }
 
-    /// Files the timer of an operation at its next time, unless the timer has fired. Returns a deadline to announce.
+    /// Files the timer of an operation at its next time. `None` if the timer has fired or the operation has ended.
+    /// Otherwise returns the deadline to announce, if there is one.
     fn refile(&self, at: Address, next: Early, timing: Timing) -> Option<Option<Tick>> {
         let timing = Timing {
             deadline: next.filed(),
@@ -85,12 +87,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.reschedule_to(at, timing).ok()
     }
 
-    /// Wakes the operation `delay` from now, or up to a `part` earlier together with others, unless its deadline comes
-    /// first. With `last`, the wake replaces the deadline, and the operation may end then. `false` if the operation has
-    /// ended or is about to expire, or if the system refuses a thread.
+    /// Wakes the operation `delay` from now, or up to one `part` earlier together with others, unless its deadline
+    /// comes first. With `last`, the wake-up replaces the deadline, and the operation may end then. Returns `false` if
+    /// the operation has ended or is about to expire, or if the system refuses a thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
-        // With the timeout, the reaper is needed.
+        // The timeout is finite, so that the reaper is started if it is not running yet.
         let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         if started.is_err() {
@@ -115,7 +117,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if known.is_none() && next.wake >= next.deadline {
                 return Some(None);
             }
-            // If the timer has fired for an earlier time, the thread that handles the firing will file it anew.
+            // If the timer has fired, the thread that handles the firing files it again, at the times of the new entry.
             let filed = self.refile(at, next, timing);
             let filed = filed.or(known.map(|_| None))?;
             entries.by_address.insert(at, next);
@@ -127,14 +129,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
-    /// [Wakes](Cause::recheck) the operation once, `delay` from now or up to a `part` earlier, together with others.
-    /// Reads the clock.
+    /// [Wakes](crate::operation::Cause::recheck) the operation once, `delay` from now or up to one `part` earlier,
+    /// together with others. Reads the clock.
     pub(crate) fn recheck(&self, delay: Duration, part: Duration) {
         self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }
 
-    /// [Wakes](Cause::recheck) the operation `delay` from now, and lets it end then. This time replaces the deadline.
-    /// `false` if the operation has ended or is about to expire.
+    /// [Wakes](crate::operation::Cause::recheck) the operation `delay` from now, and lets it end then. This time
+    /// replaces the deadline. Returns `false` if the operation has ended or is about to expire.
     pub(crate) fn recheck_last(&self, delay: Duration) -> bool {
         let set = self.with(|inner| inner.wake_after(self.address, delay, Duration::ZERO, true));
         set == Some(true)

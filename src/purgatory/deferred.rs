@@ -16,7 +16,7 @@ use std::collections::LinkedList;
 pub(crate) enum CheckTarget<K> {
     /// All operations on a key.
     Key(Arc<K>),
-    /// One operation, checked by its handle, or left with one more examination by its holder.
+    /// One operation: a check by its handle or its waker, or an examination that its holder has put off.
     Operation(Address),
 }
 
@@ -26,16 +26,16 @@ impl<K> CheckTarget<K> {
     }
 }
 
-/// The bound of a check while it waits. `None` once the check is taken out to be made.
+/// The bound of a check while it waits. `None` when the check was taken out of the queue to be made.
 type Waiting = Arc<Mutex<Option<Bound>>>;
 
 /// The deferred checks of one purgatory, each key once, the oldest first.
 pub(crate) struct DeferredChecks<K, S> {
-    /// The checks by target. An entry whose check was taken out is dead: `Hash` or `Eq` of its key panicked when the
-    /// entry was to be removed.
+    /// The checks by target. An entry is removed when its check is taken out of the queue. If `Hash` or `Eq` of the key
+    /// panics in the removal, a dead entry stays, whose check is `None`.
     known: ShardedMap<CheckTarget<K>, Waiting, S>,
     queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
-    /// Set by the shutdown; after that no check waits.
+    /// Set by the shutdown. After that no check waits.
     closed: AtomicBool,
 }
 
@@ -61,7 +61,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 }
             }
             let waiting = Arc::new(Mutex::new(Some(bound)));
-            // Under the lock of the map shard, so that a check merged with this one finds it in the queue.
+            // Push under the lock of the map shard: a check that is merged with this one then finds this one in the
+            // queue.
             let mut last = LinkedList::from([(check.clone(), waiting.clone())]);
             self.queue.lock().append(&mut last);
             match known {
@@ -72,8 +73,9 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 None => Some(waiting),
             }
         });
-        // ORDERING: Acquire pairs with the Release in `close`. The lock of the queue orders this load after the push:
-        // either `close` has found the check in the queue, or this load finds the purgatory closed.
+        // ORDERING: Acquire pairs with the Release in `close`. `close` first sets `closed`, and then takes checks out
+        // until it finds the queue empty. If this push comes first under the queue's lock, `close` takes the check out.
+        // Otherwise the store in `close` happens-before this push, and this load finds the purgatory closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.close().for_each(drop);
@@ -85,10 +87,10 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn next(&self) -> Option<(CheckTarget<K>, Bound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
-            // From here on, a new check of the same target is a separate one.
+            // From here on, a new check of the same target does not merge with this one.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
-            // If the key panics, its entry stays in the map without a check: it is dead.
+            // If the key panics, its entry stays in the map as a dead entry (see `known`).
             Panics::contain(|| {
                 drop(
                     self.known
@@ -110,7 +112,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         self.queue.lock().len()
     }
 
-    /// Takes no more checks, and returns those that wait.
+    /// Rejects all further checks. Returns the waiting checks, which the iterator takes out of the queue.
     pub(crate) fn close(&self) -> impl Iterator<Item = CheckTarget<K>> {
         // ORDERING: Release, see `add`.
         self.closed.store(true, Ordering::Release);
@@ -173,7 +175,7 @@ mod tests {
         }
     }
 
-    /// The dead entry in the map does not swallow a later check.
+    /// A dead entry in the map does not swallow a later check of its key.
     #[test]
     fn g12_a_key_that_panics_when_its_check_is_made_costs_no_later_check() {
         let checks = DeferredChecks::new(RandomState::new());

@@ -1,13 +1,13 @@
 //! Handles an operation whose timer has fired.
 //!
-//! The thread that takes a timer out of the wheel holds the operation, or leaves a mark for its holder. Either way the
-//! holder asks [`Inner::due`] what the timer was filed for:
+//! The thread that takes a timer out of the wheel claims the operation. If another thread holds the operation, that
+//! holder gets a mark instead. In both cases the holder calls [`Inner::due`]. The timer was filed for one of these:
 //!
-//! 1. For a time before the deadline (a recheck of a listener): the operation is told, and the timer is filed at the
-//!    deadline, or at the next such time.
-//! 2. For the deadline: the operation is examined once more. If it asks for more time then, its timer is filed anew.
-//!    Otherwise it expires. (The operation of a listener that evaluates its condition at the deadline tells the
-//!    listener, and stays parked until that is done.)
+//! 1. A time before the deadline (a recheck of a listener). The operation is told, and the timer is filed at the
+//!    deadline or, if that comes first, at the next recheck.
+//! 2. The deadline. The operation is examined once more. If it asks for more time, its timer is filed at the new
+//!    deadline; otherwise it expires. If it belongs to a listener that evaluates a condition at the deadline, the
+//!    operation tells the listener, and stays parked for that evaluation.
 
 use super::early::Early;
 use super::inner::{Inner, Parked};
@@ -45,7 +45,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         now: Option<Tick>,
     ) -> Result<Due, Panics> {
         if self.early.count() > 0 {
-            // The clock may be user code.
+            // The clock may be user code, and may panic.
             let now = now.or_else(|| self.engine.guarded(|| self.engine.now()).ok());
             if let Some((early, is_due)) = self.begin_early(held.address(), now) {
                 if is_due && self.examine_early(held, early.last)? {
@@ -86,8 +86,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Ok(Due::Over { missed_check })
     }
 
-    /// Puts the deadline of an operation off that has come: to `deadline`, for one tick at least, and at most until
-    /// `max_timeout` from its arrival. `false` if that has passed.
+    /// Puts off a deadline that has come: to `deadline`, but to at least one tick from now, and to at most
+    /// `max_timeout` after the operation's arrival. Returns `false` if that limit has passed.
     #[cold]
     fn extend(&self, held: &mut Held<'_, Parked<Op>>, deadline: Deadline) -> bool {
         let at = held.address();
@@ -101,30 +101,31 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(timing) = timing.filter(|timing| timing.deadline > timing.start) else {
             return false;
         };
-        // Before the timer is filed: a timer that fires later leaves the mark again.
+        // Clear the expiry mark before the timer is filed: when the new timer fires, its mark must stay.
         held.forget_expiry();
         self.file_anew(at, timing)
     }
 
-    /// Files the timer of a listener's operation anew, for `time` from now. Its listener may have ended it meanwhile, by a
-    /// mark. So no mark is taken back here: that of the deadline was, before the examination.
+    /// Keeps a listener's operation parked for `time` from now. Clears no expiry mark, unlike `extend`. The mark of the
+    /// deadline was cleared before the examination, so a mark that is set now comes from the listener: it has ended its
+    /// operation meanwhile.
     #[cold]
     fn linger(&self, at: Address, time: Duration) -> bool {
-        // The clock may be the user's.
+        // The clock may be user code, and may panic.
         let timing = self
             .engine
             .guarded(|| self.engine.timing(None, time.into()));
         timing.is_ok_and(|timing| self.file_anew(at, timing))
     }
 
-    /// Files the timer of an operation that this thread holds, after it has fired. `false` if the scheme cannot hold it.
+    /// Files the timer of a held operation after it has fired. Returns `false` if the scheme cannot take the deadline.
     fn file_anew(&self, at: Address, timing: Timing) -> bool {
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }
 
-    /// What the timer of an operation was filed for, if its deadline has not come by `now`; and whether the operation is to
-    /// be woken.
+    /// The times of an operation whose timer has fired before its deadline, and whether the operation is to be woken.
+    /// `None` if the operation has no early timer, or if the deadline has come by `now`: then removes its entry.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
         self.early.change(|entries| {
@@ -133,7 +134,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 entries.by_address.remove(&at);
                 return None;
             }
-            // Not due if the listener has asked for another recheck since.
+            // The wake-up is not due if the listener has meanwhile asked for a later recheck.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
@@ -155,10 +156,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
-        // Before the timer is filed, for the same reason as in `extend`.
+        // Clear the mark before the timer is filed, for the same reason as in `extend`.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
-            // The entry is gone if the listener is gone; then a mark decides how the operation ends.
+            // If the listener is gone, so is the entry, and a mark decides how the operation ends.
             let next = entries.by_address.get(&at).unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,

@@ -1,7 +1,8 @@
-//! Timers filed before the deadlines of their operations, for wake-ups before the deadline.
+//! Early timers: timers that are filed before the deadlines of their operations, to wake the operations.
 //!
-//! A listener with rechecks has one timer, as every operation has, filed at the next recheck or at the deadline,
-//! whichever comes first. If that is a recheck, the deadline is kept here.
+//! An operation has one timer. If it belongs to a listener with rechecks (wake-ups after an interval, without a check),
+//! the timer is filed at the next recheck or at the deadline, whichever comes first. The deadline is kept here
+//! meanwhile.
 
 use crate::cell::address::Address;
 use crate::scheme::Tick;
@@ -11,11 +12,12 @@ use std::time::Duration;
 
 /// The times of an operation whose timer may fire before the deadline.
 ///
-/// INVARIANT: the timer is filed at the earlier of the two times, unless it has fired and a thread is handling that.
+/// INVARIANT: the timer is filed at the earlier of the two times, unless it has fired and a thread is handling the
+/// firing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Early {
     pub(crate) deadline: Tick,
-    /// The next time to wake the operation, or `NEVER`.
+    /// The next time to wake the operation before its deadline, or `NEVER`.
     pub(crate) wake: Tick,
     /// Whether the operation may end at the wake-up.
     pub(crate) last: bool,
@@ -32,17 +34,17 @@ impl Early {
 /// About how many operations are woken in one tick: as many as a thread can wake in less than a millisecond.
 const CROWD: u64 = 1_000;
 
-/// The early timers, as they are kept under the lock.
+/// The contents of [`EarlyTimers`], under its lock.
 #[derive(Default)]
 pub(crate) struct Entries {
     pub(crate) by_address: HashMap<Address, Early>,
-    /// The number of operations ever added, from which crowds are numbered.
+    /// The number of operations ever added, from which the crowd of the next one is computed.
     total: u64,
 }
 
 impl Entries {
-    /// The crowd for one more operation. A thousand operations that come one after another are in the same crowd, and
-    /// there are as many crowds as there are thousands.
+    /// The crowd of one more operation. [`CROWD`] operations that are added one after another share a crowd. There is
+    /// one crowd for each full [`CROWD`] of present entries, and one more.
     pub(crate) fn next_crowd(&mut self) -> u64 {
         let crowds = self.by_address.len() as u64 / CROWD + 1;
         let crowd = self.total / CROWD % crowds;
@@ -51,23 +53,24 @@ impl Entries {
     }
 }
 
-/// The moment to wake an operation that is due at `due`, or up to a `part` earlier, by a clock with this `tick`. All
-/// operations of one crowd that are woken within one part share a wake-up of the thread. Each crowd has a tick of its
-/// own, so that deadlines in between are not late.
+/// The moment to wake an operation that is due at `due`: up to one `part` earlier. Operations of one crowd that are due
+/// within one part get the same moment, and so share a wake-up of the thread. The moments of successive crowds are a
+/// `tick` apart, so that deadlines in between are not late.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;
     let into_part = due.as_nanos() % part;
-    // The time since the last moment of this crowd, less than a part, which is at most a tenth of a `Duration`.
+    // The time from the crowd's last moment to `due`. It is less than a part, and `due` is at least ten parts, so the
+    // subtraction does not go below zero.
     let early = (into_part + part - own) % part;
     let secs = (early / 1_000_000_000) as u64;
     due - Duration::new(secs, (early % 1_000_000_000) as u32)
 }
 
-/// The early timers, by the address of the operation. An entry is removed when its listener is dropped; until then, an
-/// entry of an ended operation names no operation.
+/// The early timers, by the address of the operation. An entry is removed when its listener is dropped. If the
+/// operation ends before that, the address of the entry is stale.
 ///
-/// The lock is taken before the lock of a timer shard.
+/// Lock order: this lock is taken before the lock of a timer shard.
 #[derive(Default)]
 pub(crate) struct EarlyTimers {
     count: AtomicU64,
@@ -75,29 +78,30 @@ pub(crate) struct EarlyTimers {
 }
 
 impl EarlyTimers {
-    /// The number of entries, or one more. Only for an operation that this thread holds because its timer has fired, or
-    /// for a call that may come before a concurrent recheck.
+    /// The number of entries; one more while a change is in progress. Exact enough only for an operation that this
+    /// thread holds because its timer has fired, and for a call that may be ordered before a concurrent recheck.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
-        // ORDERING: Relaxed. An entry is counted before its timer is filed under the lock of the shard. The thread that
-        // took the timer out has taken that lock since, so it sees the count.
+        // ORDERING: Relaxed. `change` counts an entry before it files the entry's timer under the lock of the timer
+        // shard. The thread that takes the timer out locks that shard later; if it leaves a mark, the holder acquires
+        // the mark. In both cases the count happens-before this load.
         self.count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Entries) -> R) -> R {
         let mut entries = self.entries.lock();
-        // ORDERING: Relaxed, see `count`. Count one more meanwhile, because `change` may add an entry and file its
+        // ORDERING: Relaxed, see `count`. Count one more entry meanwhile, because `change` may add it and file its
         // timer.
         self.count
             .store(entries.by_address.len() as u64 + 1, Ordering::Relaxed);
         let answer = change(&mut entries);
-        // ORDERING: Relaxed, as above.
+        // ORDERING: Relaxed, see `count`.
         self.count
             .store(entries.by_address.len() as u64, Ordering::Relaxed);
         answer
     }
 
-    /// The deadline of an operation whose timer may be filed earlier.
+    /// The deadline of the operation. `None` if the operation has no early timer.
     pub(crate) fn deadline(&self, at: Address) -> Option<Tick> {
         if self.count() == 0 {
             return None;

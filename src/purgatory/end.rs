@@ -1,4 +1,4 @@
-//! Ends an operation that this thread holds, for whatever reason; and the calls that end operations without an
+//! Ends an operation that this thread holds, whatever the reason. Also the calls that end operations without an
 //! examination: force and cancel.
 
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
@@ -35,12 +35,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Ends an operation. The order matters:
     ///
     /// 1. Every address of the operation goes stale ([`Held::end_in_place`]): no other thread can end it.
-    /// 2. It leaves the watch lists before its ending is counted, so that no ended operation has a watch at a quiescent
-    ///    moment (see `Count`).
-    /// 3. It moves out of its slot, the slot and the timer are freed, and the ending is counted.
+    /// 2. The operation leaves the watch lists before its ending is counted. So when no call is in progress, the counts
+    ///    and the lists agree: no ended operation has a watch.
+    /// 3. The operation moves out of its slot, the slot and the timer are freed, and the ending is counted.
     ///
-    /// A check takes the same steps in [`Check`](super::check::Check), under its own guard. An expiry first counts the
-    /// endings of a batch and then reclaims the batch; in a storm, it reclaims after the completions.
+    /// A check takes the same steps in [`Check`](super::check::Check), under its own guard. An expiry takes another
+    /// order: it counts the endings of a batch, and then reclaims the batch, in a storm only after the completions.
     pub(super) fn end_and_reclaim(
         &self,
         held: Held<'_, Parked<Op>>,
@@ -105,8 +105,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         });
     }
 
-    /// Removes an ended operation from the lists of its keys. A panic of a key leaves dead watches, which do not keep
-    /// an operation from ending: its slot and timer depend on no key.
+    /// Removes an ended operation from the lists of its keys. If a method of a key panics, dead watches stay in the
+    /// lists. They do not keep the operation from ending, because its slot and timer depend on no key.
     #[inline(always)]
     pub(super) fn unwatch(&self, keys: &Keys<Op::Key>, at: Address) {
         let watch = &self.watch;
@@ -146,7 +146,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Returns an ended operation to the caller: no user code runs for it.
+    /// Frees the permit of an ended operation, and returns the operation to the caller. Its `on_complete` does not run.
     pub(crate) fn return_to_caller(&self, ended: EndedPayload<Op>) -> Op {
         self.engine.permits.free(ended.permit);
         ended.value
@@ -163,7 +163,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         true
     }
 
-    /// Completes every operation on `key`, after `change` if given. Returns how many operations this call completed.
+    /// Completes every operation on `key`, after `change` (if given) has run on it. Returns how many operations this
+    /// call completed.
     pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, change: Option<ForceChange<Op>>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -173,7 +174,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(change) = &change {
-                // An earlier change for this operation is dropped, and its destructor may panic.
+                // Drops an earlier change for this operation, whose destructor may panic.
                 let _ = self.engine.guarded(|| self.changes.add(watcher, change));
             }
             if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
@@ -189,8 +190,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         forced
     }
 
-    /// Drops the changes of operations that have ended otherwise. The thread that ends an operation does not look for a
-    /// change, because that lookup would burden every ending.
+    /// Drops the changes that were left for operations which have since ended without them. The thread that ends an
+    /// operation does not look for a change, because that lookup would burden every ending.
     pub(crate) fn forget_changes(&self) {
         let trampoline = Trampoline::enter();
         let is_parked = |watcher| self.engine.is_parked(watcher);

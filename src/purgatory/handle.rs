@@ -15,8 +15,9 @@ use std::time::Duration;
 
 /// Refers to one parked operation.
 ///
-/// A handle keeps neither its operation parked (dropping it cancels nothing) nor the purgatory alive. Once the
-/// operation has ended, the methods do nothing and return `false` or `None`, even when its memory is in use again.
+/// A handle does not keep its operation parked, and its drop does not cancel the operation. It does not keep the
+/// purgatory alive either. Once the operation has ended, the methods do nothing and return `false` or `None`, even when
+/// the operation's memory is in use again.
 ///
 /// No method waits for another thread, except for the locks that its documentation names.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
@@ -40,8 +41,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.weak.with(use_it)
     }
 
-    /// In a debug build, reports on stderr that the operation's key was not checked in time. Called with no lock of a
-    /// purgatory held.
+    /// In a debug build, reports on stderr that the operation's key was not checked in time. The caller must hold no
+    /// lock of a purgatory.
     pub(crate) fn report_missed_check(&self) {
         #[cfg(debug_assertions)]
         self.with(|inner| super::missed_check::report::<Op::Key>(&inner.engine.name));
@@ -77,8 +78,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
-    /// Returns whether this call completed it. An operation past its deadline that has not expired yet can still be
-    /// completed: better an answer than none.
+    /// Returns whether this call completed the operation. An operation past its deadline that has not expired yet can
+    /// still be completed: a late answer is better than none. Inside a `try_complete`, the check is made later, and
+    /// this call returns `false`.
     ///
     /// If the call completes the operation, it takes the locks of the map shards of the operation's keys, and the lock
     /// of its timer shard only if that lock is free.
@@ -90,8 +92,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// whether this call completed it.
     ///
     /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, the call
-    /// returns `false` at once. The examining thread then completes the operation, unless it finds the operation
-    /// satisfied or is expiring it. After either answer the operation has ended or is about to end.
+    /// returns `false` at once. The examining thread then completes the operation, unless that thread finds it
+    /// satisfied or lets it expire. After either answer the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
     /// free.
@@ -102,9 +104,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Takes the operation back: the operation ends without a completion.
     ///
     /// `None` if the operation has ended already, or is being examined, by another thread or by the `try_complete` that
-    /// makes this call. The examining thread then ends the operation, with
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds the operation satisfied or is expiring
-    /// it. After either answer the operation has ended or is about to end.
+    /// makes this call. The examining thread then ends the operation with
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled), unless that thread finds it satisfied or lets it
+    /// expire. After either answer the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
     /// free.
@@ -112,16 +114,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| inner.take_back(self.address, Mark::Cancel))?
     }
 
-    /// As [`cancel`](Self::cancel), for the operation of a listener whose deadline has come: it counts as expired.
+    /// As [`cancel`](Self::cancel), for the operation of a listener whose deadline has come: the operation counts as
+    /// expired.
     #[cold]
     pub(crate) fn expire(&self) -> Option<Op> {
         self.with(|inner| inner.take_back(self.address, Mark::Expire))?
     }
 
-    /// Lets the operation expire `timeout` from now instead, or at a [point in time](Deadline) (`None`: never). The bound of
-    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if the operation has
-    /// ended or its deadline has passed, though the thread that drives the timer may not have come to it yet; or if this
-    /// would be the first deadline of the purgatory, and the system refuses a thread.
+    /// Moves the deadline to `timeout` from now, or to a [point in time](Deadline) (`None`: the operation never
+    /// expires). The bound of [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if
     ///
     /// * the operation has ended;
     /// * its deadline has passed, even if the thread that drives the timer has not come to it yet;

@@ -42,15 +42,15 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// The reference that handles copy: it finds this purgatory without counting, and keeps it from being dropped until
-    /// the shutdown.
+    /// The reference that every handle copies: it finds this purgatory without a reference count. Its anchor keeps the
+    /// purgatory alive until the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
-    /// The early timers of listeners with rechecks.
+    /// The timers of listeners with rechecks, which may fire before the deadline.
     pub(crate) early: EarlyTimers,
     /// Checks that wait until the timer is driven.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
-    /// Changes that forcing calls have left for operations held by other threads.
+    /// Changes that forcing calls have left for operations that other threads hold.
     pub(crate) changes: ForceChanges<Op>,
     pub(crate) unreclaimed: ReclaimQueue<Unreclaimed<Op::Key>>,
     pub(crate) hasher: S,
@@ -92,16 +92,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 /// Changes an operation that is about to be forced to complete, for instance by setting the error of its answer.
 pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 
-/// Changes for the holders of operations, by the address of the operation.
+/// Changes that holders apply to their operations, by the address of the operation.
 ///
-/// A forcing call with a change applies the change to each operation before it ends the operation. If another thread
-/// holds the operation, that thread ends it, and finds the change here.
+/// A forcing call with a change applies the change to each operation, and then ends the operation. If another thread
+/// holds the operation, that thread takes the change out of here, applies it, and ends the operation.
 ///
-/// INVARIANT: a change is left before the mark. So a holder that finds the mark also finds the change, or a later one.
+/// INVARIANT: a change is added before [`Mark::Force`](crate::cell::state::Mark::Force) is left. So a holder that finds
+/// the mark also finds the change, or a later change that has replaced it.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {
-    /// Leaves a change for an operation that the caller marks next.
+    /// Adds a change for an operation. The caller leaves the mark next.
     pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
         let before = self.0.lock().insert(address, change.clone());
         // Drop outside the lock: the destructor of a change is user code.
@@ -112,7 +113,7 @@ impl<Op: 'static> ForceChanges<Op> {
         self.0.lock().remove(&address)
     }
 
-    /// Removes the changes of operations that have ended otherwise.
+    /// Removes the changes of operations that have ended without them.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut changes = self.0.lock();
         let all = std::mem::take(&mut *changes).into_iter();

@@ -19,12 +19,12 @@ pub(crate) enum Keys<K> {
     Two(Box<PlainKeys<K, 2>>, Filler),
     Three(Box<PlainKeys<K, 3>>, Filler),
     Resolved(ListNumber, Cell<Ticket>),
-    /// Four or more keys, or keys of different kinds.
+    /// All other cases: four or more keys, a key with a rank, or a resolved key among several.
     Mixed(Box<Vec<Watched<K>>>),
 }
 
-/// Pads the tag to one 8-byte store, where other variants have a ticket; a wider load after a narrow store would defeat
-/// store forwarding.
+/// Fills the space in which other variants have a ticket, so that tag and filler are written by one 8-byte store. An
+/// 8-byte load after a narrower store would be slow, because the processor could not forward the store to the load.
 type Filler = u32;
 
 /// A few keys without ranks. The tickets stand together to take fewer bytes.
@@ -88,7 +88,7 @@ impl<K> Keys<K> {
         );
     }
 
-    /// Calls `each` for the keys, until it returns `false`. Returns whether it always returned `true`.
+    /// Calls `each` for one key after another, until `each` returns `false`. Returns whether that never happened.
     #[inline(always)]
     pub(crate) fn all<'k>(
         &'k self,

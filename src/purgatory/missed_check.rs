@@ -1,5 +1,5 @@
 //! The debug build's report of a missed check, on stderr, once for each name of a purgatory. A missed check makes
-//! requests late without any other symptom. Release builds only count it.
+//! requests late, without any other symptom. Release builds only count missed checks.
 
 use parking_lot::Mutex;
 use std::any::type_name;
@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::sync::LazyLock;
 
-/// Reports that an operation with keys `K` could complete at its deadline, and that no check had said so. Takes a
-/// process-wide lock and writes to stderr, so the caller must hold no lock. Runs no user code.
+/// Reports that an operation with keys `K` could complete at its deadline, and that no check had found this before.
+/// Takes a process-wide lock and writes to stderr, so the caller must hold no lock. Runs no user code.
 pub(super) fn report<K>(purgatory: &str) {
     static REPORTED: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
     if !REPORTED.lock().insert(purgatory.to_owned()) {

@@ -1,14 +1,14 @@
 //! Nested checks.
 //!
-//! A check that a `try_complete` makes is nested: its thread holds an operation, which it could not examine meanwhile.
-//! So the check waits on the trampoline for the end of the outermost call, when the thread holds no operation. Checks
-//! of one key are merged.
+//! A check that a `try_complete` makes is nested: its thread holds an operation, and could not examine that operation
+//! meanwhile. So the check waits on the [trampoline](crate::callbacks::trampoline) for the end of the outermost call,
+//! when the thread holds no operation. Checks of one key are merged.
 //!
 //! A nested check may examine operations that make the same check again. To bound this, each operation gets one nested
-//! check of each key for as long as nested checks wait:
+//! check of each key until no nested check waits any more:
 //!
-//! * If its earlier check still waits, the new one is merged with it.
-//! * If its earlier check was made, and the new one comes from an examination by a nested check, the new one is
+//! * If the operation's earlier check of the key still waits, the new check is merged with it.
+//! * If the earlier check was made, and the new check comes from an examination by a nested check, the new check is
 //!   ignored.
 //!
 //! So n operations that check their own key in every `try_complete` cost at most 2 n examinations. A check that a
@@ -17,9 +17,9 @@
 //! One exception: if another thread asked for the examination that makes the check, there may be a new event, and the
 //! check is deferred instead of ignored. If it were nested, two threads could keep each other busy without end.
 //!
-//! Deferring every such check to the thread that drives the timer would be less code, but a caller could not rely on a
-//! call that has returned: operations that the call should have completed would wait for another thread or, without a
-//! reaper, for the next `advance`.
+//! Deferring every nested check to the thread that drives the timer would be less code. But then a caller could not
+//! rely on a call that has returned: operations that the call should have completed would wait for another thread or,
+//! without a reaper, for the next `advance`.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;
@@ -63,8 +63,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         0
     }
 
-    /// Queues a check of `what`, made inside the examination `within`, to run when the outermost call of this thread is
-    /// about to return.
+    /// Queues a check of `what` that the examination `within` makes. The check runs when the outermost call of this
+    /// thread is about to return.
     #[cold]
     #[inline(never)]
     pub(super) fn queue_nested(
@@ -80,7 +80,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 checks: RefCell::new(HashMap::with_hasher(self.hasher.clone())),
             },
         );
-        // The thread is ending and has no queue for checks any more.
+        // `None`: the thread is ending, and its queue of checks is destroyed.
         let Some(nested) = nested else {
             return self.defer(what, bound);
         };

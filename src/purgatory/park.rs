@@ -1,17 +1,18 @@
 //! Parking an operation.
 //!
 //! 0. The keys are collected, each once.
-//! 1. The operation is examined once on the stack: an operation that can complete at once never parks. Before that, it
-//!    is rejected if it is nested too deep, a drain or a shutdown has begun, or there are no keys.
+//! 1. The operation is examined once on the stack: an operation that can complete at once never parks. Before that, the
+//!    operation is rejected if too many parks are nested, a drain or a shutdown has begun, or there are no keys.
 //! 2. The operation gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer
-//!    shard the operation gets a slot and a timer. This thread is its holder from the first moment. An earlier deadline
-//!    is announced.
+//!    shard the operation gets a slot and a timer. This thread holds the operation from the first moment. A deadline
+//!    that is earlier than the alarm is announced to the reaper.
 //! 3. The keys are watched. A thread that checks one of them now finds the operation held and leaves a mark.
-//! 4. The operation is examined again: an event before a key was watched is seen now; a later event left a mark.
+//! 4. The operation is examined again. This examination sees an event from before the key was watched; the check after
+//!    a later event leaves a mark.
 //! 5. The operation is released. The release fails while there is a mark: `settle` acts on it.
 //!
-//! The caller's own code is not guarded: its panic unwinds to the caller. From step 2 to step 5 a drop guard undoes the
-//! park on a panic; it costs nothing otherwise.
+//! A panic of the caller's own code unwinds to the caller. From step 2 to step 5 a drop guard then undoes the park; it
+//! costs nothing otherwise.
 
 use super::collect::Watch;
 use super::handle::Handle;
@@ -38,10 +39,10 @@ use scopeguard::{ScopeGuard, guard};
 
 /// The outcome of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
-    /// The operation has ended: it could complete at once, or it ended during the park, because a check found it
-    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down. Its `on_complete` has
-    /// run, or runs before the outermost call of the library on this thread returns, or, if the operation expired,
-    /// where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
+    /// The operation has ended: it could complete at once, or it ended during the park (because a check found it
+    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down). Its `on_complete` has
+    /// run, or runs before the outermost call of the library on this thread returns. If the operation expired, its
+    /// `on_complete` runs where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),
@@ -78,7 +79,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 }
 
-/// What comes to be parked: an operation, or what becomes one if its first examination finds nothing.
+/// A value to be parked: an operation, or a value that becomes one if its first examination finds nothing.
 pub(crate) trait Arrival<Op: DelayedOperation>: Sized {
     /// What the caller gets if the first examination says yes.
     type Answer;
@@ -86,14 +87,14 @@ pub(crate) trait Arrival<Op: DelayedOperation>: Sized {
     /// The first examination.
     fn look(&mut self, cause: Cause<'_, Op::Key>) -> bool;
 
-    /// It said yes. Where user code panics in here, that is caught and counted.
+    /// Called if the first examination says yes. A panic of user code in this method is caught and counted.
     fn answer<S: KeyHasher>(
         self,
         purgatory: &Arc<Inner<Op, S>>,
         trampoline: &Trampoline,
     ) -> Self::Answer;
 
-    /// It said no, or was not made.
+    /// Called if the first examination says no, or is not made.
     fn into_operation(self) -> Op;
 }
 
@@ -121,25 +122,25 @@ impl<Op: DelayedOperation> Arrival<Op> for Op {
 pub(crate) enum Arrived<A, Op: DelayedOperation, S> {
     /// The first examination said yes.
     AtOnce(A),
-    /// It was an operation by then.
+    /// The arrival became an operation, which has this admission.
     Later(Admission<Op, S>),
 }
 
 /// What has become of an operation that is being parked.
 enum Parking<A, Op> {
-    /// It did not become one: it has completed at once.
+    /// No operation was parked, because the first examination said yes.
     AtOnce(A),
-    /// It is parked at this address.
+    /// The operation is parked at this address.
     Parked(Address),
-    /// The operation has ended.
+    /// The operation had a slot, and has ended during the park.
     Ended(EndedPayload<Op>),
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op` on `keys`.
     ///
-    /// A panic of user code in here unwinds to the caller, whose own code it is. The steps done by then are undone: see
-    /// [`unpark`](Self::unpark).
+    /// A panic of user code unwinds to the caller, because it is the caller's own code. The steps done before the panic
+    /// are undone: see [`unpark`](Self::unpark).
     #[inline(always)]
     pub(crate) fn park<'a>(
         self: &Arc<Self>,
@@ -155,7 +156,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         )
     }
 
-    /// [Parks](Self::park) the operation of `arrival`, unless that finds at once what it comes for.
+    /// [Parks](Self::park) the operation of `arrival`, unless the first examination says yes.
     #[inline(always)]
     pub(crate) fn arrive<'a, A: Arrival<Op>>(
         self: &Arc<Self>,
@@ -217,7 +218,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 arrival.into_operation(),
             ));
         };
-        // The first examination, and the clock. A check made by any of this user code is a nested one.
+        // The first examination, and after it the other hooks and the clock. A check that this user code makes is
+        // nested.
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
         let reach = Unparked::new(self);
         if arrival.look(Cause::parking(&reach)) {
@@ -241,7 +243,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         match self.engine.admit(parked, weight, watches, timing) {
             Ok(held) => {
-                // Report the park while the operation is held, so that no thread can report its end before.
+                // Report the park while the operation is held, so that no thread reports its end before its park.
                 self.engine
                     .observe(|observer| observer.parked(span, watches));
                 reach.park_at(held.address());
@@ -279,7 +281,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
     ) -> Result<Parking<A, Op>, Rejected<Op>> {
         let address = held.address();
-        // Until the release: if user code panics, the park is undone.
+        // If user code panics before the release, the guard undoes the park.
         let mut held = guard(held, |held| self.unpark(held));
         let watched = held.with(
             #[inline(always)]
@@ -305,7 +307,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Adds the operation to the list of each key. `false` if a list is full; the keys after it are not watched.
+    /// Adds the operation to the list of each key. Returns `false` if a list is full; then the remaining keys are not
+    /// watched.
     #[inline(always)]
     fn watch_keys(&self, keys: &Keys<Op::Key>, address: Address) -> bool {
         let watch = &self.watch;
@@ -315,8 +318,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         )
     }
 
-    /// Rejects an operation whose park has failed. Pending marks of other threads are ignored, because the operation
-    /// was never parked.
+    /// Rejects an operation whose park has failed. Marks that other threads have left are ignored, because the
+    /// operation was never parked.
     #[cold]
     fn reject_for_full_key(&self, held: Held<'_, Parked<Op>>) -> Rejected<Op> {
         // Removing a watch that was never added is a no-op.
@@ -353,7 +356,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn unpark(&self, held: Held<'_, Parked<Op>>) {
         let ended = self.end_and_reclaim(held, Ending::Aborted);
         let op = self.return_to_caller(ended);
-        // A second panic would abort the process.
+        // Catch a panic of the destructor: a second panic would abort the process.
         let _ = self.engine.guarded(|| drop(op));
     }
 }

@@ -1,12 +1,13 @@
 //! The reference from a handle to its purgatory, which does not keep the purgatory alive.
 //!
-//! Every park makes a handle, and most handles are dropped unused. A reference count in each would cost two locked
-//! instructions for nothing, and counting at each use would make all threads write to one cache line. The design
+//! Every park makes a handle, and most handles are dropped unused. A reference count in each handle would cost two
+//! locked instructions for nothing. A count at each use would make all threads write to one cache line. The design
 //! instead:
 //!
-//! * Handles refer to an *anchor* that is never freed. The anchor holds the purgatory until its shutdown.
-//! * Each use protects the purgatory from being dropped by a hazard pointer in a slot of its own thread (`arc-swap`).
-//! * After the shutdown the anchor is recycled for the next purgatory. Its generation tells the two apart.
+//! * Handles refer to an *anchor* that is never freed. The anchor holds the purgatory until the purgatory is shut down.
+//! * During each use, a hazard pointer in a slot of the using thread keeps the purgatory from being dropped
+//!   (`arc-swap`).
+//! * After the shutdown the anchor is recycled for the next purgatory. A generation tells the two purgatories apart.
 //!
 //! The number of anchors is the highest number of purgatories that ever existed at the same time.
 
@@ -15,7 +16,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
 
-/// The anchor of one purgatory after another.
+/// An anchor, which serves one purgatory after another.
 type Anchor = ArcSwapOption<Anchored>;
 
 struct Anchored {
@@ -24,7 +25,7 @@ struct Anchored {
     inner: Box<dyn Any + Send + Sync>,
 }
 
-/// Anchors without a purgatory, each with the generation of its next one.
+/// Anchors without a purgatory, each with the generation that its next purgatory gets.
 static FREE: Mutex<Vec<RecycledWeak>> = Mutex::new(Vec::new());
 
 /// A reference to one purgatory. Copies cost nothing.
@@ -52,8 +53,8 @@ impl RecycledWeak {
         })));
     }
 
-    /// Calls `use_it` with the purgatory, which exists at least until the call returns. `None` if the purgatory has
-    /// been cut.
+    /// Calls `use_it` with the purgatory, which exists at least until the call returns. `None` if the anchor has been
+    /// [cut](Self::cut) off from the purgatory.
     #[inline]
     pub(crate) fn with<T: Send + Sync + 'static, R>(
         self,
@@ -84,7 +85,7 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Other tests take anchors at the same time.
+    /// The bound is not exact, because other tests take anchors at the same time.
     #[test]
     fn g06_the_places_of_dropped_purgatories_are_used_again() {
         let anchors = (0..1_000).map(|number| {
@@ -96,7 +97,7 @@ mod tests {
         assert!(anchors.collect::<HashSet<_>>().len() < 500);
     }
 
-    /// If an anchor were free before it is empty, its next purgatory would be dropped with this one.
+    /// If the anchor were free before it is empty, the next purgatory in it would be dropped together with the old one.
     #[test]
     fn g18_no_purgatory_gets_a_place_that_is_not_yet_empty() {
         struct Last(Sender<RecycledWeak>);

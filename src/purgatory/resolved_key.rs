@@ -43,12 +43,13 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 
     /// Examines every operation that watches the key, as
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
-    /// operation watches it, the check costs one locked instruction. Locks:
+    /// operation watches the key, the check costs one locked instruction. Locks:
     ///
-    /// * none, while at most one operation at a time has watched the key, and without a rank; otherwise the lock of the
-    ///   key's list;
-    /// * for each operation that the check completes: the locks of its other keys, and the lock of its timer shard only
-    ///   if that lock is free.
+    /// * none, if the key has at most one watcher, without a rank. A second watcher, or a watcher with a rank, moves
+    ///   the watchers to a list behind a lock, where they stay until the key has no watcher. The check then takes that
+    ///   lock;
+    /// * for each operation that the check completes: the locks of the operation's other keys, and the lock of its
+    ///   timer shard only if that lock is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
             Some(only) => self.check_loaded(only),
@@ -56,9 +57,10 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         }
     }
 
-    /// For a caller that has published the event **under a lock that `try_complete` takes as well** (and has released
-    /// it, as [always](crate::Purgatory::check_and_complete)). That lock orders the event and the operation's
-    /// examination, so the check needs no locked instruction: with no watcher, it is one load.
+    /// Examines every operation that watches the key, for a caller that has published the event **under a lock that
+    /// `try_complete` takes as well**, and has released that lock (as [before every
+    /// check](crate::Purgatory::check_and_complete)). That lock orders the event and the operation's examination, so
+    /// the check needs no locked instruction: if no operation watches the key, the check is one load.
     ///
     /// Without such a lock the check may miss an operation that is being parked. The operation then waits for the next
     /// check or its timeout.
@@ -116,8 +118,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     }
 }
 
-/// Takes the lock of the key's map shard and, inside it, the lock of the list. Runs `Hash` and `Eq` of the key, whose
-/// panics are caught and counted; then destructors of keys.
+/// Takes the lock of the key's map shard and, inside it, the lock of the key's list. Runs `Hash` and `Eq` of the key,
+/// and then destructors of keys. Panics of `Hash` and `Eq` are caught and counted.
 impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     fn drop(&mut self) {
         // If `Hash` or `Eq` of the key panics, the key stays in the map.

@@ -77,8 +77,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             };
             examinations += 1;
             let address = held.address();
-            // A holder that other threads keep asking for more examinations leaves them to the thread that drives the
-            // timer, so that its own thread can go on.
+            // If other threads keep asking for more examinations, the holder leaves the next one to the thread that
+            // drives the timer, so that the holder's own thread can go on.
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Ok(unexamined) => {
                     if unexamined {
@@ -94,8 +94,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Acts on an ending mark. An event that was reported before the mark is examined first. `Ok` if the operation has
-    /// another deadline now, and is to be released.
+    /// Acts on an ending mark. If another thread has asked for an examination as well (`unexamined`), it comes first.
+    /// Returns `Ok` if the operation has another deadline now, and is to be released.
     fn settle_ending<'a>(
         self: &Arc<Self>,
         mut held: Held<'a, Parked<Op>>,
@@ -117,7 +117,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         match mark {
             Mark::Expire => {
-                // It is answered now. One that comes from here on is another one.
+                // The expiry that was marked is handled here. A mark that comes from here on is for another one.
                 held.forget_expiry();
                 match self.due(&mut held, None) {
                     Ok(Due::Later) => return Ok(held),
@@ -139,7 +139,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(super) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
         if let Some(change) = self.changes.take(held.address()) {
             let _examining = Examining::enter(held.examinee(), Trigger::Check);
-            // A panic of the change is counted, and the operation ends all the same.
+            // A panic of the change is counted, and the operation still ends.
             let engine = &self.engine;
             let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
             let _ = engine.guarded(|| drop_user_value(change));

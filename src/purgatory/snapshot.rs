@@ -16,8 +16,8 @@ pub struct ParkedOperation<K> {
     /// The time since the operation was parked, or since its [arrival](crate::DelayedOperation::arrival), in whole
     /// ticks.
     pub age: Duration,
-    /// The time until the deadline of the operation, in whole ticks; zero if the deadline has passed, `None` if there
-    /// is none.
+    /// The time until the deadline, in whole ticks; zero if the deadline has passed, `None` if the operation never
+    /// expires.
     pub remaining: Option<Duration>,
 }
 

@@ -1,14 +1,16 @@
 //! The debug build's report of a call of an operation that does not return. The usual cause is a lock that the caller
-//! itself holds, and the program would hang silently. Release builds contain none of this.
+//! itself holds. Without the report, the program would hang silently. Release builds contain none of this.
 //!
-//! A calling thread notes the call in a place of its own. A watcher thread, one for the process, looks at all places
-//! once a second, and sleeps while no operation is called. A call that is in progress at several looks is reported.
+//! A calling thread notes each call in its own [`Place`]. One watcher thread for the whole process looks at all places
+//! once a second, and sleeps while no operation is called. It reports a call that it finds in progress at several looks
+//! in a row.
 //!
-//! Every atomic operation here is Relaxed, and a calling thread takes no lock, so that a debug build orders no two
-//! calls that a release build does not order; otherwise a test of a race would find nothing in a debug build. The
-//! watcher needs no order either: its looks are a second apart, and stores become visible long before that. A store
-//! that did not would cost a report, or give it the names of an earlier call. A calling thread makes a
+//! Noting a call must not order two calls that a release build does not order: otherwise a test of a race would find
+//! nothing in a debug build. So every atomic operation here is Relaxed, and a calling thread takes no lock. It makes a
 //! read-modify-write only when it takes its place, and when it wakes the watcher.
+//!
+//! The watcher needs no order either: its looks are a second apart, and stores become visible long before that. A later
+//! store would only cost a report, or give the report the names of an earlier call.
 
 use crate::threads::worker::Worker;
 use std::any::type_name;
@@ -27,7 +29,8 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The maximum number of threads whose calls are noted at the same time. Calls of further threads are not noted.
 const PLACES: usize = 1_024;
-/// The maximum depth of nested calls on one thread (an operation that parks another). A deeper call is not noted.
+/// The maximum depth of nested calls that are noted on one thread: an operation may park another operation when it is
+/// called.
 const DEPTH: usize = 2;
 
 static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
@@ -115,8 +118,8 @@ impl Place {
     }
 
     fn take(&self) -> bool {
-        // ORDERING: Relaxed, see the head of this file. A thread that takes the place of an ended thread is not ordered
-        // after that thread either.
+        // ORDERING: Relaxed, see the head of this file. A thread that takes the place of an ended thread need not be
+        // ordered after that thread either.
         !self.taken.load(Ordering::Relaxed)
             && self
                 .taken
@@ -129,7 +132,7 @@ impl Place {
 struct Mine {
     place: Option<&'static Place>,
     depth: Cell<usize>,
-    /// The memory addresses of the type names in the place. Usually the next call has the same names.
+    /// The memory addresses of the type names in the place. A next call with the same names does not write them again.
     types: [Cell<[*const u8; 2]>; DEPTH],
 }
 
@@ -172,7 +175,7 @@ impl NotedCall {
         }
     }
 
-    /// `None` if the thread has no place, has too many nested calls, or is ending and has lost its locals.
+    /// `None` if the thread has no place or too many nested calls, or if it is ending and its thread-locals are gone.
     fn note(purgatory: &str, types: [&'static str; 2]) -> Option<&'static Call> {
         let noted = MINE.try_with(|mine| {
             let depth = mine.depth.get();
@@ -197,7 +200,7 @@ impl Drop for NotedCall {
     fn drop(&mut self) {
         if let Some(call) = self.call {
             call.turn();
-            // Ignore the error: an ending thread has lost its locals.
+            // Ignore the error: the thread is ending, and its thread-locals are gone.
             let _ = MINE.try_with(|mine| mine.depth.set(mine.depth.get() - 1));
         }
     }
@@ -218,8 +221,8 @@ fn start_watcher() {
 }
 
 fn wake_watcher() {
-    // ORDERING: Relaxed, see the head of this file. The call of a thread that finds the watcher awake here is still
-    // found: the watcher looks once more, a second after it has announced its sleep.
+    // ORDERING: Relaxed, see the head of this file. A thread that finds the watcher awake need not wake it. The watcher
+    // sets `ASLEEP`, looks once more a second later, and only then sleeps: that look finds the call of this thread.
     if ASLEEP.load(Ordering::Relaxed) {
         ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {
@@ -228,10 +231,10 @@ fn wake_watcher() {
     }
 }
 
-/// The number of looks, after the first one that finds a call, that take [`LIMIT`].
+/// The number of further looks that take [`LIMIT`], after the first look that finds a call.
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
-/// The calls of one place at the last look, each with how many looks in a row before have found the same call.
+/// The calls of one place at the last look, each with the number of looks in a row before it that found the same call.
 type Seen = [(Option<u64>, u64); DEPTH];
 
 /// The main function of the watcher thread.
@@ -253,7 +256,7 @@ fn watch() {
     }
 }
 
-/// Looks at all places, and reports each call that has been in progress for [`LOOKS`] looks, once. Returns whether no
+/// Looks at all places. Reports each call once, when it has been in progress for [`LOOKS`] looks. Returns whether no
 /// call is in progress.
 fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
     let mut is_idle = true;
@@ -313,8 +316,8 @@ mod tests {
         })
     }
 
-    /// A calling thread never waits for the watcher, and so not for another calling thread: noting calls does not order
-    /// them.
+    /// A calling thread does not wait for the watcher, and therefore not for another calling thread. So noting calls
+    /// does not order them.
     #[test]
     fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
         let name = Arc::from("stuck");
@@ -347,7 +350,7 @@ mod tests {
         assert!(outer.call.is_some() && deeper.call.is_none());
     }
 
-    /// Threads that come and go need only as many places as there are threads at the same time.
+    /// Places are used again: there need be only as many as there are threads at the same time.
     #[test]
     fn the_place_of_a_thread_that_has_ended_is_taken_again() {
         let name = Arc::<str>::from("many");
