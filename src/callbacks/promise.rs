@@ -139,7 +139,7 @@ pub(crate) enum Promised<T> {
     Spent,
 }
 
-/// A value that the task is not told of yet. Boxed, to keep promises small: most values are told at once.
+/// A value that the task is not told of yet. Boxed, because few promises ever have one, and all would be larger for it.
 pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
 
 struct UntoldParts<T> {

@@ -294,13 +294,13 @@ impl State {
 
     /// Whether the occupant with `generation` is still parked, held or not.
     pub fn is_parked(&self, generation: u32) -> bool {
-        // ORDERING: Acquire pairs with `end`.
+        // ORDERING: Acquire pairs with the Release in `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)
     }
 
     /// The generation of the present occupant, if there is one, held or not.
     pub(crate) fn occupant(&self) -> Option<u32> {
-        // ORDERING: Acquire pairs with `end`, as in `is_parked`.
+        // ORDERING: Acquire pairs with the Release in `end`, as in `is_parked`.
         let now = Snapshot(self.0.load(Ordering::Acquire));
         now.has(PARKED).then(|| now.generation())
     }

@@ -23,8 +23,8 @@ pub(crate) const CHUNKS: usize = 32;
 pub(crate) const RESIDENT_CHUNK: u32 = 256;
 /// The maximum number of chunks of resident slots.
 pub(crate) const RESIDENT_CHUNKS: usize = 64;
-/// The maximum number of further slots whose memory is allocated and freed together. One word has a bit for each of
-/// them.
+/// The maximum number of slots in a block: slots whose memory is allocated and freed together. One word has a bit for
+/// each.
 pub(crate) const BLOCK: usize = 64;
 /// The number of watchers that fit into the single allocation of a `Few` list.
 pub(crate) const FEW: usize = 3;

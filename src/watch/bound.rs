@@ -35,9 +35,9 @@ impl Bound {
     ///
     /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). An
     /// operation that is completed for a reason that names no key does not count: it may have taken from another key.
-    /// Nor does an operation that another thread is examining: that thread examines it again, and the check goes on to
-    /// the next. So a check may examine more operations than necessary. But it never leaves an item while an operation
-    /// waits that would take the item, if each operation takes for [the key that it is
+    /// An operation that another thread is examining does not count either: that thread examines it again, and the
+    /// check goes on to the next. So a check may examine more operations than necessary. But it never leaves an item
+    /// while an operation waits that would take the item, if each operation takes from [the key that it is
     /// told](crate::purgatory::Cause::key). An operation that takes from another of its keys uses the check up.
     pub fn at_most(count: usize) -> Self {
         Self {

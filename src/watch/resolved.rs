@@ -178,7 +178,7 @@ impl<K> ResolvedList<K> {
         Peeked(self.word.load(Ordering::Acquire))
     }
 
-    /// The watchers, after a lookup that has shown the only one, or a list behind the lock.
+    /// The watchers, after a lookup with the result `seen`: one watcher, or a list behind the lock.
     #[inline(always)]
     pub(crate) fn visit(&self, seen: Peeked, bound: Bound) -> ResolvedWatchers<'_, K> {
         let next = match seen.only() {
@@ -188,8 +188,8 @@ impl<K> ResolvedList<K> {
         ResolvedWatchers { list: self, next }
     }
 
-    /// The watchers, after a [load](Self::peek) that has shown the only one, for a check that has not looked by
-    /// [`peek_published`](Self::peek_published).
+    /// The watchers, for a check that has looked only by a [load](Self::peek), which has shown `only` as the only
+    /// watcher.
     ///
     /// ORDERING: if the check does not see a parker's watch, the parker must see the event. For that, the check's last
     /// lookup of the word has to be a read-modify-write, or to follow one. If the check has ended `only`, the removal
@@ -253,7 +253,7 @@ impl<K> ResolvedList<K> {
     }
 }
 
-/// A chunk has a pointer to each list, and each list is allocated by itself: one large allocation would take long.
+/// A chunk points to its lists, and each list is allocated by itself: one allocation for all of them would take long.
 type Chunk<K> = Box<[OnceLock<Arc<ResolvedList<K>>>]>;
 
 /// The watchers of a resolved key.

@@ -45,7 +45,7 @@ impl Map {
 }
 
 /// A thread has removed the last watcher from a key's list, and is late to retire the list. By then the list belongs to
-/// another key, which waits to be retired as well, and the first key has another list.
+/// another key, and is to be retired for that key as well. The first key has another list.
 #[test]
 fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
