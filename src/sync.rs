@@ -1,10 +1,10 @@
-//! The parts of the threading platform that the library uses, in one place, with the sizes and limits that are smaller
-//! in the models.
+//! The threading primitives that the library uses (atomics, locks, thread-local values), and the sizes and limits that
+//! are smaller under the model checkers loom and shuttle.
 //!
 //! Except for a few accessors for models, only this module knows about loom and shuttle. A normal build gets std,
 //! parking_lot, crossbeam and dashmap ([`native`]). A build with `--cfg request_purgatory_loom` or `--cfg
-//! request_purgatory_shuttle` gets instrumented stand-ins of the same shape (`loom-tests/inside/sync.rs`), so that the
-//! models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own code.
+//! request_purgatory_shuttle` gets instrumented stand-ins with the same interface (`loom-tests/inside/sync.rs`), so
+//! that the models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own code.
 
 mod key_code;
 #[cfg(any(request_purgatory_loom, request_purgatory_shuttle))]
@@ -31,7 +31,7 @@ pub(crate) use key_code::KeyCode;
 pub(crate) use sharded_map::{Edit, ShardedMap};
 pub(crate) use std::sync::{Arc, Weak};
 
-/// `std::cell::UnsafeCell` in the shape of loom's: every access goes through a closure.
+/// `std::cell::UnsafeCell` with the interface of loom's: every access goes through a closure.
 #[cfg(not(request_purgatory_loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -47,8 +47,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A value that threads may share although its type is not `Sync`: only its owner can access it. A mutex that is never
-/// locked provides that without unsafe code.
+/// A value that threads may share although its type is not `Sync`: every access needs an exclusive reference or the
+/// value itself. A mutex that is never locked provides that without unsafe code.
 pub(crate) struct Exclusive<T>(parking_lot::Mutex<T>);
 
 impl<T> Exclusive<T> {

@@ -5,10 +5,10 @@
 //!
 //! * Adding to a list and removing an empty list happen under the same lock, so a watch is never added to a list that
 //!   is about to be removed.
-//! * Lookups take the lock, shared, even on a miss. That orders a missed watch after the lookup, so the parker's second
-//!   examination sees the event of the check. Before the first watch there is no map; then `ShardedMap::look` orders
-//!   the two.
-//! * The list of a [resolved] key lies elsewhere, where it is found without the map.
+//! * Lookups take the lock, shared, even if they find nothing. So if a lookup misses a watch, the lookup happens before
+//!   the watch is added, and the parker's second examination sees the event of the check. Before the first watch there
+//!   is no map, and `ShardedMap::look` provides this order.
+//! * The list of a [resolved] key lies outside the map: the resolved key names its list.
 //!
 //! The lock of a resolved list may be taken inside the lock of a shard, never the other way round.
 
@@ -30,7 +30,7 @@ use std::hash::{BuildHasher, Hash};
 use std::slice::from_ref;
 use watchers::{ByLookUp, Found, Room, Walking, Watchers};
 
-/// A key that an operation watches: the key, or the number of its resolved list.
+/// A key that an operation watches: the key itself, or the number of the key's list if the key is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target<K> {
     Key(K),
@@ -88,7 +88,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, in this order. `false` if the list has `max_watchers` watchers already.
+    /// Adds `watcher` to the list of `target`, as `order` says. `false` if the list has `max_watchers` watchers
+    /// already.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(&self, target: Target<&K>, order: Order<'_>, watcher: Address) -> bool {
@@ -177,7 +178,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// A copy of `key`, if it is watched or resolved.
+    /// A clone of the stored key that is equal to `key`. `None` if that key is neither watched nor resolved.
     pub(crate) fn key<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<K> {
         self.lists
             .read("check_and_complete", key, |stored, _| stored.clone())
@@ -233,8 +234,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// The watchers of the long list of `key`: all that are there during the whole walk, and perhaps some that leave
-    /// meanwhile. First come the watchers with a rank up to that of `bound`, in the order of ranks, then those without,
-    /// in the order of their arrival. `pause` is called between slices.
+    /// meanwhile. First come the watchers with a rank up to the rank of `bound`, in the order of ranks. The watchers
+    /// without a rank follow, in the order of their arrival. `pause` is called between slices.
     pub(crate) fn walk<'m, Q>(
         &'m self,
         key: &'m Q,
@@ -277,17 +278,18 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Copies of all keys that are watched or resolved.
     pub(crate) fn all_keys(&self) -> Vec<K> {
-        // Reserved before, so that the vector hardly ever grows under a lock.
+        // Reserve room first, so that the vector hardly ever grows under a lock.
         let mut keys = Vec::with_capacity(self.lists.len());
         self.lists
             .for_each("check_where", |key, _| keys.push(key.clone()));
         keys
     }
 
-    /// Moves the list of `key` to the resolved lists, until every resolution of it has been [released](Self::release).
+    /// Moves the list of `key` to the resolved lists. It stays there until every resolution of the key was
+    /// [released](Self::release) and no watcher is left.
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
-        // Made before the lock of the shard is taken, because making room for more lists takes time in proportion to
-        // their number. Unused if the key is resolved already, or panics.
+        // Take a list before the lock of the shard: it may be the first of a new chunk, and making a chunk takes time
+        // in proportion to the number of lists. The list is given back if the key is resolved already, or panics.
         let fresh = guard(self.resolved.occupy(key.clone()), |unused| {
             drop(self.resolved.unpin(unused));
         });
@@ -312,14 +314,14 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         (number, self.resolved.get(number).clone())
     }
 
-    /// Drops one resolution of `key`. With the last one, a list without watchers is removed.
+    /// Drops one resolution of `key`. The last one removes the key's list, if the list has no watchers.
     pub(crate) fn release(&self, key: &K, number: ListNumber) {
         let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
         self.vacate(key, unpin);
     }
 
-    /// Removes the list of `key`, if the list has neither a resolution nor a watcher. The key may have been resolved
-    /// again, or have another list by now.
+    /// Removes the list of `key`, if the list has neither a resolution nor a watcher. By now, the key may be resolved
+    /// again, or have another list.
     #[cold]
     fn retire(&self, key: &K) {
         self.vacate(key, |number| self.resolved.retire(number));

@@ -1,12 +1,12 @@
 //! Which operation the calling thread is examining, and why. An examination is a call of `try_complete`, or of the
-//! change of a forced operation. A check made inside an examination waits on the
-//! [trampoline](crate::callbacks::trampoline), as every completion does; this module tells which operation made the
-//! check.
+//! closure that changes an operation before it is forced to complete. A check made inside an examination waits on the
+//! [trampoline](crate::callbacks::trampoline) until the outermost call is about to return; this module tells which
+//! operation made the check.
 
 use std::cell::Cell;
 
-/// Names the operation that a thread is examining, unique across all purgatories: the memory address of its slot, and
-/// which occupant of the slot it is.
+/// Names the operation that a thread is examining by the memory address of its slot and the generation (which occupant
+/// of the slot). Unique across all purgatories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Examinee {
     pub(crate) slot: usize,
@@ -25,8 +25,8 @@ pub(crate) enum Trigger {
     Deadline = 1 << 33,
 }
 
-/// One call of an operation's `try_complete`. Kept to two words, because every examination writes them when it begins,
-/// and restores the previous ones when it ends.
+/// One call of an operation's `try_complete`. Only two words, because every examination writes them when it begins, and
+/// restores the previous ones when it ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Examination {
     /// 0 if the thread examines no operation.
@@ -60,7 +60,7 @@ crate::sync::thread_local! {
     static EXAMINING: Cell<Examination> = const { Cell::new(Examination::NONE) };
 }
 
-/// While it exists, this thread is inside the `try_complete` of an operation.
+/// While this value exists, the thread is inside the `try_complete` of an operation.
 pub(crate) struct Examining {
     outer: Examination,
 }
@@ -88,7 +88,7 @@ impl Examining {
         }
     }
 
-    /// The `try_complete` call that the calling thread is inside.
+    /// The innermost `try_complete` call that the calling thread is inside.
     #[inline]
     pub(crate) fn current() -> Option<Examination> {
         let examination = EXAMINING.try_with(Cell::get).ok()?;

@@ -16,7 +16,7 @@ impl Panics {
         Self::caught(user_code).map_err(Self::discard).ok()
     }
 
-    /// Runs `user_code`, and returns its panic.
+    /// Runs `user_code`. If it panics, returns the panic as `Err`.
     #[inline(always)]
     pub(crate) fn caught<R>(user_code: impl FnOnce() -> R) -> Result<R, Self> {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| Self(Some(payload)))
@@ -28,7 +28,7 @@ impl Panics {
         self.0.is_none()
     }
 
-    /// Runs `user_code` now. `None` if it panics.
+    /// Runs `user_code`. `None` if it panics: then the panic is kept if it is the first, and discarded if not.
     pub(crate) fn catch<R>(&mut self, user_code: impl FnOnce() -> R) -> Option<R> {
         let ran = Self::caught(user_code);
         ran.map_err(|panic| match self.0 {
@@ -48,7 +48,8 @@ impl Panics {
         }
     }
 
-    /// Resumes the panic, even if the thread is unwinding already: the user's code may catch the panic in there.
+    /// Resumes the panic, even if the thread is unwinding already. This does not abort the process if the call was made
+    /// by a destructor that catches the panic.
     pub(crate) fn go_on(self) -> ! {
         match self.0 {
             Some(payload) => resume_unwind(payload),
@@ -56,8 +57,8 @@ impl Panics {
         }
     }
 
-    /// Resumes the first panic. If the thread is unwinding already, a second panic would abort the process, so the
-    /// first one is discarded.
+    /// Resumes the kept panic, if there is one. If the thread is unwinding already, discards the kept panic instead,
+    /// because a second panic that unwinds would abort the process.
     pub(crate) fn resume(self) {
         match self.0 {
             Some(payload) if !thread::panicking() => resume_unwind(payload),

@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 /// A value, and the waker of the task that polled it last.
 pub(crate) struct WakeCell<V> {
     contents: Mutex<Contents<V>>,
-    /// The next poll will probably wait, and leave a waker.
+    /// A guess: the next poll will find the value not ready, and leave a waker.
     ///
     /// ORDERING: Relaxed throughout: a wrong guess costs a second hold of the lock, or a waker that is cloned in vain.
     will_wait: AtomicBool,
@@ -64,8 +64,9 @@ impl<V> WakeCell<V> {
         cx: &Context<'_>,
         mut read: impl FnMut(&mut V) -> Readiness<R>,
     ) -> Poll<R> {
-        // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
-        // unchanged waker need not be cloned again.
+        // Cloning or dropping a waker may run user code, which may call this method again. So no lock is held then. If
+        // the waker of this task is in place already, it is not cloned.
+        //
         // ORDERING: Relaxed, see `will_wait`.
         let will_wait = self.will_wait.load(Ordering::Relaxed);
         let mut clone = will_wait.then(|| cx.waker().clone());
@@ -109,11 +110,11 @@ impl<V> WakeCell<V> {
 
 debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
-/// A value that one side sets, once, and that a task of the other side awaits. Both sides share it, in an `Arc` for
-/// instance: it is what lies between an operation or a value of a tracker and a future of your own.
+/// A value that one side sets once, and that a task of the other side awaits. Both sides share the promise, for example
+/// in an `Arc`. With it, an operation or a value of a tracker can complete a future of your own.
 ///
-/// No code of yours runs under its lock: wakers are cloned, woken and dropped without, and what is not wanted any more
-/// is returned, so that you drop it where its destructor may run.
+/// None of your code runs under the promise's lock: wakers are cloned, woken and dropped without it. A value or waker
+/// that is not wanted any more is returned to you, so that you drop it where its destructor may run.
 ///
 /// ```
 /// use request_purgatory::future::{Promise, block_on};
@@ -131,28 +132,28 @@ pub struct Promise<T>(WakeCell<Promised<T>>);
 pub(crate) enum Promised<T> {
     /// There is no value yet.
     Open,
-    /// The value is there, and is told later: see [`Promise::hand_over`].
+    /// The value is there, but the task is not told yet: see [`Promise::hand_over`].
     Untold(Untold<T>),
     Kept(T),
     /// The value was handed out, or is not wanted any more.
     Spent,
 }
 
-/// A value that is not told yet. In a box, so that a promise is not larger for it: most values are told at once.
+/// A value that the task is not told of yet. Boxed, because few promises ever have one, and all would be larger for it.
 pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
 
 struct UntoldParts<T> {
-    /// Dropped before the value is told: its destructors may be the user's, and take long.
+    /// Dropped before the task is told. Its destructors may be user code, and take long.
     before: Before,
-    /// Until it is told, or dropped.
+    /// `None` when the task is told, or the value was dropped.
     value: Option<T>,
 }
 
-/// What is dropped before a value is told.
+/// What is dropped before the task is told of a value.
 pub(crate) type Before = Option<Box<dyn Any + Send>>;
 
 impl<T> Drop for Untold<T> {
-    /// Each by itself: of two destructors that panic together the process would die.
+    /// Drops one part after the other: two destructors that panic together would abort the process.
     fn drop(&mut self) {
         let mut panics = Panics::default();
         panics.catch(|| drop(self.0.before.take()));
@@ -162,7 +163,7 @@ impl<T> Drop for Untold<T> {
 }
 
 impl<T> Promise<T> {
-    /// Without a value.
+    /// A promise without a value.
     pub fn new() -> Self {
         Self(WakeCell::new(Promised::Open))
     }
@@ -170,7 +171,7 @@ impl<T> Promise<T> {
     /// Sets the value and wakes the task that waits for it, on this thread, with no lock held.
     ///
     /// # Errors
-    /// Only the first value counts. A later one comes back, and so does one that comes after a [`close`](Self::close).
+    /// Returns `value` if the promise has had a value already, or was [closed](Self::close).
     pub fn keep(&self, value: T) -> Result<(), T> {
         self.0.change(|promised| match promised {
             Promised::Open => {
@@ -181,10 +182,11 @@ impl<T> Promise<T> {
         })
     }
 
-    /// Leaves the value here until [`tell`](Self::tell) is called: so that the other side, if it [closes](Self::close)
-    /// before, need not wait until that call has its turn in some queue. `make` makes of `source` the value, and what
-    /// is to be dropped before it is told. It runs under the lock, so it must run no code of the user's. `source` comes
-    /// back if there is a value already, or none is wanted.
+    /// Leaves the value here until [`tell`](Self::tell) is called. A call of `tell` may wait in some queue for its
+    /// turn. If the other side [closes](Self::close) the promise before that, it gets the value at once.
+    ///
+    /// `make` turns `source` into the value, and into what is dropped before the task is told. `make` runs under the
+    /// lock, so it must run no user code. `Err` with `source` if there is a value already, or none is wanted.
     pub(crate) fn hand_over<S>(
         &self,
         source: S,
@@ -201,8 +203,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// The value, if there is one. If not, the task of `cx` is woken when it comes, in place of the one that polled
-    /// before. After the value was handed out, and after a [`close`](Self::close), every poll is pending.
+    /// The value, if it is there. Otherwise the task of `cx` replaces a task that polled before, and is woken when the
+    /// value comes. After the value was handed out, or after a [`close`](Self::close), every poll is pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open | Promised::Untold(_) => Readiness::NotYet,
@@ -213,7 +215,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// From now on each value is handed back, and no task is woken. Returns the value and the waker that were there.
+    /// Closes the promise: from now on [`keep`](Self::keep) returns every value, and no task is woken. Returns the
+    /// value and the waker that were there.
     pub fn close(&self) -> (Option<T>, Option<Waker>) {
         match self.close_promised() {
             (Promised::Kept(value), waker) => (Some(value), waker),
@@ -222,15 +225,16 @@ impl<T> Promise<T> {
         }
     }
 
-    /// [Closes](Self::close) the promise, and returns what was there, told or not: all destructors may be the user's.
+    /// [Closes](Self::close) the promise, and returns what was there, told or not. Its destructors may all be user
+    /// code.
     pub(crate) fn close_promised(&self) -> (Promised<T>, Option<Waker>) {
         self.0.close(Promised::Spent)
     }
 }
 
 impl<T: 'static> Promise<T> {
-    /// Tells the value that was [handed over](Self::hand_over), unless the promise was closed meanwhile. The caller is
-    /// inside a call of the library.
+    /// Tells the waiting task of the value that was [handed over](Self::hand_over), unless the promise was closed
+    /// meanwhile. The caller is inside a call of the library.
     pub(crate) fn tell(&self) {
         let untold = self
             .0
@@ -245,7 +249,7 @@ impl<T: 'static> Promise<T> {
             let mut panics = Panics::default();
             panics.catch(|| drop(untold.0.before.take()));
             if let Some(value) = untold.0.value.take() {
-                // If it was closed since, the value is not wanted.
+                // `Err` if the promise was closed since: the value is not wanted.
                 panics.catch(|| drop_user_value(self.keep(value).err()));
             }
             panics.resume();
@@ -274,7 +278,7 @@ impl Wake for Unpark {
 /// runtime.
 ///
 /// # Panics
-/// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that gives a
+/// If the caller is a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that gives a
 /// taken value back): the call that ends the future might have to run on the blocked thread. A panic of `future` is
 /// passed on.
 pub fn block_on<F: Future>(future: F) -> F::Output {

@@ -85,8 +85,8 @@ impl Trampoline {
         self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false)
     }
 
-    /// Runs the calls that wait for the end of this call, ends it, and returns their panics instead of resuming the
-    /// first one, for a caller that has a value to return.
+    /// Runs the calls that wait for the end of this call, and ends this call. Returns their panics instead of resuming
+    /// the first one, for a caller that has a value to return.
     pub(crate) fn leave(self) -> Panics {
         match self.has_waiting() {
             true => run_waiting(),
@@ -164,8 +164,8 @@ pub fn run_unnested(call: impl FnOnce() + 'static) {
     }
 }
 
-/// Runs `call` as [`run_unnested`] does, on what `of` refers to: if the call has to wait, on a clone of that. So a call
-/// that runs now, as most do, counts no reference.
+/// Runs `call` as [`run_unnested`] does. A call that runs now, as most do, gets `of` itself; a call that has to wait
+/// gets a clone of `of`. So if `T` is an `Arc`, only a call that waits counts a reference.
 pub fn run_unnested_on<T: Clone + 'static>(of: &T, call: impl FnOnce(&T) + 'static) {
     let trampoline = Trampoline::enter();
     match trampoline.is_outermost() {
@@ -217,8 +217,8 @@ pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// Finds the bookkeeping of this thread's nested checks for which `is_wanted` holds, or else makes it by `new`, and
-/// stores it. `None` if the thread is ending and its queue is destroyed.
+/// Finds the bookkeeping of this thread's nested checks that `is_wanted` accepts. If there is none, makes it by `new`,
+/// and stores it. `None` if the thread is ending and its queue is destroyed.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,
@@ -242,9 +242,9 @@ pub(crate) fn queue_check(check: WaitingCall) {
     WAITING.with(|waiting| waiting.borrow_mut().checks.push_back(check));
 }
 
-/// Drops a value whose destructor may be user code: at once or, if this thread is inside another such destructor, when
-/// the outermost call is about to return. So destructors that end other operations run one after another, not nested.
-/// The caller is inside a call of the library.
+/// Drops a value whose destructor may be user code. If this thread is inside another such destructor, the value is
+/// dropped when the outermost call is about to return, otherwise at once. So destructors that end other operations run
+/// one after another, not nested. The caller is inside a call of the library.
 #[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
@@ -274,7 +274,7 @@ impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
     }
 }
 
-/// Runs `call`, which destroys a value of the user's. See [`drop_user_value`] for when.
+/// Runs `call`, which destroys a user's value: at the time at which [`drop_user_value`] would drop it.
 pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {

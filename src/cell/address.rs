@@ -2,15 +2,16 @@
 
 #![allow(unreachable_pub, reason = "the models see it")]
 
-/// Names one payload for as long as it is parked, in 64 bits: timer shard, slot in the shard, and generation of the
-/// slot. Watch lists and handles hold only the address of an operation. A stale address names no payload.
+/// Names one payload for as long as it is parked, in 64 bits: the timer shard, the slot in that shard, and the
+/// generation (which occupant of the slot). Watch lists and handles hold only the address of an operation. Once the
+/// payload has ended, its address is stale, and names no payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(pub(crate) u64);
 
 /// Bits for the number of the timer shard.
 pub(crate) const SHARD_BITS: u32 = 6;
-/// The number of slots that one timer shard can name: one less than the bits allow, so that the low 32 bits of an
-/// address are never all set.
+/// The number of slots of one timer shard that addresses can name: one less than the bits allow, so that the low 32
+/// bits of an address are never all set.
 pub(crate) const SLOTS: u32 = (1 << (u32::BITS - SHARD_BITS)) - 1;
 
 impl Address {

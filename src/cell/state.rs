@@ -1,10 +1,10 @@
-//! The state word: which thread holds the operation, and what other threads ask of it.
+//! The state word: which thread holds the operation, and what other threads ask of the holder.
 //!
-//! | bits | name | set | meaning |
+//! | bits | name | set by | meaning |
 //! |---|---|---|---|
 //! | 0 | `PARKED` | occupy | the slot holds an operation |
 //! | 1 | `HELD` | occupy, claim | one thread, the *holder*, has exclusive access |
-//! | 2 | `EXAMINE` | claim | a check came while it was held: the holder must examine it (again) |
+//! | 2 | `EXAMINE` | claim | a check came while the operation was held: the holder must examine it (again) |
 //! | 3 | `Mark::Force` | claim | the holder must end it as satisfied |
 //! | 4 | `Mark::Cancel` | claim | the holder must end it as cancelled |
 //! | 5 | `Mark::Expire` | claim | the deadline has passed: the holder must end it as expired |
@@ -40,11 +40,11 @@
 //! | the word has | the holder | the word then |
 //! |---|---|---|
 //! | `EXAMINE`, and the holder has not yet examined it `MAX_EXAMINATIONS` times in a row | examines it again | held, without `EXAMINE` |
-//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it so; where `EXAMINE` is set too, after one more examination | held, until the end |
+//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it as the mark says; if `EXAMINE` is set too, after one more examination | held, until the end |
 //! | `EXAMINE` | defers a check of this operation | parked |
 //! | no mark | is done | parked |
 //!
-//! The third line keeps the events of a hot key from occupying one client's thread.
+//! The third line bounds the work of one thread: events of a hot key do not make a holder examine for ever.
 //!
 //! No thread waits for a holder. A thread that finds the operation held leaves a mark. A mark makes the holder's
 //! release fail, and the holder then acts on the mark. That is the whole handoff.
@@ -54,10 +54,10 @@
 //! A thread that holds an operation runs no check while it examines: checks made inside `try_complete` wait for the
 //! outermost call (see `trampoline`). So only other threads leave marks, with these exceptions:
 //!
-//! * `EXAMINE`: where the map has a key already, the parker drops the spare key before the second examination, and the
-//!   destructor of that key may check a key of the operation. The cost is one more examination.
-//! * An ending mark: the holder's `try_complete` may cancel its own operation, and during a park the user's wake
-//!   function or subscriber may drive the timer or shut the purgatory down.
+//! * `EXAMINE`: at the deadline, the holder may call the user's clock or wake function outside an examination, and that
+//!   code may check a key of the operation. The cost is one more examination.
+//! * An ending mark: the holder's `try_complete` may cancel its own operation. During a park, the user's wake function
+//!   or subscriber may drive the timer or shut the purgatory down.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
@@ -96,7 +96,7 @@ impl Mark {
 pub enum Claim {
     /// The caller is the holder now.
     Held,
-    /// The operation is held already, perhaps by the caller further down its stack; the holder will see the mark.
+    /// The operation is held already, perhaps by this thread further down its stack; the holder will see the mark.
     Marked,
     /// The address is stale: that operation has ended.
     Stale,
@@ -140,7 +140,7 @@ impl Snapshot {
         (self.0 >> GENERATION) as u32
     }
 
-    /// Whether the slot holds the operation that a reference with `generation` means.
+    /// Whether the occupant with `generation` is still parked, held or not.
     fn is(self, generation: u32) -> bool {
         self.has(PARKED) && self.generation() == generation
     }
@@ -152,8 +152,8 @@ impl State {
         Self(AtomicU64::new(0))
     }
 
-    /// The only compare-and-swap loop on the word; `now` is the caller's guess at its value. `step` returns the answer,
-    /// and the next word if the word changes.
+    /// The only compare-and-swap loop on the word. `now` is the caller's guess at the word. `step` returns the answer
+    /// and, if the word is to change, the next word.
     #[inline(always)]
     fn transition_from<A>(
         &self,
@@ -165,10 +165,10 @@ impl State {
             let Some(next) = next else {
                 return answer;
             };
-            // ORDERING: AcqRel, because every transition hands something over. Release: `release` publishes what the
-            // holder did to the operation to the next `claim_or_mark` that gets it; a `claim_or_mark` that leaves a
-            // mark publishes the event behind it to the holder's `release` that takes the mark. Acquire: the other end
-            // of each.
+            // ORDERING: AcqRel. The Release of a transition pairs with the Acquire of a later one. What a holder did to
+            // the operation before `release` happens before the accesses of the next holder, after its `claim_or_mark`.
+            // An event that a thread reports by a mark (`claim_or_mark`) happens before the examination or the ending
+            // that follows when the holder finds the mark in `release`.
             match self
                 .0
                 .compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire)
@@ -190,9 +190,10 @@ impl State {
     /// vacant -> held. The caller took the slot from the free list. Returns the generation of the new occupant.
     #[inline]
     pub fn occupy(&self) -> u32 {
-        // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread
-        // can name the new occupant before its reference is published: under the lock of its timer shard or of a list,
-        // or by the compare-and-swap of a resolved list's word (`ResolvedList::swap`).
+        // ORDERING: Relaxed on both. The end of the last occupant happens before this call, by the free list's lock. No
+        // thread can name the new occupant before its address is published, and the publication is a Release: the
+        // unlock of the timer shard or of a watch list, or the exchange of a resolved list's word
+        // (`ResolvedList::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | HELD));
         self.0
@@ -203,8 +204,8 @@ impl State {
     /// parked -> held; or held -> held with `mark`, on which the holder will act.
     #[inline(always)]
     pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claim {
-        // Exchange without a load first: most operations are parked and not held, and a load would fetch the cache line
-        // as shared and the exchange once more as exclusive.
+        // Exchange without a load first: most operations are parked and not held. A load would fetch the cache line as
+        // shared, and the exchange would have to fetch it once more as exclusive.
         let parked = Snapshot::of(generation, PARKED);
         match self.exchange(parked, parked.with(HELD)) {
             Ok(_) => Claim::Held,
@@ -230,9 +231,9 @@ impl State {
     /// held -> parked, unless a mark forbids it. Called only by the holder, after an examination that did not complete
     /// the operation.
     ///
-    /// `Ok(false)`: there was no mark. `Ok(true)`, only without `examine_again`: the only mark was `Examine`, the
-    /// operation is released all the same, and the caller must see to that examination. With an ending mark as well,
-    /// the operation is not released: the holder examines it once more and ends it.
+    /// `Ok(false)`: released, and there was no mark. `Ok(true)`: released, but [`Mark::Examine`] was set, and the
+    /// caller must arrange for that examination. This happens only if `examine_again` is false and there is no ending
+    /// mark. `Err`: the caller still is the holder, and acts on the mark.
     #[inline(always)]
     pub fn release(&self, generation: u32, examine_again: bool) -> Result<bool, Unreleased> {
         // Most operations have no mark.
@@ -248,8 +249,7 @@ impl State {
         self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
             let unexamined = now.has(EXAMINE);
-            // The examination comes first: an event that was reported before the ending is then examined before the
-            // ending.
+            // An event that was reported before the ending is examined first, then the operation ends.
             if unexamined && examine_again {
                 return (Err(Unreleased::Examine), Some(now.without(EXAMINE)));
             }
@@ -260,8 +260,8 @@ impl State {
         })
     }
 
-    /// held -> held, without [`Mark::Expire`]. Called only by the holder, before it files the operation's timer anew. A
-    /// timer that fires later leaves the mark again.
+    /// held -> held, without [`Mark::Expire`]. Called only by the holder, before it restarts the operation's timer. If
+    /// that timer fires while the operation is held, the mark is set again.
     #[cold]
     pub(crate) fn forget_expiry(&self) {
         // ORDERING: Relaxed: the load is a guess, which `transition_from` checks.
@@ -272,9 +272,11 @@ impl State {
     /// held -> vacant, whatever marks are set. Called only by the holder.
     #[inline(always)]
     pub fn end(&self, generation: u32) {
-        // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: a thread that sees the end
-        // also sees what the holder did before it. A plain store may overwrite a mark that is being left; the end
-        // answers every mark.
+        // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: what the holder did before the
+        // end happens before what a thread does that has seen the end.
+        //
+        // A plain store may overwrite a mark that another thread is leaving. That mark is not lost: the end answers
+        // every mark.
         let next = match generation {
             LAST_GENERATION => RETIRED,
             _ => generation + 1,
@@ -284,22 +286,22 @@ impl State {
 
     /// The generation of the last occupant of the slot, which is vacant now.
     pub(crate) fn last_generation(&self) -> u32 {
-        // ORDERING: Relaxed: the caller has the lock under which the slot came back.
+        // ORDERING: Relaxed: `end` happens before this load, by the slab's lock or the remote free list.
         match Snapshot(self.0.load(Ordering::Relaxed)).generation() {
             RETIRED => LAST_GENERATION,
             next => next - 1,
         }
     }
 
-    /// Whether the operation that a reference with `generation` means is still parked, held or not.
+    /// Whether the occupant with `generation` is still parked, held or not.
     pub fn is_parked(&self, generation: u32) -> bool {
-        // ORDERING: Acquire pairs with `end`.
+        // ORDERING: Acquire pairs with the Release in `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)
     }
 
     /// The generation of the present occupant, if there is one, held or not.
     pub(crate) fn occupant(&self) -> Option<u32> {
-        // ORDERING: Acquire pairs with `end`, as in `is_parked`.
+        // ORDERING: Acquire pairs with the Release in `end`, as in `is_parked`.
         let now = Snapshot(self.0.load(Ordering::Acquire));
         now.has(PARKED).then(|| now.generation())
     }
@@ -311,7 +313,7 @@ impl State {
     }
 }
 
-/// Tests of the word on one thread, against its truth table in plain variables. The models test the races between
+/// Tests of the word on one thread, against its truth table in plain variables. The loom models test the races between
 /// threads.
 #[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
@@ -357,7 +359,7 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// A claim with a reference to the present occupant or to an earlier one.
+        /// A claim: how many occupants ago its reference was valid, and the index of its mark in [`MARKS`].
         Claim(u32, usize),
         Release(bool),
         End,

@@ -6,16 +6,16 @@ use std::cell::Cell;
 
 #[cfg(debug_assertions)]
 std::thread_local! {
-    /// Whether this thread is in a map that runs code of a key.
+    /// Whether this thread is in a method of a map that runs code of a key.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks this thread as running code of a key, for as long as the value exists. Empty in a release build.
+/// Marks this thread as running code of a key, for as long as the value exists. Does nothing in a release build.
 pub(crate) struct KeyCode(());
 
 impl KeyCode {
     /// # Panics
-    /// In a debug build, if code of a key makes this `call`.
+    /// In a debug build, if code of a key has made this `call`.
     #[inline(always)]
     #[cfg_attr(not(debug_assertions), allow(unused_variables))]
     pub(crate) fn enter(call: &'static str) -> Self {

@@ -14,34 +14,36 @@ pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::{thread, thread_local};
 
-/// State words, or blocks of slots, in the first chunk of a slab; each further chunk doubles it.
+/// The number of items (state words, or blocks of slots) in the first chunk of a slab's growing storage. Each further
+/// chunk has twice as many as the one before.
 pub(crate) const FIRST_CHUNK: u32 = 64;
-/// Chunks of a slab, enough for every index.
+/// The maximum number of these chunks: enough for every index.
 pub(crate) const CHUNKS: usize = 32;
-/// Slots in a chunk of those that stay.
+/// The number of slots in a chunk of *resident* slots, whose memory stays as long as the slab.
 pub(crate) const RESIDENT_CHUNK: u32 = 256;
-/// At most this many chunks stay.
+/// The maximum number of chunks of resident slots.
 pub(crate) const RESIDENT_CHUNKS: usize = 64;
-/// At most this many slots behind them come and go together. (As many as a word has bits.)
+/// The maximum number of slots in a block: slots whose memory is allocated and freed together. One word has a bit for
+/// each.
 pub(crate) const BLOCK: usize = 64;
-/// Watchers in the one allocation of a list of few.
+/// The number of watchers that fit into the single allocation of a `Few` list.
 pub(crate) const FEW: usize = 3;
-/// Watchers in the single allocation of a `Several` list.
+/// The number of watchers that fit into the single allocation of a `Several` list.
 pub(crate) const SEVERAL: usize = 7;
-/// Watchers in a chunk of a long list.
+/// The number of watchers in a chunk of a long list.
 pub(crate) const LIST_CHUNK: usize = 32;
-/// Watchers of a short list that a check copies to the stack.
+/// A check copies a list of at most this many watchers to the stack.
 pub(crate) const COPIED: usize = 16;
-/// The most watchers copied or removed, or timers taken out, in one hold of a lock.
+/// The maximum number of watchers copied or removed, or of timers taken out, in one hold of a lock.
 pub(crate) const SLICE: usize = 64;
 /// One in this many parks empties the remote free list, even if a vacant slot is at hand.
 pub(crate) const PARKS_PER_EMPTYING: u32 = 16;
-/// The most times in a row that a holder examines its operation.
+/// The maximum number of times in a row that a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
-/// The most timer shards of an engine: a power of two.
+/// The maximum number of timer shards of an engine: a power of two.
 pub(crate) const MAX_TIMER_SHARDS: usize = 64;
 
 /// The number of timer shards of an engine on a machine with this many processors.
@@ -53,7 +55,7 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
 /// of the user's hasher, whose `clone` is user code.
 pub(crate) type MapShards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// The most shards of a map: a power of two. A model has one shard.
+/// The maximum number of shards of a map: a power of two. It is 1 under loom and shuttle.
 pub(crate) const MAX_MAP_SHARDS: usize = 1 << 16;
 
 pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
@@ -63,10 +65,11 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
 /// A shard keeps an empty table of at most this many buckets, because the next entries need one.
 const KEPT: usize = 16;
 
-/// A table with fewer entries than this part of its buckets is moved to a smaller one.
+/// A table is moved to a smaller one if at most one in this many buckets has an entry.
 const SPARSE: usize = 8;
 
-/// Gives the memory of tables back that are large and empty, or nearly. Returns whether a large one may be left.
+/// Frees memory of large tables (more than [`KEPT`] buckets) that are empty or almost empty. Returns whether a large
+/// table may be left.
 pub(crate) fn shrink<K: Eq + Hash, V>(
     map: &MapShards<K, V>,
     hash_of: impl Fn(&(K, SharedValue<V>)) -> u64,
@@ -80,7 +83,7 @@ pub(crate) fn shrink<K: Eq + Hash, V>(
         let buckets = shard.buckets();
         let len = shard.len();
         if buckets > KEPT && len <= buckets / SPARSE {
-            // A table that moves loses no entry where `hash_of` panics.
+            // If `hash_of` panics while the table is moved, the table loses no entry.
             shard.shrink_to(len, &hash_of);
         }
         left |= shard.buckets() > KEPT;
@@ -110,14 +113,14 @@ pub(crate) fn last_pointer<T>(place: &mut AtomicPtr<T>) -> *mut T {
     *place.get_mut()
 }
 
-/// Waits between two polls of a thread that polls a condition.
+/// Sleeps for `time`, between two polls of a condition.
 pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
 }
 
-/// Instead of a number: the thread has not taken a number yet.
+/// The value of `NUMBER` until the thread takes a number.
 const NO_NUMBER: u32 = u32::MAX;
-/// Instead of a number: the thread is ending and has given its number back.
+/// The value of `NUMBER` when the thread is ending and has given its number back.
 const ENDING: u32 = u32::MAX - 1;
 
 thread_local! {
@@ -149,7 +152,7 @@ fn take_thread_number() -> u32 {
         static GIVE_BACK: Cell<Option<GiveBack>> = const { Cell::new(None) };
     }
     let number = NUMBERS.take();
-    // If the destructors of this thread have run already, the number is not used again.
+    // This fails if the thread's local values are destroyed already. Then the number is never given back.
     let _ = GIVE_BACK.try_with(|put_back| put_back.set(Some(GiveBack(number))));
     NUMBER.set(number);
     number

@@ -1,4 +1,4 @@
-//! Numbers for threads and for resolved keys: unused ones, the lowest first.
+//! Pools of numbers, for threads and for resolved keys. A pool gives out the lowest number that is not in use.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::Mutex;
@@ -26,7 +26,7 @@ impl Numbers {
 
     /// Gives back a number that is not used any more.
     ///
-    /// ORDERING: the lock orders what a thread did under the number before what the next thread with the number does.
+    /// ORDERING: what one user of the number has done happens before what its next user does: both take the lock.
     pub fn put_back(&self, number: u32) {
         self.0.lock().given_back.insert(number);
     }

@@ -1,8 +1,8 @@
 //! The map below the watch lists: a dashmap that is accessed shard by shard.
 //!
-//! In the common case each access hashes the key once and probes once, without the guards for single entries.
+//! In the common case, each access hashes the key once, probes once, and makes none of dashmap's guards.
 //!
-//! `Hash`, `Eq` and `Clone` of keys run under the lock of a shard. If one panics, the lock's guard releases it.
+//! `Hash`, `Eq` and `Clone` of keys run under the lock of a shard. If one of them panics, a guard releases the lock.
 
 use super::key_code::KeyCode;
 use super::{AtomicBool, MAX_MAP_SHARDS, MapShards, OnceLock, Ordering};
@@ -15,8 +15,8 @@ use std::hash::{BuildHasher, Hash};
 /// One of several changes that are made together: the hash of a key, the key, and the argument of the change.
 pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
-/// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
-/// the first value comes. Each access gets the name of its caller for [`KeyCode`].
+/// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made for
+/// the first entry. Each access gets the name of its caller, for [`KeyCode`].
 pub(crate) struct ShardedMap<K, V, S> {
     map: OnceLock<MapShards<K, V>>,
     /// Whether a thread has begun to make the map.
@@ -24,7 +24,7 @@ pub(crate) struct ShardedMap<K, V, S> {
     /// Whether a table may be large enough to shrink.
     has_grown: AtomicBool,
     hasher: S,
-    /// The number of shards, a power of two, less one.
+    /// The number of shards (a power of two) minus one.
     mask: usize,
 }
 
@@ -49,10 +49,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         (hash >> 32) as usize & self.mask
     }
 
-    /// The shards; `None` if no value has come yet.
+    /// The shards; `None` if no entry was ever added.
     ///
-    /// `None` orders like a lookup under the lock of a shard: every thread that uses the map later sees what this
-    /// thread did before. So an operation that comes to watch sees the event of a check that found no map.
+    /// `None` orders as a lookup under the lock of a shard would: what this thread did before happens before what any
+    /// thread does with the map later. So if a check finds no map, a parker whose watch comes later sees the check's
+    /// event.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -61,8 +62,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn look(&self) -> Option<&MapShards<K, V>> {
-        // ORDERING: AcqRel, a read-modify-write. If it comes after the one in `begin`, it finds that. Otherwise the one
-        // in `begin` comes later, pairs with this one, and is seen by all threads that find the map.
+        // ORDERING: AcqRel. This read-modify-write has a place before or after the swap in `begin`. After: it finds the
+        // flag set, and this call returns the map. Before: the swap's Acquire pairs with this Release, so what this
+        // thread did happens before the map is made, and before every later use of the map.
         let begun = self.begun.fetch_or(false, Ordering::AcqRel);
         begun.then(|| self.make())
     }
@@ -71,7 +73,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn begin(&self) -> &MapShards<K, V> {
-        // ORDERING: AcqRel, see `look`. The swap comes before the map can be found.
+        // ORDERING: AcqRel, see `look`. The swap happens before any thread can find the map.
         self.begun.swap(true, Ordering::AcqRel);
         self.make()
     }
@@ -100,8 +102,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         self.hasher.hash_one(key)
     }
 
-    /// Shows `edit` the entry of `key`, and adds an entry with the value that `edit` returns, if any: all under one
-    /// hold of the exclusive lock of the key's shard. The key is cloned only for a new entry.
+    /// Calls `edit` with the value of `key`, or with `None`, and adds an entry with the value that `edit` returns, if
+    /// any. Both happen under one hold of the exclusive lock of the key's shard. Only a new entry clones the key.
     #[inline(always)]
     pub(crate) fn update(
         &self,
@@ -123,9 +125,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         };
         entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
-        // `Hash` of other keys may panic. A table that is rehashed in place would then drop entries, under the lock; a
-        // table that moves loses none. So a full table always moves: to half its size if its entries fit there (the
-        // rest were removed entries), else to a larger one.
+        // A full table hashes its keys again to make room, and `Hash` may panic. A rehash in place would then drop
+        // entries, under the lock; a move to another table loses none. So a full table always moves: to half its size
+        // if its entries fit there (removed entries have filled it), otherwise to a larger table.
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
             // ORDERING: see `shrink`.
@@ -142,8 +144,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// Changes the entry of `key`, if it exists, and removes it if `edit` returns `true`, under one hold of the
     /// exclusive lock of its shard. Returns the removed entry, because destructors of keys are user code.
     ///
-    /// With `goes`, first looks for an entry that can be removed without an edit: one lookup instead of two if the
-    /// entry is removed, and two instead of one if it stays.
+    /// With `goes`, first looks for an entry whose value `goes` accepts, and removes that entry without an edit. This
+    /// takes one lookup instead of two if the entry is removed, and two instead of one if it stays.
     #[inline(always)]
     pub(crate) fn edit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -172,8 +174,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     /// Makes several changes in one shard, under one hold of its exclusive lock. If `edit` returns `true`, the entry is
-    /// removed and added to `removed`, because destructors of keys are user code. `done` counts the changes, including
-    /// one that ends the call by a panic of its key. `prefetch` only reads the value.
+    /// moved to `removed`, because destructors of keys are user code. `done` counts the changes, and counts a change
+    /// before the key's code runs, which may panic and so end the call. `prefetch` only reads the value.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
@@ -188,7 +190,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         removed.reserve(edits.len());
         let _code = KeyCode::enter("the end of operations");
         let mut shard = map.shards()[self.shard_of(first)].write();
-        // The entries lie far apart. Loads in a loop of their own overlap instead of waiting for one another.
+        // The entries lie far apart. In a loop of their own, the loads overlap instead of waiting for one another.
         for &(hash, ..) in edits {
             let likely = shard.get(hash, |_| true);
             std::hint::black_box(likely.is_some_and(|(_, value)| prefetch(value.get())));
@@ -203,17 +205,21 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         }
     }
 
-    /// Gives the memory of large tables back that are empty, or nearly. (Not in a removal: every removal would pay for the
-    /// look.) Takes no lock if no table has grown since the last call that left none large; else that of one shard after the
-    /// other, where it is free, for as long as it takes to hash the few keys that are left in a large table.
+    /// Frees memory of large, nearly empty tables. Removals do not do this, because each of them would have to look.
+    ///
+    /// Takes no lock if no table has grown since the last call that left no large table. Otherwise tries the lock of
+    /// each shard, one after the other, and skips a shard whose lock is taken. Under the lock, a table that shrinks
+    /// hashes the few keys that it has left.
     pub(crate) fn shrink(&self) {
         let _code = KeyCode::enter("shrink");
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
         let shrink = |map| shrink(map, hash_of);
-        // ORDERING: Relaxed. A table grows under its shard's lock, after the store. If this call has that lock before, the
-        // store comes after the swap, and stays for the next call; if it finds the lock taken, a large one may be left.
+        // ORDERING: Relaxed: the shards' locks order. A table grows under its shard's lock, after the store of the
+        // flag. If this call takes that lock before the growth, this swap happens before that store, and the flag stays
+        // set for the next call. If it takes the lock after the growth, it sees the large table. A shard whose lock is
+        // taken counts as large.
         if self.has_grown.swap(false, Ordering::Relaxed) {
-            // Also where `Hash` panics.
+            // Sets the flag again if a large table may be left, or if `Hash` panics.
             let left = guard((), |()| self.has_grown.store(true, Ordering::Relaxed));
             if !self.map.get().is_some_and(shrink) {
                 ScopeGuard::into_inner(left);
@@ -221,7 +227,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         }
     }
 
-    /// The number of entries. Takes the shared lock of each shard in turn.
+    /// The number of entries. Takes the shared locks of the shards, one after the other.
     pub(crate) fn len(&self) -> usize {
         self.made().map_or(0, MapShards::len)
     }

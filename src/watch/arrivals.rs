@@ -1,13 +1,13 @@
 //! Watchers without a rank, in the order of their arrival.
 //!
 //! Each watcher has a number, in the order of arrival. A walk that has released the list finds its place again by the
-//! number. The number also locates the watcher: in which chunk, and at which place of it. The low bits of the number
-//! are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
+//! number. The number also locates the watcher: it gives the chunk, and the place in the chunk. The low bits of the
+//! number are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
 //!
-//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. The place itself is neither read nor
-//! written, because it lies in a cache line that the processor which adds watchers owns. So a processor that adds or
-//! removes a watcher takes few cache lines from the others, however long the list is. A chunk is removed when all its
-//! watchers have left; one empty chunk is kept, so that a list of steady length allocates nothing.
+//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. As a rule, the place itself is
+//! neither read nor written, because its cache line is owned by the processor that adds watchers. So a processor that
+//! adds or removes a watcher takes few cache lines from other processors, however long the list is. A chunk is removed
+//! when all its watchers have left. One empty chunk is kept, so that a list of steady length allocates nothing.
 
 use super::bound::{JOINED, Ticket};
 use crate::cell::address::Address;
@@ -38,8 +38,8 @@ pub(super) struct Arrivals {
 struct Chunk {
     number: u64,
     places: Box<Places>,
-    /// A bit for each watcher that has left. Bits for present watchers would be written by each addition. Bits beside
-    /// the places would cost each removal one more cache line.
+    /// A bit for each watcher that has left. If there were a bit for each present watcher, every addition would write
+    /// here. If the bits lay beside the places, every removal would touch one more cache line.
     left: u32,
 }
 
@@ -75,8 +75,8 @@ impl Arrivals {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
-        // A ticket above `JOINED` was given out by `add` and, before the tickets wrap, to one watcher, which leaves
-        // once.
+        // `add` has given out this ticket, because it is above `JOINED`. Before the tickets wrap, only one watcher has
+        // it, and that watcher leaves once: no address needs to be compared.
         if ticket > JOINED && self.next <= SPAN {
             self.remove_at(ticket.into(), |_| true);
             return;
@@ -85,7 +85,7 @@ impl Arrivals {
         let behind = (self.next as Ticket).wrapping_sub(ticket);
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
-        // Then try the first few numbers: these watchers may have the tickets of the short list that became this one.
+        // Then try the first few numbers: watchers that came from a short list still have the tickets of that list.
         for number in numbers.chain(0..SEVERAL as u64) {
             if self.remove_at(number, |there| *there == watcher) {
                 return;
@@ -127,7 +127,7 @@ impl Arrivals {
     fn index_in_full(&self, number: u64) -> Option<usize> {
         let last = self.last.as_ref()?;
         let behind = last.number.checked_sub(number).filter(|&n| n > 0)?;
-        // The index of the chunk if every chunk behind it still has a watcher.
+        // The index of the chunk, if no later chunk was removed.
         let index = self.full.len().wrapping_sub(behind as usize);
         match self.full.get(index) {
             Some(chunk) if chunk.number == number => Some(index),
@@ -187,7 +187,7 @@ impl Chunk {
     }
 }
 
-/// The number of the chunk with the watcher of this number, and the watcher's place in the chunk.
+/// The number of the chunk that has the watcher with this number, and the watcher's place in the chunk.
 fn split(number: u64) -> (u64, usize) {
     let chunk = LIST_CHUNK as u64;
     (number / chunk, (number % chunk) as usize)
@@ -195,7 +195,7 @@ fn split(number: u64) -> (u64, usize) {
 
 #[cfg(all(test, not(request_purgatory_loom)))]
 impl Arrivals {
-    /// The number of chunks, with watchers or kept empty; and the number of chunks there is room for.
+    /// The number of chunks, including a kept empty one; and the number of chunks that the queue has room for.
     pub(super) fn kept(&self) -> (usize, usize) {
         let others = usize::from(self.last.is_some()) + usize::from(self.spare.is_some());
         (self.full.len() + others, self.full.capacity())

@@ -5,11 +5,11 @@ use std::cell::Cell;
 /// The value that a watcher waits for a key to reach: an offset, an epoch, a version.
 pub(crate) type Rank = u64;
 
-/// How far a check goes: see [`check_and_complete_with`](crate::Purgatory::check_and_complete_with). The parts combine:
-/// `Bound::at_most(1).up_to(9)`.
+/// How far a check goes: see [`check_and_complete_with`](crate::Purgatory::check_and_complete_with). Bounds combine by
+/// chaining: `Bound::at_most(1).up_to(9)`.
 ///
 /// When several deferred checks of one key are merged, their counts are added, the higher rank applies, and the merged
-/// check stops at a refusal only if each of them does.
+/// check stops at a refusal only if every one of the merged checks does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
     /// The highest rank that the check reaches, among watchers with a rank.
@@ -33,12 +33,12 @@ impl Bound {
     /// Operations in the order in which they were parked, until `count` of them are completed *for this key*: for an
     /// event that satisfies at most `count` operations, such as a job for competing workers.
     ///
-    /// An operation that answers yes to [this key](crate::purgatory::Cause::key) counts. One that is completed for a
-    /// reason that names no key does not: it may have taken from another key. An operation that another thread is
-    /// examining does not count either; that thread examines it again, and the check goes on to the next. So a check
-    /// may examine too many operations, but it never leaves an item beside an operation that would take it, if each
-    /// operation takes for [the key that it is told](crate::purgatory::Cause::key): one that takes from another of its
-    /// keys uses the check up.
+    /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). An
+    /// operation that is completed for a reason that names no key does not count: it may have taken from another key.
+    /// An operation that another thread is examining does not count either: that thread examines it again, and the
+    /// check goes on to the next. So a check may examine more operations than necessary. But it never leaves an item
+    /// while an operation waits that would take the item, if each operation takes from [the key that it is
+    /// told](crate::purgatory::Cause::key). An operation that takes from another of its keys uses the check up.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,
@@ -77,15 +77,15 @@ impl Bound {
     }
 }
 
-/// The ticket of a watcher without a rank, by which it is found when it leaves. In a long list, it is the low bits of
-/// the watcher's number. In a short list, whose watchers have no numbers, it is 0 for the first and [`JOINED`] for each
-/// later one.
+/// A number by which a watcher without a rank is found when it leaves. In a long list, the ticket is the low bits of
+/// the watcher's number. In a short list, whose watchers have no numbers, the ticket is 0 for the first watcher and
+/// [`JOINED`] for each later one.
 pub(crate) type Ticket = u32;
 
 /// The ticket of a watcher that joined a short list.
 pub(crate) const JOINED: Ticket = 1;
 
-/// The order in which a check comes to a watcher, among the watchers of its key.
+/// Where a watcher stands among the watchers of its key, in the order in which a check examines them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order<'t> {
     /// In the order of the ranks.
@@ -105,7 +105,7 @@ impl<'t> Order<'t> {
         matches!(self, Self::Ranked(_))
     }
 
-    /// Whether the watcher was the first of its list. A guess that it is alone, because others may have come since.
+    /// Whether the watcher was the first of its list. Then it may be the only watcher, unless others have come since.
     #[inline]
     pub(crate) fn came_first(self) -> bool {
         matches!(self, Self::Arrived(ticket) if ticket.get() == 0)

@@ -6,9 +6,9 @@
 //!
 //! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So:
 //!
-//! * Each watcher has a number, and a walk meets only watchers that arrived before it began.
+//! * Each watcher has a number, and a walk meets only watchers that arrived before the walk began.
 //! * When the last watcher leaves, the list is dropped, and the numbers of the key's next list start again. So each
-//!   list has an identity, and a walk that finds another identity has no more watchers to meet.
+//!   list has an identity. A walk that finds a list with another identity is over.
 
 use super::arrivals::Arrivals;
 use super::bound::{Bound, JOINED, Order, Rank};
@@ -35,8 +35,8 @@ pub(crate) enum WatchList {
 /// At most `N` watchers in the order of their arrival, followed by vacant places.
 pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 
-/// A long list: several watchers, or some with a rank. Aligned to a cache line, so that it takes two lines and not
-/// parts of three: another processor has usually written them last.
+/// A long list: many watchers, or some with a rank. Aligned, so that it takes two cache lines and not parts of three.
+/// Each line costs a transfer, because usually another processor has written the list last.
 #[repr(align(64))]
 pub(crate) struct Many {
     /// The identity of this list, which no other list of the key has.
@@ -64,7 +64,7 @@ impl WatchList {
         Self::Many(many)
     }
 
-    /// Appends to a short list, growing it to the next size. `false` if the list is full, or not short.
+    /// Appends to a short list, which may grow to the next size. `false` if the list is long, or full at the last size.
     #[inline(always)]
     fn add_to_short(&mut self, watcher: Address) -> bool {
         match self {
@@ -137,13 +137,14 @@ impl WatchList {
         }
     }
 
-    /// Whether `watcher` is the only watcher, without a rank.
+    /// Whether `watcher` is the only watcher of this list, and has no rank.
     #[inline]
     pub(crate) fn is_only(&self, watcher: Address) -> bool {
         matches!(self, Self::One(only) if *only == watcher)
     }
 
-    /// Removes `watcher`, which was added in this order. Returns whether the list is empty now.
+    /// Removes `watcher`, which was added in this order. Returns whether it was the last: the caller then drops the
+    /// list.
     #[inline(always)]
     pub(crate) fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match self {
@@ -183,16 +184,16 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 pub(crate) struct Walk {
     /// The identity of the list. `None` before the first slice.
     identity: Option<u64>,
-    /// The watchers with a rank come first, up to rank `up_to`, in the order of ranks. The walk continues behind
-    /// `after`, and meets only watchers with numbers below `until_ranked`.
+    /// The walk first meets the watchers with a rank up to `up_to`, in the order of ranks. It continues behind `after`,
+    /// and meets only watchers with numbers below `until_ranked`.
     up_to: Rank,
     after: Option<(Rank, Address)>,
     until_ranked: u64,
-    /// Then come the watchers without a rank. The walk meets those with numbers from `next` to before `until`.
+    /// Then the walk meets the watchers without a rank, with numbers from `next` to before `until`.
     next: u64,
     until: u64,
-    /// The size of the next slice. It grows from slice to slice, so that a check that stops after one completion copies
-    /// few.
+    /// The size of the next slice. It doubles from slice to slice, up to `SLICE`, so that a check that stops after one
+    /// completion copies few watchers.
     size: usize,
 }
 
@@ -218,7 +219,7 @@ impl Walk {
     /// Copies the next watchers. Returns whether the walk goes on.
     pub(super) fn next_slice(&mut self, list: &WatchList, slice: &mut Vec<Address>) -> bool {
         let WatchList::Many(many) = list else {
-            // If the walk met a long list before, this short one is another list.
+            // If the walk has met a long list before, this short list is another one.
             if self.identity.is_none() {
                 list.for_each(|watcher| slice.push(watcher));
             }
@@ -285,7 +286,7 @@ impl<const N: usize> Short<N> {
     /// Removes a watcher. Returns whether it was the last one.
     #[inline(always)]
     fn remove(&mut self, watcher: Address) -> bool {
-        // Shift the watchers behind it, which keeps their order. The loop needs no call of `memmove`.
+        // Shift the watchers behind it, so that they keep their order. The loop needs no call of `memmove`.
         let mut left = false;
         for place in 0..N {
             left |= self.0[place] == watcher;

@@ -1,23 +1,23 @@
 //! The lists of resolved keys. Each has a cache line of its own, and is found without hashing.
 //!
 //! A list is one word while at most one operation watches the key: adding or removing the watcher is a single
-//! compare-and-swap, and a lookup is one load. When a second watcher comes, or one with a rank, the word becomes
-//! [`MANY`], and the list lies behind a lock until it is empty again.
+//! compare-and-swap. When a second watcher comes, or a watcher with a rank, the word becomes [`MANY`]. Then the list
+//! lies behind a lock, until it is empty again.
 //!
 //! | word | list |
 //! |---|---|
 //! | `EMPTY` | no watcher; the key is resolved |
-//! | an address | this one watches; the key is resolved |
-//! | `MANY` | see the locked list, which may be empty if the key is not resolved any more |
+//! | an address | the operation at this address watches; the key is resolved |
+//! | `MANY` | the list lies behind the lock; it may be empty if the key is not resolved any more |
 //!
-//! A list belongs to a key for as long as the key is resolved or watched. Then the list is *retired*, and reused for
-//! another key:
+//! A list belongs to a key for as long as the key is resolved or watched. After that the list is *retired*, and reused
+//! for another key:
 //!
-//! * Two things keep a list in use: threads that have the key resolved, and a watch by the plain key or another
-//!   resolution, both made under the lock of the key's map shard. So a thread with that lock that finds neither retires
-//!   the list.
-//! * A key that is no longer resolved has `MANY` in its word. So every removal takes the lock of the list, and the
-//!   removal of the last watcher sees that the list can be retired.
+//! * A resolution or a watch keeps a list in use. A thread makes either under the lock of the key's map shard, or while
+//!   it has the key resolved. So a thread that has the lock, and finds neither a resolution nor a watch, can retire the
+//!   list.
+//! * While a key has watchers but is not resolved, the word of its list is `MANY`. So every removal takes the lock of
+//!   the list, and the removal of the last watcher sees that the list can be retired.
 
 use super::bound::{Bound, Order};
 use super::list::WatchList;
@@ -81,8 +81,8 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Adds `watcher`, unless the list has `max` watchers already: from now on, a visit finds it. Returns whether it
-    /// was added.
+    /// Adds `watcher`, unless the list has `max` watchers already. Returns whether it was added: later visits then find
+    /// it.
     #[inline(always)]
     pub(crate) fn add(&self, max: usize, watcher: Address, order: Order<'_>) -> bool {
         let only = !order.is_ranked() && max > 0 && self.swap(EMPTY, watcher.0);
@@ -111,9 +111,9 @@ impl<K> ResolvedList<K> {
 
     /// Moves the list behind the lock, which the caller holds.
     fn gather(&self, locked: &mut Locked<K>) {
-        // ORDERING: Relaxed: `MANY` comes and goes under this lock only.
+        // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, as in `swap`. A swap: no removal comes between reading the only watcher and moving it.
+            // ORDERING: AcqRel, as in `swap`. A swap, so that the only watcher is not removed between read and move.
             let seen = Peeked(self.word.swap(MANY, Ordering::AcqRel));
             locked.list = seen.only().map(WatchList::One);
         }
@@ -134,7 +134,7 @@ impl<K> ResolvedList<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Some(key.clone()),
             _ => {
-                // It is a swap, although no other thread replaces it: a store would cut off the event that a
+                // An exchange, not a store: a store would end the release sequence that hands on the event which a
                 // `peek_published` at `MANY` has left here for the next parker.
                 self.swap(MANY, EMPTY);
                 None
@@ -144,9 +144,9 @@ impl<K> ResolvedList<K> {
 
     #[inline(always)]
     fn swap(&self, from: u64, to: u64) -> bool {
-        // ORDERING: AcqRel. Release: a thread that finds the watcher finds its slot as it was when the watcher was
-        // added. Acquire pairs with the Release in `peek_published`: a parker that adds its watch after a check found
-        // no watcher sees the event of that check.
+        // ORDERING: AcqRel. Release pairs with the Acquire of each lookup: a thread that finds the watcher sees what
+        // was written to the watcher's slot before the watcher was added. Acquire pairs with the Release in
+        // `peek_published`: if a check has found no watcher, a parker whose watch comes later sees the check's event.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -156,28 +156,29 @@ impl<K> ResolvedList<K> {
     /// that happened before this call.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
-        // ORDERING: AcqRel, a read-modify-write that changes nothing, and so comes before or after the swap of any
-        // parker. If it comes after, this call finds the watch: Acquire pairs with the Release in `swap`. If it comes
-        // before, the parker sees the event: the Acquire of its `swap` pairs with this Release. A load would do only
-        // the first. The load before the exchange is Relaxed, because the exchange checks its value.
+        // ORDERING: AcqRel. This read-modify-write changes nothing, but it has a place before or after the `swap` of
+        // each parker. After: this call finds the watch (Acquire pairs with the Release in `swap`). Before: the parker
+        // sees the event (the Acquire in `swap` pairs with this Release). A load would cover only the first case. The
+        // load before the exchange is Relaxed, because the exchange compares the loaded value.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
         Peeked(word)
     }
 
     /// Looks at the watchers, by a load. A check may use this lookup alone only if the event happened under a lock that
-    /// the watchers' `try_complete` takes as well: that lock orders the two. Other checks also look by
+    /// the watchers' `try_complete` takes as well: that lock orders event and examination. Other checks also look by
     /// [`peek_published`](Self::peek_published), or end the only watcher first ([`visit_loaded`](Self::visit_loaded)).
     #[inline]
     pub(crate) fn peek(&self) -> Peeked {
-        // ORDERING: Acquire pairs with the Release in `swap`. Relaxed would suffice, and no model can tell the two
-        // apart: either the user's lock orders the watcher's `add` before this load, or the watcher is examined under
-        // that lock later and sees the event. An address whose slot this thread does not see yet is stale to
-        // `State::claim_or_mark`.
+        // ORDERING: Acquire pairs with the Release in `swap`.
+        //
+        // Relaxed would suffice, so no loom model fails with it. Either the user's lock orders the watcher's `add`
+        // before this load, or the watcher is examined under that lock later and sees the event. If this thread does
+        // not see the slot of an address yet, `State::claim_or_mark` finds the address stale.
         Peeked(self.word.load(Ordering::Acquire))
     }
 
-    /// The watchers, after a lookup that has shown the only one, or a list behind the lock.
+    /// The watchers, after a lookup with the result `seen`: one watcher, or a list behind the lock.
     #[inline(always)]
     pub(crate) fn visit(&self, seen: Peeked, bound: Bound) -> ResolvedWatchers<'_, K> {
         let next = match seen.only() {
@@ -187,13 +188,13 @@ impl<K> ResolvedList<K> {
         ResolvedWatchers { list: self, next }
     }
 
-    /// The watchers, after a [load](Self::peek) that has shown the only one, for a check that has not looked by
-    /// [`peek_published`](Self::peek_published).
+    /// The watchers, for a check that has looked only by a [load](Self::peek), which has shown `only` as the only
+    /// watcher.
     ///
-    /// ORDERING: a parker whose watch the check does not see must see the event. For that, the last lookup of the word
-    /// by the check has to be a read-modify-write, or to follow one. Ending `only` was one (or took the list's lock): a
-    /// load is enough after it. If `only` was not ended, or is still there because a key has panicked, the second
-    /// lookup is one.
+    /// ORDERING: if the check does not see a parker's watch, the parker must see the event. For that, the check's last
+    /// lookup of the word has to be a read-modify-write, or to follow one. If the check has ended `only`, the removal
+    /// of `only` was one (or was made under the list's lock), and a load is enough. If `only` was not ended, or is
+    /// still in the word because a key has panicked, the second lookup is a read-modify-write.
     #[inline(always)]
     pub(crate) fn visit_loaded(&self, only: Address) -> ResolvedWatchers<'_, K> {
         ResolvedWatchers {
@@ -252,7 +253,7 @@ impl<K> ResolvedList<K> {
     }
 }
 
-/// Lists are allocated one by one: allocating a large chunk of them would take long.
+/// A chunk points to its lists, and each list is allocated by itself: one allocation for all of them would take long.
 type Chunk<K> = Box<[OnceLock<Arc<ResolvedList<K>>>]>;
 
 /// The watchers of a resolved key.
@@ -266,7 +267,7 @@ enum Next {
     Only(Address),
     /// The only watcher, found by a load.
     Loaded(Address),
-    /// The watcher from `Loaded` was met; others may have come.
+    /// The walk has met the watcher from `Loaded`; others may have come.
     Look(Address),
     /// Boxed, so that the other variants stay small.
     Walk(Box<Walking>),
@@ -316,7 +317,7 @@ impl<K> ResolvedWatchers<'_, K> {
                 self.next = Next::Over;
                 return None;
             }
-            // With more than one watcher, the check has no bound that ends it here.
+            // `visit_loaded` is only for checks without a bound.
             self.next = self.list.visit(seen, Bound::all()).next;
         }
         match &mut self.next {
@@ -328,14 +329,14 @@ impl<K> ResolvedWatchers<'_, K> {
 
 /// The lists of all resolved keys.
 pub(crate) struct ResolvedLists<K> {
-    /// Chunk `c` has `1 << c` lists; the first few chunks stay empty. Lists are never moved; they are freed with this
-    /// struct.
+    /// Chunk `c` has `1 << c` lists; chunks with fewer than `FIRST` lists are not used. Lists are never moved; they are
+    /// freed with this struct.
     chunks: [OnceLock<Chunk<K>>; u32::BITS as usize],
     /// The numbers of lists without a key.
     pub(super) free: Numbers,
 }
 
-/// The number of lists in the smallest chunk.
+/// The number of lists in the smallest chunk that is used.
 const FIRST: u32 = 16;
 
 impl<K> ResolvedLists<K> {

@@ -1,8 +1,8 @@
 //! Removes many watchers from their lists at once, when a batch of expired operations is reclaimed.
 //!
 //! The lists of plain keys lie far apart in memory: a million lookups, each under a lock of its own, would be a million
-//! cache misses in a row. So the watches are sorted by map shard, and those of one shard are removed by slices. Each
-//! slice is one hold of the shard's lock, and its entries are close together.
+//! cache misses in a row. So the watches are sorted by map shard, and the watches of one shard are removed slice by
+//! slice. Each slice takes one hold of the shard's lock, and its entries lie close together.
 
 use super::bound::Order;
 use super::{Location, Target, WatchMap};
@@ -12,8 +12,8 @@ use std::hash::{BuildHasher, Hash};
 
 /// The watches to remove.
 ///
-/// `Hash`, `Eq` and destructors of the keys are user code and may panic. After a panic, one watch stays as a dead
-/// entry, or one key is dropped, and the caller goes on with the others.
+/// `Hash`, `Eq` and destructors of the keys are user code and may panic. After a panic of `Hash` or `Eq`, one watch
+/// stays as a dead entry. After a panic of a destructor, its key counts as dropped. The caller goes on with the others.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     /// The changes: each names the watcher that leaves, and its order among the watchers of the key.
@@ -63,7 +63,7 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
-    /// Removes the watches of one shard, or a slice of them. The caller repeats it until the sweep is
+    /// Removes the watches of one shard, at most a slice of them. The caller repeats this call until the sweep is
     /// [done](Self::is_done), also after a panic.
     pub(crate) fn step(&mut self) {
         let (map, orphans) = (self.map, &mut self.orphans);

@@ -1,5 +1,5 @@
-//! Tests of the map of lists. They run two threads step by step on one thread: what each of them does between two holds
-//! of a lock.
+//! Tests of the map of lists. Some play two threads on one thread, step by step. A step is what a thread does between
+//! two holds of a lock.
 
 use super::bound::Ticket;
 use super::*;
@@ -45,7 +45,7 @@ impl Map {
 }
 
 /// A thread has removed the last watcher from a key's list, and is late to retire the list. By then the list belongs to
-/// another key, which waits to be retired as well, and the first key has another list.
+/// another key, and is to be retired for that key as well. The first key has another list.
 #[test]
 fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -73,8 +73,8 @@ fn g02_a_list_is_retired_by_the_key_that_has_it() {
     assert_eq!(map.0.all_keys(), []);
 }
 
-/// Whatever the list was before: a lookup of a resolved key takes no lock if no operation watches the key, or one
-/// without a rank.
+/// A lookup of a resolved key takes no lock if at most one operation watches the key, and that operation has no rank.
+/// The list may have been longer before.
 #[test]
 fn g28_a_resolved_list_that_becomes_empty_is_one_word_again() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -94,7 +94,7 @@ fn g28_a_resolved_list_that_becomes_empty_is_one_word_again() {
     assert!(list.remove(watcher(0), ranked).is_none() && list.peek().is_empty());
 }
 
-/// One thread takes the list that another has retired, for a key of another map shard.
+/// One thread retires a list, and another takes it for a key of another map shard.
 #[test]
 fn g18_a_list_that_passes_between_threads_has_the_key_that_took_it() {
     let map = Map(WatchMap::new(RandomState::new(), 64, usize::MAX));
@@ -129,7 +129,7 @@ fn g20_two_threads_look_at_one_key_together() {
     });
 }
 
-/// If the same bits chose both, all keys of one shard would collide in its table.
+/// If the same bits of the hash chose the shard and the place in its table, all keys of one shard would collide there.
 #[test]
 fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     let map = WatchMap::<u32, _>::new(RandomState::new(), 1 << 16, usize::MAX);
@@ -141,8 +141,8 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     }
 }
 
-/// Resolving a key beside a million makes room for as many lists again at once. Meanwhile another thread adds and
-/// removes watches in the same map shard.
+/// When a key is resolved beside a million others, room for as many lists again is made at once. Meanwhile another
+/// thread adds and removes watches in the same map shard.
 #[test]
 fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));

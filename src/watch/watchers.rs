@@ -9,8 +9,8 @@ use crate::sync::COPIED;
 ///
 /// Not an [`Iterator`], because the next watcher may depend on whether the previous one was ended.
 pub(crate) trait Watchers {
-    /// The next watcher; `has_ended` says whether this check has ended the previous one. After a panic in here there
-    /// are no more watchers.
+    /// The next watcher; `has_ended` says whether this check has ended the previous one. After a call that has
+    /// panicked, there are no more watchers.
     fn next(&mut self, has_ended: bool) -> Option<Address>;
 
     /// Whether no more watchers can come, given that this check has ended the previous one. Runs no user code.
@@ -98,9 +98,9 @@ impl Walking {
         let mut is_first = !self.walk.has_begun();
         self.slice.clear();
         self.met = 0;
-        // A slice may be empty, if its watchers came after the walk began.
+        // A slice is empty if all its watchers came after the walk began. Then copy the next one.
         while self.slice.is_empty() {
-            // Cleared until the slice is copied: if `read` panics because of a key, it would panic again.
+            // Cleared until the slice is copied. So if a key makes `read` panic, `read` is not called again.
             if !std::mem::take(&mut self.has_more) {
                 return None;
             }

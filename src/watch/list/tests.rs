@@ -57,7 +57,7 @@ impl Listed {
         ids
     }
 
-    /// The number of chunks, with watchers or kept empty; and the number of chunks there is room for.
+    /// The number of chunks, including a kept empty one; and the number of chunks that the queue has room for.
     fn kept(&self) -> (usize, usize) {
         match &self.list {
             Some(WatchList::Many(many)) => many.unranked.kept(),
@@ -66,7 +66,7 @@ impl Listed {
     }
 }
 
-/// In chunks: watchers this far apart have the same ticket.
+/// Watchers that are this many chunks apart have the same ticket.
 const SPAN: u64 = (1 << Ticket::BITS) / LIST_CHUNK as u64;
 
 /// Walks over the list that `read` shows, for as long as `each` returns `true`.
