@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const CONNECTIONS: usize = 8;
 const TASKS: usize = 64;
-const GETS: usize = 100; // by each task, on average
+const GETS: usize = 300; // by each task, on average
 const POOL: u32 = 0; // the key: with a pool for each of several databases, the database
 
 /// How it was handed out: the number of this event, and whether that was at once, to a task that had not waited.

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 pub(super) struct Record {
     /// A bit for each vacant slot.
     vacant: AtomicU64,
-    before: AtomicU32,
-    after: AtomicU32,
+    before: Neighbour,
+    after: Neighbour,
 }
 
 impl Record {
@@ -36,28 +36,28 @@ impl Record {
     }
 
     fn vacant(&self) -> u64 {
-        // ORDERING: Relaxed here and below: the lock orders.
+        // ORDERING: Relaxed: the lock orders.
         self.vacant.load(Ordering::Relaxed)
     }
 
     fn set_vacant(&self, slots: u64) {
+        // ORDERING: Relaxed: the lock orders.
         self.vacant.store(slots, Ordering::Relaxed);
     }
+}
 
-    fn before(&self) -> u32 {
-        self.before.load(Ordering::Relaxed)
+/// The number of a neighbour on a list, or [`NIL`].
+struct Neighbour(AtomicU32);
+
+impl Neighbour {
+    fn get(&self) -> u32 {
+        // ORDERING: Relaxed: the lock orders.
+        self.0.load(Ordering::Relaxed)
     }
 
-    fn set_before(&self, block: u32) {
-        self.before.store(block, Ordering::Relaxed);
-    }
-
-    fn after(&self) -> u32 {
-        self.after.load(Ordering::Relaxed)
-    }
-
-    fn set_after(&self, block: u32) {
-        self.after.store(block, Ordering::Relaxed);
+    fn set(&self, block: u32) {
+        // ORDERING: Relaxed: the lock orders.
+        self.0.store(block, Ordering::Relaxed);
     }
 }
 
@@ -102,8 +102,8 @@ impl Vacancies {
         let after = std::mem::replace(&mut self.absent, number);
         Record {
             vacant: AtomicU64::new(self.all),
-            before: AtomicU32::new(NIL),
-            after: AtomicU32::new(after),
+            before: Neighbour(AtomicU32::new(NIL)),
+            after: Neighbour(AtomicU32::new(after)),
         }
     }
 
@@ -118,7 +118,7 @@ impl Vacancies {
             // It was on no list if it was the spare one; else it was the first of `absent`.
             match number == self.spare {
                 true => self.spare = NIL,
-                false => self.absent = block.after(),
+                false => self.absent = block.after.get(),
             }
             if left != 0 {
                 self.link(blocks, number);
@@ -163,32 +163,32 @@ impl Vacancies {
     }
 
     fn list_absent(&mut self, block: &Record, number: u32) {
-        block.set_after(self.absent);
+        block.after.set(self.absent);
         self.absent = number;
     }
 
     /// Puts a block on the list of those in part taken, as the first.
     fn link(&mut self, blocks: &Chunks<Record>, number: u32) {
         if let Some(block) = blocks.get(number) {
-            block.set_before(NIL);
-            block.set_after(self.part);
+            block.before.set(NIL);
+            block.after.set(self.part);
         }
         if let Some(next) = blocks.get(self.part) {
-            next.set_before(number);
+            next.before.set(number);
         }
         self.part = number;
     }
 
     /// Takes a block off that list.
     fn unlink(&mut self, blocks: &Chunks<Record>, block: &Record) {
-        let before = block.before();
-        let after = block.after();
+        let before = block.before.get();
+        let after = block.after.get();
         match blocks.get(before) {
-            Some(previous) => previous.set_after(after),
+            Some(previous) => previous.after.set(after),
             None => self.part = after,
         }
         if let Some(next) = blocks.get(after) {
-            next.set_before(before);
+            next.before.set(before);
         }
     }
 }

@@ -409,17 +409,12 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
 
     /// Puts a slot on its free list, which has no token any more.
     #[inline(always)]
-    fn list(&mut self, index: u32) {
-        match self.slab.resident.get(index) {
-            Some(slot) => self.list_resident(slot, index),
-            None => self.list_in_block(index),
+    fn list(&mut self, place: Place<'a, P>, index: u32) {
+        if index >= Slab::<P, G>::RESIDENT {
+            return self.list_in_block(index);
         }
-    }
-
-    #[inline(always)]
-    fn list_resident(&mut self, slot: &Slot<P>, index: u32) {
         // ORDERING: Relaxed: read under this lock only.
-        slot.link.store(self.locked.free, Ordering::Relaxed);
+        place.slot().link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = index;
     }
 
@@ -436,7 +431,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// Puts a vacant slot back that was not filled.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, vacant: Vacant<'a, P>) {
-        self.list(vacant.index);
+        self.list(vacant.place, vacant.index);
     }
 
     /// Frees the memory of a block that the vacancies count as gone.
@@ -486,16 +481,25 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// Puts a spent slot of this slab back, unless it has had its last generation.
     #[inline(always)]
     pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
-        self.put_back_ended(spent.detach());
+        let Spent { place, at } = spent;
+        self.put_back_unless_retired(place, at);
     }
 
     /// The same, of a slot without its place in memory.
     #[inline(always)]
     pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
-        // One more occupant could be mistaken for an earlier one.
-        if ended.at.generation() != LAST_GENERATION {
-            self.list(ended.at.index());
+        // SAFETY: `ended` is a token of this slab, so the slot is taken, until it is put back here.
+        if let Some(place) = unsafe { self.slab.place(ended.at.index()) } {
+            self.put_back_unless_retired(place, ended.at);
+        }
+    }
+
+    #[inline(always)]
+    fn put_back_unless_retired(&mut self, place: Place<'a, P>, ended: Address) {
+        // After the last generation, the next occupant could be mistaken for an earlier one.
+        if ended.generation() != LAST_GENERATION {
+            self.list(place, ended.index());
         }
     }
 

@@ -137,8 +137,9 @@ impl World {
         }
         let futures = self.wait();
         self.shape.clock.advance(self.shape.over());
-        self.settle();
-        // A future that is left hears of its end once, and of a recheck; one that was dropped wakes no task.
+        self.drive();
+        // The operation of a listener stays parked until its future has evaluated the condition at the deadline. A future
+        // that is left hears of its end once, and of a recheck; one that was dropped wakes no task.
         for (bell, mut future, is_rechecked) in futures {
             eventually("its end", || bell.rung() >= 1);
             let mut ended = bell.poll(&mut future).is_ready();
@@ -150,6 +151,7 @@ impl World {
             assert!(ended);
             assert!(bell.rung() == 1 || is_rechecked);
         }
+        self.settle();
         assert_eq!(self.waits.next_deadline(), None, "a recheck is left");
         assert_eq!(self.waits.stats().missed_checks, 0);
         let shape = &mut self.shape;
@@ -204,7 +206,8 @@ impl World {
         [timer, tracker, self.requests.stats(), self.waits.stats()]
     }
 
-    fn settle(&self) {
+    /// Drives all of them, unless a thread does.
+    fn drive(&self) {
         if matches!(self.shape.driver, Driver::Test) {
             self.places
                 .iter()
@@ -214,6 +217,9 @@ impl World {
             self.requests.advance();
             self.waits.advance();
         }
+    }
+
+    fn settle(&self) {
         eventually("a quiet point", || {
             self.stats()
                 .iter()
