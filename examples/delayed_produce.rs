@@ -9,7 +9,7 @@
 //! gives one for any operation.
 
 use request_purgatory::future::Awaited;
-use request_purgatory::{Bound, Completion, DelayedOperation, Purgatory, Watch};
+use request_purgatory::{CheckBound, Completion, DelayedOperation, Purgatory, Watch};
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,7 +33,8 @@ impl Partition {
     fn replicated(&self, produces: &Produces, replica: usize, end: u64) {
         self.0.lock().unwrap()[replica] = end;
         // Without the lock, and only those that need no more than this.
-        produces.check_and_complete_with(&PARTITION, Bound::all().up_to(self.high_watermark()));
+        produces
+            .check_and_complete_with(&PARTITION, CheckBound::all().up_to(self.high_watermark()));
     }
 }
 

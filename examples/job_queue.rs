@@ -10,7 +10,7 @@
 //! `done()` nothing is awaited, so no job is done twice.
 
 use request_purgatory::future::{Taken, WaitError};
-use request_purgatory::{Bound, Waits};
+use request_purgatory::{CheckBound, Waits};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
@@ -39,7 +39,8 @@ impl Queue {
     fn push(&self, job: Job) {
         self.jobs.lock().unwrap().push_back(job);
         // Without the lock. One job needs one worker: the one that has waited longest.
-        self.idle.check_and_complete_with(&QUEUE, Bound::at_most(1));
+        self.idle
+            .check_and_complete_with(&QUEUE, CheckBound::at_most(1));
     }
 
     /// Waits for a job, for at most half a minute.

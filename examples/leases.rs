@@ -9,7 +9,7 @@
 //! lease under which it is made, and the store refuses a token lower than the highest that it has seen.
 
 use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
-use request_purgatory::{Bound, Waits};
+use request_purgatory::{CheckBound, Waits};
 use request_purgatory_tracker::{FencingToken, Tracker};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Leases {
         let next = free.downgrade();
         let on_expiry = move |resource: Resource, _, _| {
             if let Some(free) = next.upgrade() {
-                free.check_and_complete_with(&resource, Bound::at_most(1));
+                free.check_and_complete_with(&resource, CheckBound::at_most(1));
             }
         };
         let held = Tracker::new("leases", on_expiry);

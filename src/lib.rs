@@ -83,7 +83,7 @@ pub use future::{Awaited, Listener, Take, Taken, Wait, WaitError, WaitFuture, Wa
 #[doc(inline)]
 pub use operation::{Completion, DelayedOperation};
 #[doc(inline)]
-pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
+pub use purgatory::{CheckBound, Handle, Purgatory, ResolvedKey, Watch};
 #[doc(inline)]
 pub use purgatory::{RejectReason, Rejected, WeakRef};
 pub use request_purgatory_schemes as scheme;

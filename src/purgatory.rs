@@ -51,7 +51,7 @@ pub use crate::error::{BuildError, RejectReason, Rejected, ShutdownError};
 pub use crate::hash::{Key, KeyHasher, RandomState};
 pub use crate::operation::Cause;
 pub use crate::stats::Stats;
-pub use crate::watch::bound::Bound;
+pub use crate::watch::bound::CheckBound;
 pub use collect::Watch;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
@@ -179,22 +179,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Completes `op` at once if it can complete. Otherwise parks `op` until a check of one of `keys` finds that it can
     /// complete, or until it expires.
     ///
-    /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
-    /// operation is examined after the event, unless it is already being ended (at its deadline, for instance). The
-    /// examining thread is:
+    /// No event that happens after this call has begun is missed. If one of the keys is checked after the event, the
+    /// operation is examined after the event too, unless the operation is already being ended (at its deadline, for
+    /// instance). One of these threads examines the operation:
     ///
     /// * the checking thread;
-    /// * or the thread that was examining the operation when the check came;
-    /// * or, if that thread has made 16 examinations in a row, the thread that drives the timer.
+    /// * the thread that was examining the operation when the check came;
+    /// * if that thread has made 16 examinations in a row, the thread that drives the timer.
     ///
     /// A check that stops early ([`check_and_complete_with`](Self::check_and_complete_with)) examines only the
-    /// operations that its [`Bound`] admits.
+    /// operations that its [`CheckBound`] admits.
     ///
-    /// Each item of `keys` is a key, or a [`Watch`] of a [resolved](Self::resolve) key, [at a rank](Watch::at_rank), or
-    /// both. A key given twice counts once, at its lowest rank; if it was given without a rank at least once, it counts
-    /// without a rank.
+    /// Each item of `keys` is a key or a [`Watch`]. A [`Watch`] is of a key or of a [resolved](Self::resolve) key, and
+    /// may have a [rank](Watch::at_rank). A key that is given several times counts once: without a rank if one of its
+    /// items has no rank, otherwise at the lowest rank.
     ///
-    /// What runs and is locked, all on this thread:
+    /// What the call runs, locks and reads, all on this thread:
     ///
     /// * `deadline` (by default `timeout`), `arrival` and `weight`; `try_complete`, a second time if the operation
     ///   parks, and again for checks that come meanwhile; `on_complete`, if the operation completes.
@@ -244,27 +244,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// No lock is held while your code runs. The call takes:
     ///
-    /// * the lock of the key's map shard. Once is enough if at most 16 operations watch the key, all without a rank,
-    ///   and the key is not resolved. Otherwise the lock is taken once more for every 64 operations, and the lock of a
-    ///   resolved key's list inside it;
+    /// * the lock of the key's map shard: once, if the key is not resolved, and at most 16 operations watch it, all
+    ///   without a rank. Otherwise the call may take the lock once more for every 64 operations, and inside it the lock
+    ///   of the key's list if the key is resolved;
     /// * for each operation that it completes: the locks of the map shards of the operation's keys, and the lock of its
     ///   timer shard only if that lock is free (with the feature `tracing`, the call waits for that lock if the
     ///   operation expires meanwhile).
     ///
     /// Inside a `try_complete`, the check is made later, and this call returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
-        self.shared.inner.check_key(key, const { &Bound::all() })
+        self.shared
+            .inner
+            .check_key(key, const { &CheckBound::all() })
     }
 
-    /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of
-    /// completions, [up to a rank](Bound::up_to), [until one refuses](Bound::until_refused), or several of these.
+    /// Examines operations that watch `key`, within `bound`: up to [a number of completions](CheckBound::at_most), up
+    /// to [a rank](CheckBound::up_to), up to [the first refusal](CheckBound::until_refused), or several of these.
     /// Returns how many operations this call completed.
     ///
     /// Operations with a rank are examined first, by rank; then the others, in the order in which they were parked.
-    /// `try_complete` still decides whether an operation completes. Runs and locks as
-    /// [`check_and_complete`](Self::check_and_complete) does, with one difference: a check for `n` completions reads
-    /// `n` operations in the first hold of the lock, and then twice as many in each further hold, at most 64.
-    pub fn check_and_complete_with<Q>(&self, key: &Q, bound: Bound) -> usize
+    /// `try_complete` still decides whether an operation completes. Runs the same code and takes the same locks as
+    /// [`check_and_complete`](Self::check_and_complete), with one difference: if more than one hold of the lock is
+    /// needed, a check for `n` completions reads at first `n` operations in a hold, and then doubles that number from
+    /// hold to hold, up to 64.
+    pub fn check_and_complete_with<Q>(&self, key: &Q, bound: CheckBound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -278,7 +281,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// operations this call completed. Inside a `try_complete`, each key is checked separately, later, and this call
     /// returns 0.
     ///
-    /// Runs and locks as [`check_and_complete`](Self::check_and_complete) does for each key.
+    /// Runs the same code and takes the same locks as [`check_and_complete`](Self::check_and_complete) for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
@@ -309,7 +312,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
     /// call starts the reaper, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
-        self.shared.inner.defer(CheckTarget::key(key), Bound::all());
+        self.shared
+            .inner
+            .defer(CheckTarget::key(key), CheckBound::all());
     }
 
     /// Cancels every operation that watches `key`: each of them ends without a completion, and is returned.
@@ -485,7 +490,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
         self
     }
 
-    /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed, because clients often choose keys.
+    /// The hasher of keys. Default: [`RandomState`], a fast hash. Its seed is random, because clients often choose
+    /// keys, and could otherwise choose keys with equal hashes.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
         Builder {
             settings: self.settings,

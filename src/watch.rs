@@ -1,16 +1,17 @@
 //! The watch lists: which operations wait for which key.
 //!
-//! This module does not know operations: an [`Address`] is a number. The list of a key lies in the map, under the lock
-//! of the key's shard:
+//! This module does not know operations: an [`Address`] is a number. The map has an entry for each key that is watched
+//! or [resolved]. The entry contains the list of the key or, if the key is resolved, the number of its list, which then
+//! lies outside the map. For the lists in the map, the lock of the key's map shard gives these guarantees:
 //!
-//! * Adding to a list and removing an empty list happen under the same lock, so a watch is never added to a list that
-//!   is about to be removed.
-//! * Lookups take the lock, shared, even if they find nothing. So if a lookup misses a watch, the lookup happens before
-//!   the watch is added, and the parker's second examination sees the event of the check. Before the first watch there
-//!   is no map, and `ShardedMap::look` provides this order.
-//! * The list of a [resolved] key lies outside the map: the resolved key names its list.
+//! * Adding to a list and removing an empty list happen under the same lock, so no watcher is added to a list that is
+//!   about to be removed.
+//! * Lookups take the lock, shared, even if they find nothing. So if a check does not find a watcher, the lookup of the
+//!   check happens before the watcher is added. The parking thread examines the operation again after it has added the
+//!   watcher, and that examination sees the event of the check. Before the first watcher is added there is no map, and
+//!   `ShardedMap::look` provides this order.
 //!
-//! The lock of a resolved list may be taken inside the lock of a shard, never the other way round.
+//! The lock of a resolved list may be taken inside the lock of a map shard, never the other way round.
 
 mod arrivals;
 pub(crate) mod bound;
@@ -21,7 +22,7 @@ pub(crate) mod watchers;
 
 use crate::cell::address::Address;
 use crate::sync::{Arc, ShardedMap};
-use bound::{Bound, Order};
+use bound::{CheckBound, Order};
 use equivalent::Equivalent;
 use list::WatchList;
 use resolved::{ListNumber, ResolvedList, ResolvedLists};
@@ -239,7 +240,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     pub(crate) fn walk<'m, Q>(
         &'m self,
         key: &'m Q,
-        bound: Bound,
+        bound: CheckBound,
         pause: impl FnMut() + 'm,
     ) -> impl Watchers + 'm
     where
@@ -268,7 +269,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             None => {}
             Some(Found::Few(watchers)) => watchers.iter().copied().for_each(each),
             Some(Found::Long) => {
-                let mut watchers = self.walk(key, Bound::all(), || ());
+                let mut watchers = self.walk(key, CheckBound::all(), || ());
                 while let Some(watcher) = watchers.next(false) {
                     each(watcher);
                 }

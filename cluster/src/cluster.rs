@@ -101,7 +101,7 @@ impl<K: Key> Cluster<K> {
     }
 
     /// Checks `purgatory` from now on: whenever a version grows, what waits for the key up to that rank
-    /// (`check_and_complete_with`, with `Bound::up_to`). An operation that waits for a version beyond `v` parks at rank
+    /// (`check_and_complete_with`, with `CheckBound::up_to`). An operation that waits for a version beyond `v` parks at rank
     /// `v + 1`, or without a rank. When the store has lost its data, all that waits for any key is checked.
     ///
     /// The checks run `try_complete` and `on_complete` on threads of the node's runtime: they must not block. The

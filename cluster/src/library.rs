@@ -4,8 +4,8 @@ use crate::error::WaitError;
 use crate::key::Key;
 use crate::table::Waiting;
 use request_purgatory::{
-    Bound, Watch, future::WaitError as LibraryError, future::WaitFuture, future::WaitOperation,
-    purgatory::WeakRef,
+    CheckBound, Watch, future::WaitError as LibraryError, future::WaitFuture,
+    future::WaitOperation, purgatory::WeakRef,
 };
 pub(crate) use request_purgatory::{
     DelayedOperation, Purgatory, Waits, purgatory::BuildError as PurgatoryError,
@@ -67,7 +67,7 @@ impl<K: Key, Op: DelayedOperation<Key = K>, S: KeyHasher> Waiting<K> for Attache
     fn check(&self, key: &K, rank: u64) -> bool {
         match self.purgatory.upgrade() {
             Some(purgatory) => {
-                purgatory.check_and_complete_with(key, Bound::all().up_to(rank));
+                purgatory.check_and_complete_with(key, CheckBound::all().up_to(rank));
                 true
             }
             None => false,

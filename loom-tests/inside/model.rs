@@ -11,7 +11,7 @@ use crate::stats::{Counters, Counts, Ending, Statistic, Stats};
 use crate::sync::{Arc, Ordering, fence, set_timer_shards};
 use crate::threads::reaper::{Reaper, ReaperHandle, ReaperThread};
 use crate::time::{Timestamp, ticks::NEVER};
-use crate::watch::bound::{Bound, Order, Ticket};
+use crate::watch::bound::{CheckBound, Order, Ticket};
 use crate::watch::resolved::{self, ResolvedList};
 use crate::watch::watchers::{Found, Room, Watchers as _};
 use crate::watch::{Target, WatchMap};
@@ -154,7 +154,7 @@ impl Resolution {
         let mut found = Vec::new();
         let seen = self.list.peek_published();
         if !seen.is_empty() {
-            let mut watchers = self.list.visit(seen, Bound::all().up_to(up_to));
+            let mut watchers = self.list.visit(seen, CheckBound::all().up_to(up_to));
             while let Some(watcher) = watchers.next(false) {
                 found.push(watcher.index());
             }
@@ -228,7 +228,7 @@ impl Watchers {
             Some(Found::Few(watchers)) => watchers.iter().map(|it| it.index()).collect(),
             Some(Found::Long) => {
                 let mut found = Vec::new();
-                let mut watchers = self.map.walk(&key, Bound::all().up_to(up_to), || ());
+                let mut watchers = self.map.walk(&key, CheckBound::all().up_to(up_to), || ());
                 while let Some(watcher) = watchers.next(false) {
                     found.push(watcher.index());
                 }

@@ -8,7 +8,7 @@ use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::model::{By, Resolution, Watchers};
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Purgatory, ResolvedKey, Watch, threads::Reaper,
+    CheckBound, Completion, DelayedOperation, Purgatory, ResolvedKey, Watch, threads::Reaper,
     time::ManualClock,
 };
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn g01_parker_on_a_resolved_key_races_its_check() {
 #[test]
 fn g01_parker_on_a_resolved_key_races_a_bounded_check() {
     parker_races_checker(None, |_, key| {
-        key.check_and_complete_with(Bound::at_most(1))
+        key.check_and_complete_with(CheckBound::at_most(1))
     });
 }
 
@@ -70,7 +70,7 @@ fn g01_parker_on_a_resolved_key_races_a_check_of_the_plain_one() {
 #[test]
 fn g01_parker_at_a_rank_races_its_coming() {
     parker_races_checker(Some(5), |_, key| {
-        key.check_and_complete_with(Bound::all().up_to(5))
+        key.check_and_complete_with(CheckBound::all().up_to(5))
     });
 }
 
@@ -78,7 +78,7 @@ fn g01_parker_at_a_rank_races_its_coming() {
 #[test]
 fn g01_parker_at_a_rank_races_its_coming_on_the_plain_key() {
     parker_races_checker(Some(5), |purgatory, _| {
-        purgatory.check_and_complete_with(&1, Bound::all().up_to(5))
+        purgatory.check_and_complete_with(&1, CheckBound::all().up_to(5))
     });
 }
 

@@ -7,7 +7,7 @@ use loom::sync::Mutex;
 use loom::thread;
 use loom_tests::{DriverWaker, Sleeper, assert_empty, bounded};
 use request_purgatory::{
-    Bound, Purgatory, Waits, future::Taken, future::WaitError, future::WaitFuture,
+    CheckBound, Purgatory, Waits, future::Taken, future::WaitError, future::WaitFuture,
     future::WaitOperation, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
 };
 use std::collections::BTreeMap;
@@ -94,7 +94,8 @@ impl World {
 
     /// The check for one completion that makes a job of `key` known; and the examinations that were left to the reaper.
     fn check(&self, key: u64) {
-        self.waits.check_and_complete_with(&key, Bound::at_most(1));
+        self.waits
+            .check_and_complete_with(&key, CheckBound::at_most(1));
         self.drive();
     }
 

@@ -2,7 +2,7 @@
 //! that call back.
 #![cfg(request_purgatory_shuttle)]
 
-use request_purgatory::{Bound, Handle, Purgatory, Watch, threads::Reaper, time::ManualClock};
+use request_purgatory::{CheckBound, Handle, Purgatory, Watch, threads::Reaper, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
@@ -117,7 +117,7 @@ impl Stage {
             match random.gen_range(0..5) {
                 0 if known.rank.is_some_and(|rank| rank <= up_to) => {
                     self.purgatory
-                        .check_and_complete_with(&known.key, Bound::all().up_to(up_to));
+                        .check_and_complete_with(&known.key, CheckBound::all().up_to(up_to));
                 }
                 1 if known.handle.get().is_some() => {
                     known.handle.get().into_iter().for_each(|handle| {

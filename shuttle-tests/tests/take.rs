@@ -4,7 +4,7 @@
 
 use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::{Bound, Purgatory, Waits, time::ManualClock};
+use request_purgatory::{CheckBound, Purgatory, Waits, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
@@ -86,7 +86,10 @@ impl Stage {
             let key = thread_rng().gen_range(0..KEYS);
             match thread_rng().gen_range(0..4) {
                 0 => self.waits.check_later(key),
-                _ => drop(self.waits.check_and_complete_with(&key, Bound::at_most(1))),
+                _ => drop(
+                    self.waits
+                        .check_and_complete_with(&key, CheckBound::at_most(1)),
+                ),
             }
         }
     }
@@ -261,7 +264,11 @@ impl Hall {
             self.book.lock().unwrap().queues[key as usize].push_back(job);
             match thread_rng().gen_range(0..6) {
                 0 => self.waits.check_later(key),
-                _ => _ = self.waits.check_and_complete_with(&key, Bound::at_most(1)),
+                _ => {
+                    _ = self
+                        .waits
+                        .check_and_complete_with(&key, CheckBound::at_most(1))
+                }
             }
         }
     }

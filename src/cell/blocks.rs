@@ -129,7 +129,8 @@ impl Vacancies {
         Some(vacant.trailing_zeros())
     }
 
-    /// The slot is vacant again. Returns whether the memory of its block is to be freed: from here on it counts as gone.
+    /// The slot is vacant again. Returns whether the memory of its block is to be freed: from here on it counts as
+    /// gone.
     pub(super) fn put_back(&mut self, blocks: &Chunks<Record>, number: u32, offset: u32) -> bool {
         let Some(block) = blocks.get(number) else {
             return false;

@@ -169,8 +169,8 @@ pub(super) struct Block<T> {
 }
 
 impl<T> Block<T> {
-    /// How many items a block has, a power of two: as many as fit a page. (Where they are large, each has a block of its
-    /// own.)
+    /// How many items a block has, a power of two: as many as fit a page. (Where they are large, each has a block of
+    /// its own.)
     pub(super) const LEN: u32 = {
         let fit = PAGE / size_of::<T>();
         let len = if fit == 0 { 1 } else { 1 << fit.ilog2() };
@@ -198,8 +198,8 @@ impl<T> Block<T> {
     /// The item at `offset`, if there are items. The caller may use it until they are freed.
     pub(super) fn get(&self, offset: u32) -> Option<NonNull<T>> {
         debug_assert!(offset < Self::LEN);
-        // ORDERING: Relaxed: by the contracts of `make` and `free`, whoever uses the item comes after the store that made
-        // it, and before the one that frees it, so it reads the pointer between the two.
+        // ORDERING: Relaxed: by the contracts of `make` and `free`, whoever uses the item comes after the store that
+        // made it, and before the one that frees it, so it reads the pointer between the two.
         let first = NonNull::new(self.items.load(Ordering::Relaxed))?;
         NonNull::new(first.as_ptr().wrapping_add(offset as usize))
     }
@@ -207,8 +207,8 @@ impl<T> Block<T> {
     /// Allocates memory for the items, and writes them: `item` is told the offset of each.
     ///
     /// # Safety
-    /// There is no memory. No other thread calls this or [`free`](Self::free) at the same time; the items are used after
-    /// this call only.
+    /// There is no memory. No other thread calls this or [`free`](Self::free) at the same time; the items are used
+    /// after this call only.
     pub(super) unsafe fn make(&self, item: impl Fn(u32) -> T) {
         let first = allocate::<T>(Self::LEN as usize);
         for offset in 0..Self::LEN {
@@ -304,8 +304,8 @@ impl<P> Slot<P> {
         }
     }
 
-    /// The number of slots that are resident: the first chunks of them, as many as fit a mebibyte. None where a payload is
-    /// large.
+    /// The number of slots that are resident: the first chunks of them, as many as fit a mebibyte. None where a payload
+    /// is large.
     pub(super) const RESIDENT: u32 = {
         let chunk = RESIDENT_CHUNK as usize * size_of::<Self>();
         let fit = if chunk > MEBIBYTE {
@@ -369,8 +369,9 @@ impl<'a, P> Place<'a, P> {
 
     #[inline(always)]
     pub(super) fn slot(&self) -> &Slot<P> {
-        // SAFETY: a resident slot lives as long as the slab. Of another one, `Slab::place` demands that it has memory as
-        // long as this is used. All slots are written when their memory is made, and only borrowed shared from then on.
+        // SAFETY: a resident slot lives as long as the slab. Of another one, `Slab::place` demands that it has memory
+        // as long as this is used. All slots are written when their memory is made, and only borrowed shared from then
+        // on.
         unsafe { self.slot.as_ref() }
     }
 
@@ -424,8 +425,8 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// Releases the operation, unless another thread has left a mark. `Ok(false)`: there was none. `Ok(true)`: the mark
-    /// asks for another examination only, for which the caller must arrange, because it will not `examine_again`. `Err`:
-    /// the caller still holds it, and acts on the mark.
+    /// asks for another examination only, for which the caller must arrange, because it will not `examine_again`.
+    /// `Err`: the caller still holds it, and acts on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
         let state = self.place.state(self.at.index());
@@ -483,8 +484,9 @@ impl<'a, P> Ended<'a, P> {
     #[inline(always)]
     pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
         self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other thread
-            // gets the slot before it is on a free list, where `take` alone leads. So the payload is initialised, and ours.
+            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other
+            // thread gets the slot before it is on a free list, where `take` alone leads. So the payload is
+            // initialised, and ours.
             access(unsafe { &*payload.cast::<P>() })
         })
     }

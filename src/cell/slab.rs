@@ -29,10 +29,10 @@
 //! memory goes. A stale address leads to the word and no further: [`State::claim_or_mark`] says no, whatever has become
 //! of the memory.
 //!
-//! The stages of an occupant are tokens that consume one another: [`Held`], then [`Ended`] (its addresses are stale, and
-//! it is still in its slot), then [`Spent`] (it was moved out). While an operation is ended in place, the generation in
-//! the state word is already that of the next occupant. That is sound because the slot is on no free list, so no thread
-//! can fill it, and no address names it, so no thread can claim it.
+//! The stages of an occupant are tokens that consume one another: [`Held`], then [`Ended`] (its addresses are stale,
+//! and it is still in its slot), then [`Spent`] (it was moved out). While an operation is ended in place, the
+//! generation in the state word is already that of the next occupant. That is sound because the slot is on no free
+//! list, so no thread can fill it, and no address names it, so no thread can claim it.
 //!
 //! A spent slot goes back under the lock ([`SlabGuard::put_back_spent`]) or, by a thread without it, as an
 //! [`EndedSlot`] by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of the lock. Tokens
@@ -57,8 +57,8 @@ const MANY: u32 = 1_024;
 
 /// Slots for payloads `P`, with `G` beside them under the same lock.
 pub(crate) struct Slab<P, G> {
-    /// The slots with the lowest indices. The table of their chunks is what every check of an operation reads, and only the
-    /// growth of the slab writes.
+    /// The slots with the lowest indices. The table of their chunks is what every check of an operation reads, and only
+    /// the growth of the slab writes.
     resident: EqualChunks<Slot<P>>,
     /// Of the slots behind them: the state words, the memory of the rest, and which are vacant. Apart from one another,
     /// because a storm meets the slots in no order, and what lies close together stays in the processor's caches.
@@ -207,8 +207,8 @@ impl<P, G> Slab<P, G> {
         Some(Address::new(self.shard, index, generation))
     }
 
-    /// Loads slots that the caller is about to free one after the other. They lie far apart; in a loop of their own, these
-    /// loads do not wait for one another.
+    /// Loads slots that the caller is about to free one after the other. They lie far apart; in a loop of their own,
+    /// these loads do not wait for one another.
     pub(crate) fn prefetch(&self, ended: &[EndedSlot]) {
         for ended in ended {
             // SAFETY: there is a token of it, so the slot is taken.
@@ -252,8 +252,8 @@ impl<P, G> Slab<P, G> {
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         debug_assert_eq!(ended.at.shard(), self.shard);
-        // SAFETY: `ended` is a token of this slab, so the slot is taken, and stays so: once it is on the list, a holder of the
-        // lock may put it back, but the list is the last use of the slot here.
+        // SAFETY: `ended` is a token of this slab, so the slot is taken, and stays so: once it is on the list, a holder
+        // of the lock may put it back, but the list is the last use of the slot here.
         let place = unsafe { self.place(index) };
         place.map_or(0, |place| self.remote.push(index, &place.slot().link))
     }
@@ -331,10 +331,10 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         if slab.resident.len() < Slab::<P, G>::RESIDENT {
             let here = ManuallyDrop::new(State::vacant());
             let word = Word { here };
-            // There is no free list over a fresh chunk: building one would take as long as the chunk is large, under the
-            // lock.
-            // SAFETY: we have the lock, and resident slots are added here only. A thread that has the lock has `&Slab`,
-            // which it gets from another thread only if `P`, and with it the slot, is `Send`.
+            // The slots of a fresh chunk are not all put on the free list: that would take time in proportion to the
+            // size of the chunk, under the lock.
+            // SAFETY: resident slots are added here only, and this thread has the lock, so no other thread calls `push`
+            // at the same time. Another thread can have `&Slab` only if `P`, and with it the slot, is `Send`.
             let index = unsafe { slab.resident.push(Slot::vacant(word)) };
             let place = Place::resident(slab.resident.get(index)?);
             return Some(Vacant { place, index });
@@ -351,8 +351,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
                 let apart = apart.expect("words are added with their block").into();
                 Slot::vacant(Word { apart })
             };
-            // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. No slot of the block is
-            // taken, so nothing uses one before this hands it out.
+            // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. No slot of the block
+            // is taken, so nothing uses one before this hands it out.
             unsafe { block.make(slot) };
             let made = &mut self.locked.made;
             *made = made.saturating_add(Slab::<P, G>::BLOCK);
@@ -398,8 +398,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             place.position = fields.position;
         });
         slot.payload.with_mut(|place| {
-            // SAFETY: the slot is vacant, so no thread holds it, and nothing initialised is overwritten; `vacant` was
-            // the only token of it, so no other thread fills the same slot.
+            // SAFETY: the slot is vacant, so no thread holds it, and nothing initialised is overwritten. `vacant` was
+            // the only token of this slot, so no other thread fills the slot.
             unsafe { (*place).write(payload) };
         });
         let generation = place.state(index).occupy();
@@ -446,10 +446,10 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             slot.fields.with_mut(|_| ());
             slot.payload.with_mut(|_| ());
         }
-        // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. All slots of the block have
-        // been put back, so no token of one is left, and what was done with the slots comes before: it was done under this
-        // lock, or before a push on the remote free list that this lock's holder has acquired. A `FieldsView` would borrow
-        // this guard.
+        // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. All slots of the block
+        // have been put back, so no token of one is left, and what was done with the slots comes before: it was done
+        // under this lock, or before a push on the remote free list that this lock's holder has acquired. A
+        // `FieldsView` would borrow this guard.
         unsafe { block.free() };
     }
 
@@ -532,15 +532,15 @@ impl<P, G> FieldsView<'_, P, G> {
     /// The slot at `index`, if it was ever used, and has memory.
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<P>> {
-        // SAFETY: the lock is held as long as there is a view, and no slot is put back meanwhile: that takes the guard, which
-        // the view borrows. The memory of a block stays until then.
+        // SAFETY: the lock is held as long as there is a view. Putting a slot back and freeing a block need `&mut` of
+        // the guard, which the view borrows. So the memory of the block stays as long as there is a view.
         let place = unsafe { self.slab.place(index)? };
         // SAFETY: as above.
         Some(unsafe { place.slot.as_ref() })
     }
 
-    /// Loads the timer fields and the state words of slots that the caller is about to work on one after the other. They
-    /// lie far apart; in a loop of their own, these loads do not wait for one another.
+    /// Loads the timer fields and the state words of slots that the caller is about to work on one after the other.
+    /// They lie far apart; in a loop of their own, these loads do not wait for one another.
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             let occupant = self.slab.occupant(index);

@@ -73,8 +73,8 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // costs one wake-up.
         set_alarm(handler)
     } else {
-        // One caller at a time: two callers that reset the alarm together could not tell for which tick the reactor was
-        // woken.
+        // One caller at a time resets the alarm. Otherwise a second caller could read the `NEVER` of the first caller's
+        // reset as `before`, instead of the tick for which the reactor was woken.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
         // Wake the reactor here, because this caller may not be the reactor. Another thread may have filed a deadline

@@ -125,8 +125,8 @@ fn expire_in<H: Handler>(
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // With `reclaim_first`, the bounds on parked operations and on watchers of a key are exact: what ended payloads
-        // leave is reclaimed before user code hears of the endings.
+        // With `reclaim_first`, the bounds on parked operations and on watchers of a key are exact. So the slots and
+        // watches of ended payloads are reclaimed now, before user code hears of the endings.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);

@@ -151,16 +151,19 @@ macro_rules! shared_methods {
             self.shared.inner.engine.point(timeout.into())
         }
 
-        /// Gives back memory that is not needed any more.
+        /// Releases memory that is not needed any more.
         ///
-        #[doc = concat!("Slots go by themselves, in blocks of about 4 KiB, as soon as no slot of a block is taken by ", $what, ";")]
-        /// so this call is for the rest: the last such block, the wheels of timer shards without a timer, and tables
-        /// that are filled to an eighth or less. A thread that drives the timer does the same when no deadline is left.
+        #[doc = concat!("The slots of ", $what, " lie in blocks of about 4 KiB.")]
+        /// A block is released without this call when none of its slots is taken, except one spare block of each timer
+        /// shard. This call also releases the spare blocks, the wheels of timer shards without a timer, and the unused
+        /// memory of large tables that are filled to an eighth or less. A thread that drives the timer does the same
+        /// when no deadline is left.
         ///
-        /// Two things stay until the drop. One is the first slots of each timer shard: a mebibyte at most, and none if
-        /// a payload has a kibibyte or more. The other is about 9 bytes for each slot, for as many slots as were ever
-        /// needed at the same time (40 bytes if a block has only one slot). By these bytes a stale handle is
-        /// recognised.
+        /// Two parts of the memory stay until the drop:
+        ///
+        /// * the first slots of each timer shard: a mebibyte at most, and none if a payload has a kibibyte or more;
+        /// * about 9 bytes for each slot (40 bytes if a block has only one slot), for as many slots as were ever needed
+        ///   at the same time. The library recognises stale handles by these bytes.
         ///
         /// May be called at any time, from any thread. Takes the locks of the timer shards one by one, for an instant
         /// each. Tries the lock of each map shard, and leaves the table of a locked shard as it is. Hashes the keys

@@ -72,8 +72,9 @@ fn shut_down_in_background<H: Handler>(
                 // Another thread closes the handler, and may not have finished.
                 wait(Duration::MAX, || engine.underway.is_over());
             }
-            // Stop the threads even if another thread has closed the handler: that thread does not wait if it is in a
-            // callback. If another thread is joining them already, the `wait` below waits for their end.
+            // Stop the engine's threads even if another thread has closed the handler: if that thread is in a callback,
+            // it does not wait for them. If another thread is joining them already, the `wait` below waits for their
+            // end.
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);

@@ -53,8 +53,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// * Every check counts as an examination in vain. A listener that expires counts no [missed
     ///   check](crate::purgatory::Stats::missed_checks), except in [`until`](Listener::until).
-    /// * A listener does not complete in a check, so a check [for at most n completions](crate::Bound::at_most) wakes
-    ///   all listeners of the key. Workers that compete for something use [`take`](Self::take).
+    /// * A listener does not complete in a check, so a check [for at most n completions](crate::CheckBound::at_most)
+    ///   wakes all listeners of the key. Workers that compete for something use [`take`](Self::take).
     /// * A listener that watches a key [at a rank](Watch::at_rank) is not woken by a check up to a lower rank.
     ///
     /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; takes the same locks as

@@ -1,8 +1,9 @@
 //! The signals from a listener's operations to the listener: a key was checked, it is time for a recheck, or no more
 //! checks come.
 //!
-//! A listener that ends because a recheck found the event leaves its operations and its recheck here ([`Found`]) until
-//! its own operation ends.
+//! If a recheck finds the event, the listener ends before its operation does: the operation stays parked for a while,
+//! because a late check may still come (`Recheck::find`). Until the operation ends, the parts of the listener are kept
+//! here ([`Found`]).
 
 use super::reply::Between;
 use super::wait_error::WaitError;

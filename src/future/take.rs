@@ -53,16 +53,16 @@ type Waiting<K, S> = Inner<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `take` takes a value, for at most `timeout` from this call on, or until a [point in time](Deadline)
-    /// (`None`: without end). As [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a
-    /// connection from a pool.
+    /// (`None`: without end). Works as [`wait`](Self::wait), for values that only one waiter may have: a job from a
+    /// queue, a connection from a pool.
     ///
-    /// **A value that was taken is done or given back, never lost and never both.** The future resolves to a guard,
+    /// **A value that was taken is either kept or given back, and never lost.** The future resolves to a guard,
     /// [`Taken`]. [`Taken::done`] keeps the value. If the guard, or the future that holds it, is dropped without `done`
     /// (because the worker's task was aborted or panicked, or another branch of a `select` was first), the value goes
     /// to `give_back`. Then the keys are checked, each for one completion, so that another waiter gets the value.
     ///
     /// ```
-    /// use request_purgatory::{Bound, Waits};
+    /// use request_purgatory::{CheckBound, Waits};
     /// use std::collections::VecDeque;
     /// use std::sync::{Arc, Mutex};
     /// use std::time::Duration;
@@ -80,7 +80,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// };
     /// let (first, second) = (worker(), worker());
     /// queue.lock().unwrap().push_back("job");
-    /// waits.check_and_complete_with(&7, Bound::at_most(1)); // the first worker has it
+    /// waits.check_and_complete_with(&7, CheckBound::at_most(1)); // the first worker has it
     /// # use request_purgatory::future::block_on; // or any executor
     /// let job = block_on(first)?;
     /// assert_eq!(*job, "job");
@@ -90,8 +90,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// ```
     ///
     /// `take` returns `Option<T>`, or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends only
-    /// this wait, and the future resolves to the error: `let job = take.await??`. The error may use up the check that
-    /// met it. So each key is then checked once more, for one completion, when the timer is driven.
+    /// this wait, and the future resolves to the error: `let job = take.await??`. If `take` fails in a check, the error
+    /// may use up that check. So each key is then checked once more, for one completion, when the timer is driven.
     ///
     /// **No newcomer overtakes.** If other operations watch one of the keys already, a value taken in this call goes
     /// back to `give_back` before the call returns, and the keys are checked in the order of parking, so that earlier
@@ -103,15 +103,15 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// key, `take` must take only what belongs to that key: a check of a key for one completion is meant for an item of
     /// that key.
     ///
-    /// `take` has the duties of [`wait`](Self::wait)'s predicate, and runs on the same threads. Once it has taken a
-    /// value that did not go back, it is not called again. A `take` that panics after taking something loses that
-    /// value.
+    /// `take` has the duties of [`wait`](Self::wait)'s predicate, and runs on the same threads. It is not called again
+    /// after it has failed, or has taken the value that the future gets. A `take` that panics after taking something
+    /// loses that value.
     ///
-    /// `give_back` runs with no lock of the library held, and checks and completions that it causes do not nest. It
-    /// runs on one of these threads:
+    /// `give_back` runs with no lock of the library held. Completions that `give_back` causes run after it has
+    /// returned. It runs on one of these threads:
     ///
     /// * the thread that drops the guard or the future;
-    /// * another thread that is taking the value, or is handing it to the future, at that moment;
+    /// * a thread that takes the value, or hands the value to the future, while another thread drops the future;
     /// * this thread, before the call returns.
     ///
     /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes. After a

@@ -32,7 +32,7 @@ use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
-use crate::watch::bound::Bound;
+use crate::watch::bound::CheckBound;
 use crate::watch::resolved::ResolvedWatchers;
 use crate::watch::watchers::{Copied, Found, Room, Watchers};
 use equivalent::Equivalent;
@@ -45,7 +45,7 @@ use std::hash::Hash;
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Outbox<'a, Inner<Op, S>>,
-    bound: &'a Bound,
+    bound: &'a CheckBound,
     /// Operations found satisfied, and those of them that count for the bound.
     completed: usize,
     counted: usize,
@@ -70,7 +70,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         inner: &'a Arc<Inner<Op, S>>,
         trampoline: &'a Trampoline,
         run_on: RunOn,
-        bound: &'a Bound,
+        bound: &'a CheckBound,
     ) -> Self {
         Self {
             inner,
@@ -266,7 +266,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks the operations on `key`, as far as `bound` goes. Returns how many operations this call completed.
     #[inline(always)]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &CheckBound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -282,19 +282,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check
     /// would be ignored if the operation that is examined had caused it before.)
     pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
-        let bound = Bound::at_most(1);
+        let bound = CheckBound::at_most(1);
         match Examining::current() {
             Some(_) => self.defer(CheckTarget::key(key.clone()), bound),
             None => _ = self.check_key(key, &bound),
         }
     }
 
-    /// Checks `key` inside the examination of a newcomer: at the end of the outermost call or, if that is a nested check,
-    /// when the timer is driven next.
+    /// Checks `key` inside the examination of a newcomer: at the end of the outermost call or, if that is a nested
+    /// check, when the timer is driven next.
     pub(crate) fn offer_to_earlier(self: &Arc<Self>, key: &Op::Key) {
         match is_in_nested_check() {
-            true => self.defer(CheckTarget::key(key.clone()), Bound::all()),
-            false => _ = self.check_key(key, &Bound::all()),
+            true => self.defer(CheckTarget::key(key.clone()), CheckBound::all()),
+            false => _ = self.check_key(key, &CheckBound::all()),
         }
     }
 
@@ -303,7 +303,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         key: &Q,
         found: Found<'_>,
-        bound: &Bound,
+        bound: &CheckBound,
         run_on: RunOn,
         pause: impl FnMut(),
     ) -> usize
@@ -321,7 +321,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(super) fn check_waiting(
         self: &Arc<Self>,
         what: &CheckTarget<Op::Key>,
-        bound: &Bound,
+        bound: &CheckBound,
         run_on: RunOn,
         pause: impl FnMut(),
     ) {
@@ -344,7 +344,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         key: &Q,
         watchers: &[Address],
-        bound: &Bound,
+        bound: &CheckBound,
         run_on: RunOn,
     ) -> usize
     where
@@ -358,7 +358,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn check_long<Q>(
         self: &Arc<Self>,
         key: &Q,
-        bound: &Bound,
+        bound: &CheckBound,
         run_on: RunOn,
         pause: impl FnMut(),
     ) -> usize
@@ -376,7 +376,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         watchers: &mut impl Watchers,
         checked: &impl Checked<Op::Key>,
-        bound: &Bound,
+        bound: &CheckBound,
         run_on: RunOn,
     ) -> usize {
         let trampoline = Trampoline::enter();
@@ -391,7 +391,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         checked: &ByNumber<'_, Op::Key>,
         mut watchers: ResolvedWatchers<'_, Op::Key>,
-        bound: &Bound,
+        bound: &CheckBound,
     ) -> usize {
         if let Some(within) = Examining::current() {
             self.queue_nested(CheckTarget::key(checked.key.clone()), *bound, within);
@@ -408,14 +408,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     {
         if Examining::current().is_some() {
             for key in keys {
-                self.check_key(key, &Bound::all());
+                self.check_key(key, &CheckBound::all());
             }
             return 0;
         }
         let trampoline = Trampoline::enter();
-        // One check of all keys: the completions run when the last key has been checked, even if the caller's iterator
-        // or one of its keys panics.
-        let check = Check::new(self, &trampoline, RunOn::Caller, const { &Bound::all() });
+        // One check of all keys. Its completions run when it is dropped: after the last key, or after a panic of the
+        // caller's iterator or of a key.
+        let check = Check::new(
+            self,
+            &trampoline,
+            RunOn::Caller,
+            const { &CheckBound::all() },
+        );
         let mut check = guard(check, |mut check| {
             check.finish();
         });
@@ -437,10 +442,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks one operation, for a caller that has its handle.
     pub(super) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         if let Some(within) = Examining::current() {
-            self.queue_nested(CheckTarget::Operation(address), Bound::all(), within);
+            self.queue_nested(CheckTarget::Operation(address), CheckBound::all(), within);
             return false;
         }
-        let bound = const { &Bound::all() };
+        let bound = const { &CheckBound::all() };
         self.run_check(&mut Copied::new(&[address]), &NoKey, bound, RunOn::Caller) == 1
     }
 }

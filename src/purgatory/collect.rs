@@ -60,12 +60,12 @@ macro_rules! plain {
 
 impl<K> Watch<'_, K> {
     /// Watches the key at `rank`: the offset, version or epoch that the operation waits for the key to reach. A check
-    /// [up to a rank](crate::Bound::up_to) examines the operation only if the check's rank is at least `rank`. A check
-    /// without such a bound examines the operation at any rank.
+    /// [up to a rank](crate::CheckBound::up_to) examines the operation only if the check's rank is at least `rank`. A
+    /// check without such a bound examines the operation at any rank.
     ///
     /// A rank is a priority as well: every check examines the lowest rank first, operations of one rank in the order of
     /// parking, and operations without a rank last. For example, operations wait at the ranks 9, 1 and 5: three checks
-    /// for [one completion](crate::Bound::at_most) each complete them in the order 1, 5, 9.
+    /// for [one completion](crate::CheckBound::at_most) each complete them in the order 1, 5, 9.
     pub fn at_rank(self, rank: u64) -> Self {
         Self {
             rank: Some(rank),

@@ -8,7 +8,7 @@ use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
 use crate::hash::{Key, KeyHasher};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
-use crate::watch::bound::Bound;
+use crate::watch::bound::CheckBound;
 use std::collections::LinkedList;
 
 /// What a waiting check, deferred or nested, is to check. Clones share the key.
@@ -27,7 +27,7 @@ impl<K> CheckTarget<K> {
 }
 
 /// The bound of a check while it waits. `None` when the check was taken out of the queue to be made.
-type Waiting = Arc<Mutex<Option<Bound>>>;
+type Waiting = Arc<Mutex<Option<CheckBound>>>;
 
 /// The deferred checks of one purgatory, each key once, the oldest first.
 pub(crate) struct DeferredChecks<K, S> {
@@ -52,7 +52,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     /// Adds a check, or merges it with a waiting check of the same target. `false` after the shutdown.
-    pub(crate) fn add(&self, check: CheckTarget<K>, bound: Bound) -> bool {
+    pub(crate) fn add(&self, check: CheckTarget<K>, bound: CheckBound) -> bool {
         self.known.update("check_later", &check, |known| {
             if let Some(known) = &known {
                 if let Some(waiting) = &mut *known.lock() {
@@ -84,7 +84,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     /// Takes out the check that has waited longest.
-    pub(crate) fn next(&self) -> Option<(CheckTarget<K>, Bound)> {
+    pub(crate) fn next(&self) -> Option<(CheckTarget<K>, CheckBound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
             // From here on, a new check of the same target does not merge with this one.
@@ -130,17 +130,20 @@ mod tests {
     #[test]
     fn checks_of_one_key_are_merged_and_go_as_far_as_both() {
         let checks = DeferredChecks::new(RandomState::new());
-        assert!(checks.add(CheckTarget::key(1), Bound::at_most(1).up_to(9)));
-        assert!(checks.add(CheckTarget::key(2), Bound::all()));
-        assert!(checks.add(CheckTarget::key(1), Bound::at_most(2).up_to(5)));
-        let until_refused = Bound::all().until_refused();
+        assert!(checks.add(CheckTarget::key(1), CheckBound::at_most(1).up_to(9)));
+        assert!(checks.add(CheckTarget::key(2), CheckBound::all()));
+        assert!(checks.add(CheckTarget::key(1), CheckBound::at_most(2).up_to(5)));
+        let until_refused = CheckBound::all().until_refused();
         for key in [2, 3, 3] {
             assert!(checks.add(CheckTarget::key(key), until_refused));
         }
         assert_eq!(checks.len(), 3);
-        let both = Bound::at_most(3).up_to(9);
+        let both = CheckBound::at_most(3).up_to(9);
         assert_eq!(checks.next(), Some((CheckTarget::key(1), both)));
-        assert_eq!(checks.next(), Some((CheckTarget::key(2), Bound::all())));
+        assert_eq!(
+            checks.next(),
+            Some((CheckTarget::key(2), CheckBound::all()))
+        );
         assert_eq!(checks.next(), Some((CheckTarget::key(3), until_refused)));
         assert_eq!(checks.next(), None);
     }
@@ -149,15 +152,18 @@ mod tests {
     fn g01_a_check_that_waits_keeps_its_bound_though_others_were_made() {
         let checks = DeferredChecks::new(RandomState::new());
         for key in [1, 2, 3] {
-            assert!(checks.add(CheckTarget::key(key), Bound::all()));
+            assert!(checks.add(CheckTarget::key(key), CheckBound::all()));
         }
-        assert_eq!(checks.next(), Some((CheckTarget::key(1), Bound::all())));
+        assert_eq!(
+            checks.next(),
+            Some((CheckTarget::key(1), CheckBound::all()))
+        );
         for key in [3, 2, 1] {
-            assert!(checks.add(CheckTarget::key(key), Bound::at_most(1)));
+            assert!(checks.add(CheckTarget::key(key), CheckBound::at_most(1)));
         }
-        let left = [2, 3].map(|key| Some((CheckTarget::key(key), Bound::all())));
+        let left = [2, 3].map(|key| Some((CheckTarget::key(key), CheckBound::all())));
         assert_eq!([checks.next(), checks.next()], left);
-        let again = Some((CheckTarget::key(1), Bound::at_most(1)));
+        let again = Some((CheckTarget::key(1), CheckBound::at_most(1)));
         assert_eq!([checks.next(), checks.next()], [again, None]);
     }
 
@@ -180,15 +186,15 @@ mod tests {
     fn g12_a_key_that_panics_when_its_check_is_made_costs_no_later_check() {
         let checks = DeferredChecks::new(RandomState::new());
         let add = |key, bound| assert!(checks.add(CheckTarget::key(Fragile(key)), bound));
-        add(1, Bound::all());
-        add(2, Bound::all());
+        add(1, CheckBound::all());
+        add(2, CheckBound::all());
         BROKEN.set(true);
-        let first = Some((CheckTarget::key(Fragile(1)), Bound::all()));
+        let first = Some((CheckTarget::key(Fragile(1)), CheckBound::all()));
         assert_eq!(checks.next(), first);
         BROKEN.set(false);
-        add(1, Bound::all());
-        add(2, Bound::at_most(1));
-        let left = [2, 1].map(|key| Some((CheckTarget::key(Fragile(key)), Bound::all())));
+        add(1, CheckBound::all());
+        add(2, CheckBound::at_most(1));
+        let left = [2, 1].map(|key| Some((CheckTarget::key(Fragile(key)), CheckBound::all())));
         assert_eq!([checks.next(), checks.next()], left);
     }
 
@@ -212,7 +218,7 @@ mod tests {
         let checks = DeferredChecks::new(RandomState::new());
         let add = |number| {
             HASHED.set(0);
-            assert!(checks.add(CheckTarget::key(Counting(number)), Bound::all()));
+            assert!(checks.add(CheckTarget::key(Counting(number)), CheckBound::all()));
             HASHED.get()
         };
         let most = (0..CHECKS).map(add).max();

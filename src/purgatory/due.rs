@@ -1,10 +1,11 @@
 //! Handles an operation whose timer has fired.
 //!
 //! The thread that takes a timer out of the wheel claims the operation. If another thread holds the operation, that
-//! holder gets a mark instead. In both cases the holder calls [`Inner::due`]. The timer was filed for one of these:
+//! holder gets a mark instead. In both cases the holder calls [`Inner::due`]. The timer was filed at one of these:
 //!
-//! 1. A time before the deadline (a recheck of a listener). The operation is told, and the timer is filed at the
-//!    deadline or, if that comes first, at the next recheck.
+//! 1. A time before the deadline: a recheck of a listener. The operation tells the listener, and the timer is filed at
+//!    the next recheck or at the deadline, whichever comes first. If a recheck has found the event, this time is the
+//!    end of the grace (the time for a late check), and the operation is satisfied.
 //! 2. The deadline. The operation is examined once more. If it asks for more time, its timer is filed at the new
 //!    deadline; otherwise it expires. If it belongs to a listener that evaluates a condition at the deadline, the
 //!    operation tells the listener, and stays parked for that evaluation.

@@ -15,7 +15,7 @@ use crate::operation::DelayedOperation;
 use crate::scheme::HierarchicalWheel;
 use crate::sync::{Arc, Mutex};
 use crate::watch::WatchMap;
-use crate::watch::bound::Bound;
+use crate::watch::bound::CheckBound;
 use std::collections::HashMap;
 
 /// The timer scheme of a purgatory.
@@ -81,7 +81,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Leaves a check to the thread that drives the timer.
-    pub(crate) fn defer(&self, check: CheckTarget<Op::Key>, bound: Bound) {
+    pub(crate) fn defer(&self, check: CheckTarget<Op::Key>, bound: CheckBound) {
         if self.deferred.add(check, bound) {
             // Tick 0 has passed: the thread makes the check as soon as it wakes.
             self.engine.announce_work(0);

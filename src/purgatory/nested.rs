@@ -29,7 +29,7 @@ use crate::engine::deliver::RunOn;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::watch::bound::Bound;
+use crate::watch::bound::CheckBound;
 use equivalent::Equivalent;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -45,14 +45,14 @@ struct Nested<Op: DelayedOperation, S: KeyHasher> {
 #[derive(Default)]
 struct NestedCheck {
     /// The bound of the check, while it waits.
-    waiting: Rc<Cell<Option<Bound>>>,
+    waiting: Rc<Cell<Option<CheckBound>>>,
     /// The operations that have made this check.
     made_by: HashSet<Examinee>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
-    pub(super) fn queue_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
+    pub(super) fn queue_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &CheckBound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -70,7 +70,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(super) fn queue_nested(
         self: &Arc<Self>,
         what: CheckTarget<Op::Key>,
-        bound: Bound,
+        bound: CheckBound,
         within: Examination,
     ) {
         let nested = known_of_nested_checks(
@@ -94,7 +94,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             check.waiting.set(Some(bound));
             let (inner, waiting) = (self.clone(), check.waiting.clone());
             queue_check(Box::new(move || {
-                let bound = waiting.take().unwrap_or(Bound::all());
+                let bound = waiting.take().unwrap_or(CheckBound::all());
                 inner.check_waiting(&what, &bound, RunOn::Caller, || ());
             }));
         } else if within.is_for_a_mark() {

@@ -218,8 +218,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 arrival.into_operation(),
             ));
         };
-        // The first examination, and after it the other hooks and the clock. A check that this user code makes is
-        // nested.
+        // Make the first examination, then call the other hooks and read the clock. A check that this user code makes
+        // is a nested check: it waits for the end of the outermost call (`src/purgatory/nested.rs`).
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
         let reach = Unparked::new(self);
         if arrival.look(Cause::parking(&reach)) {

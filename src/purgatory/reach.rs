@@ -14,7 +14,7 @@ use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Reach};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::time::Deadline;
-use crate::watch::bound::Bound;
+use crate::watch::bound::CheckBound;
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
@@ -41,9 +41,10 @@ impl<Op: DelayedOperation, S: KeyHasher> OperationWaker<Op, S> {
 
     /// Sets the address of an operation that has got its slot. After this, the parking thread examines the operation.
     fn set_address(&self, at: Address) {
-        // ORDERING: AcqRel, and a read-modify-write like the one of a wake-up, so that one of the two comes second. If
-        // the wake-up is second, its Acquire shows it the address. If this swap is second, its Acquire shows the
-        // examination that follows it what happened before the wake-up.
+        // ORDERING: AcqRel. This swap comes before or after the read-modify-write in `wake_by_ref`. If the swap comes
+        // first, the wake-up finds the address, and its Acquire pairs with this Release. If the wake-up comes first,
+        // this Acquire pairs with its Release: what happened before the wake-up happens before the examination that
+        // follows this swap.
         self.at.swap(at.0, Ordering::AcqRel);
     }
 }
@@ -67,7 +68,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn wake(&self, at: Address) {
         if self.engine.is_parked(at) {
-            self.defer(CheckTarget::Operation(at), Bound::all());
+            self.defer(CheckTarget::Operation(at), CheckBound::all());
         }
     }
 }

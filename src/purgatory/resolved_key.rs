@@ -6,7 +6,7 @@ use crate::cell::address::Address;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::watch::bound::Bound;
+use crate::watch::bound::CheckBound;
 use crate::watch::resolved::{ListNumber, Peeked, ResolvedList, ResolvedWatchers};
 
 /// A key of a purgatory, with a reference to its watch list. A broker keeps one for each partition, and checks it after
@@ -46,14 +46,14 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// operation watches the key, the check costs one locked instruction. Locks:
     ///
     /// * none, if the key has at most one watcher, without a rank. A second watcher, or a watcher with a rank, moves
-    ///   the watchers to a list behind a lock, where they stay until the key has no watcher. The check then takes that
-    ///   lock;
+    ///   the watchers to a list behind a lock. While the watchers are there, which is until the last of them leaves,
+    ///   the check takes that lock;
     /// * for each operation that the check completes: the locks of the operation's other keys, and the lock of its
     ///   timer shard only if that lock is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
             Some(only) => self.check_loaded(only),
-            None => self.check_seen(self.list.peek_published(), const { &Bound::all() }),
+            None => self.check_seen(self.list.peek_published(), const { &CheckBound::all() }),
         }
     }
 
@@ -65,12 +65,12 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// Without such a lock the check may miss an operation that is being parked. The operation then waits for the next
     /// check or its timeout.
     pub fn check_and_complete_after_lock(&self) -> usize {
-        self.check_seen(self.list.peek(), const { &Bound::all() })
+        self.check_seen(self.list.peek(), const { &CheckBound::all() })
     }
 
     /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed.
     /// See [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
-    pub fn check_and_complete_with(&self, bound: Bound) -> usize {
+    pub fn check_and_complete_with(&self, bound: CheckBound) -> usize {
         match bound.at_most {
             0 => 0,
             _ => self.check_seen(self.list.peek_published(), &bound),
@@ -78,7 +78,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 
     #[inline(always)]
-    fn check_seen(&self, seen: Peeked, bound: &Bound) -> usize {
+    fn check_seen(&self, seen: Peeked, bound: &CheckBound) -> usize {
         match seen.is_empty() {
             true => 0,
             false => self.check_watched(seen, bound),
@@ -86,17 +86,17 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 
     #[inline(never)]
-    fn check_watched(&self, seen: Peeked, bound: &Bound) -> usize {
+    fn check_watched(&self, seen: Peeked, bound: &CheckBound) -> usize {
         self.check(self.list.visit(seen, *bound), bound)
     }
 
     #[inline(never)]
     fn check_loaded(&self, only: Address) -> usize {
-        self.check(self.list.visit_loaded(only), const { &Bound::all() })
+        self.check(self.list.visit_loaded(only), const { &CheckBound::all() })
     }
 
     #[inline(always)]
-    fn check(&self, watchers: ResolvedWatchers<'_, Op::Key>, bound: &Bound) -> usize {
+    fn check(&self, watchers: ResolvedWatchers<'_, Op::Key>, bound: &CheckBound) -> usize {
         let checked = ByNumber {
             number: self.number,
             key: &*self.key,

@@ -13,7 +13,7 @@ use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::watch::bound::Bound;
+use crate::watch::bound::CheckBound;
 /// The outcome for an operation that could not be released at once, because another thread had left a mark.
 pub(super) enum Settled<'a, P> {
     /// The operation was released.
@@ -82,7 +82,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Ok(unexamined) => {
                     if unexamined {
-                        self.defer(CheckTarget::Operation(address), Bound::all());
+                        self.defer(CheckTarget::Operation(address), CheckBound::all());
                     }
                     return Settled::Parked;
                 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 pub struct ParkedOperation<K> {
     /// The keys that the operation watches, in no particular order.
     pub keys: Vec<K>,
-    /// The time since the operation was parked, or since its [arrival](crate::DelayedOperation::arrival), in whole
-    /// ticks.
+    /// The time since the [arrival](crate::DelayedOperation::arrival) of the operation, or, if the operation does not
+    /// know its arrival, since it was parked. In whole ticks.
     pub age: Duration,
     /// The time until the deadline, in whole ticks; zero if the deadline has passed, `None` if the operation never
     /// expires.
@@ -24,7 +24,7 @@ pub struct ParkedOperation<K> {
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // Read the keys from the watch lists. Reading them from the slot would require holding the operation, and would
-        // delay its completion. No lock is held while the result grows.
+        // delay its completion. `keys` and `parked` grow with no lock held.
         let now = self.engine.now();
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
         for key in &self.watch.all_keys() {

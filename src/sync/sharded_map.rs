@@ -62,9 +62,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn look(&self) -> Option<&MapShards<K, V>> {
-        // ORDERING: AcqRel. This read-modify-write has a place before or after the swap in `begin`. After: it finds the
-        // flag set, and this call returns the map. Before: the swap's Acquire pairs with this Release, so what this
-        // thread did happens before the map is made, and before every later use of the map.
+        // ORDERING: AcqRel. This read-modify-write comes before or after the swap in `begin`. If it comes after, it
+        // finds the flag set, and this call returns the map. If it comes before, this Release pairs with the Acquire of
+        // the swap: what this thread did happens before the map is made, and before every later use of the map.
         let begun = self.begun.fetch_or(false, Ordering::AcqRel);
         begun.then(|| self.make())
     }

@@ -1,4 +1,5 @@
-//! A clock that is moved by hand, and that runs the rounds of the reaper on the thread that moves it.
+//! A clock that is moved by hand. The thread that moves the clock also does the work of the reaper: it expires what is
+//! due.
 
 use super::reaper::{Reaper, ReaperThread};
 use crate::callbacks::panics::Panics;
@@ -96,14 +97,15 @@ impl ManualClock {
 
     /// Moves the clock forward by `by`, at most to the last possible reading.
     ///
-    /// With [`reaper`](Self::reaper), everything due by then expires inside this call, in the order of the deadlines,
-    /// including operations that callbacks park meanwhile. If another thread is driving, that thread finishes what is
-    /// due first. A call from a callback only moves the clock; what is due is left to the next call that drives, or to
-    /// the call that runs the callback.
+    /// Operations and timers that this clock's [`reaper`](Self::reaper) drives expire inside this call if the clock
+    /// reaches their deadlines, in the order of the deadlines. This includes operations that callbacks park during the
+    /// call. If another thread is driving, that thread first finishes what is due. A call from a callback expires
+    /// nothing: what is due is left to the next call that drives, or to the call that runs the callback.
     ///
-    /// After that, wakes the threads that sleep by this clock, which then expire operations themselves. The wake
-    /// functions run on this thread, including those of [reactors](crate::threads::Reaper::Reactor). If one panics, the
-    /// others are still called, and then the panic is passed on.
+    /// After that, in all calls, wakes the threads that sleep until a deadline of this clock; these threads then expire
+    /// operations themselves. The wake functions run on this thread, including those of
+    /// [reactors](crate::threads::Reaper::Reactor). If a wake function panics, the others are still called, and then
+    /// the panic is passed on.
     pub fn advance(&self, by: Duration) {
         let mut left = by;
         if let Some(driving) = self.0.drive_unless_in_a_callback() {

@@ -10,25 +10,25 @@
 //!
 //! A deadline is a reading plus a timeout. The thread that drives the timer asks the real clock whether the deadline
 //! has passed. So a reading that is ahead makes an expiry later, and a reading that is behind would make it early.
-//! Therefore readings lean ahead. Where the library needs a time that has certainly passed, it takes off a tick, which
-//! is a millisecond or more (`Engine::timing`).
+//! Therefore readings are meant to be ahead. Where the library needs a time that has certainly passed, it subtracts a
+//! tick, which is a millisecond or more (`Engine::timing`).
 //!
-//! # Never early
+//! # Why a reading is not behind
 //!
 //! In an anchor the counter is read before the clock, and later readings count from that reading of the counter. The
-//! rate is the real time that passed between two anchors of this thread, divided by the fewest ticks that can lie
-//! between their readings of the clock. So the true rate of that time was not higher. One 512th is added to the rate.
+//! rate is the real time between two anchors of this thread, divided by the fewest ticks that can lie between the two
+//! readings of the clock. So the rate is at least the true rate of that time. 1/512 of it is added.
 //!
-//! So a reading is before the true time only if the counter, measured by the real clock, runs more than 1/512 slower
+//! So a reading is behind the true time only if the counter, measured by the real clock, runs more than 1/512 slower
 //! within the millisecond than it did between the two anchors. A clock kept by NTP is steered by less: up to 1/2,000
 //! (1/1,000 while it makes up for an offset by `adjtime`). But chrony steers by up to 1/12 while it makes up for
 //! seconds, and this steering can begin within the millisecond. A reading in that millisecond is then up to 0.08 ms
-//! early.
+//! behind.
 //!
 //! A processor may read the counter while earlier instructions still wait for memory. Such a reading is some
 //! nanoseconds old; the margin of a microsecond covers that.
 //!
-//! # Hardly late
+//! # How far a reading is ahead
 //!
 //! While the counter runs evenly, a reading is ahead by less than 7,000 ns (`LATE`; 5,000 were measured), the sum of:
 //!
@@ -38,8 +38,8 @@
 //!   (at most 977 ns), and the permitted [difference](AGREE) of two measurements (at most 977 ns).
 //!
 //! Whatever the counter does, a reading lies between the anchor's reading of the real clock and a millisecond after it.
-//! So a counter that jumps ahead makes a reading at most a millisecond late. A counter that stops or jumps back makes a
-//! reading early by at most what the counter has lost since the anchor.
+//! So after a jump of the counter, a reading is at most a millisecond ahead. If the counter stops or jumps back, a
+//! reading is behind by at most the time that the counter has lost since the anchor.
 //!
 //! # What ends an anchor
 //!

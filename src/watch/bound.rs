@@ -6,12 +6,12 @@ use std::cell::Cell;
 pub(crate) type Rank = u64;
 
 /// How far a check goes: see [`check_and_complete_with`](crate::Purgatory::check_and_complete_with). Bounds combine by
-/// chaining: `Bound::at_most(1).up_to(9)`.
+/// chaining: `CheckBound::at_most(1).up_to(9)`.
 ///
-/// When several deferred checks of one key are merged, their counts are added, the higher rank applies, and the merged
-/// check stops at a refusal only if every one of the merged checks does.
+/// Deferred checks of one key may be merged into one check. Its count is the sum of their counts, its rank is the
+/// highest of their ranks, and it stops at a refusal only if each of them would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bound {
+pub struct CheckBound {
     /// The highest rank that the check reaches, among watchers with a rank.
     pub(crate) up_to: Rank,
     /// The check stops after this many completions.
@@ -20,7 +20,7 @@ pub struct Bound {
     pub(crate) until_refused: bool,
 }
 
-impl Bound {
+impl CheckBound {
     /// Every operation that watches the key.
     pub const fn all() -> Self {
         Self {

@@ -11,7 +11,7 @@
 //!   list has an identity. A walk that finds a list with another identity is over.
 
 use super::arrivals::Arrivals;
-use super::bound::{Bound, JOINED, Order, Rank};
+use super::bound::{CheckBound, JOINED, Order, Rank};
 use crate::cell::address::Address;
 use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
 use std::cell::Cell;
@@ -198,7 +198,7 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    pub(crate) fn new(bound: Bound) -> Self {
+    pub(crate) fn new(bound: CheckBound) -> Self {
         Self {
             up_to: bound.up_to,
             size: bound.at_most.clamp(1, SLICE),

@@ -19,7 +19,7 @@
 //! * While a key has watchers but is not resolved, the word of its list is `MANY`. So every removal takes the lock of
 //!   the list, and the removal of the last watcher sees that the list can be retired.
 
-use super::bound::{Bound, Order};
+use super::bound::{CheckBound, Order};
 use super::list::WatchList;
 use super::watchers::{Walking, Watchers};
 use crate::cell::address::Address;
@@ -134,8 +134,9 @@ impl<K> ResolvedList<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Some(key.clone()),
             _ => {
-                // An exchange, not a store: a store would end the release sequence that hands on the event which a
-                // `peek_published` at `MANY` has left here for the next parker.
+                // An exchange, not a store. A check whose `peek_published` found `MANY` has published its event by a
+                // Release on this word. The next thread that adds a watcher acquires the event through the release
+                // sequence, which a store would end.
                 self.swap(MANY, EMPTY);
                 None
             }
@@ -156,10 +157,11 @@ impl<K> ResolvedList<K> {
     /// that happened before this call.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
-        // ORDERING: AcqRel. This read-modify-write changes nothing, but it has a place before or after the `swap` of
-        // each parker. After: this call finds the watch (Acquire pairs with the Release in `swap`). Before: the parker
-        // sees the event (the Acquire in `swap` pairs with this Release). A load would cover only the first case. The
-        // load before the exchange is Relaxed, because the exchange compares the loaded value.
+        // ORDERING: AcqRel. This read-modify-write changes nothing, but it comes before or after the `swap` of each
+        // parking thread. If it comes after, this call finds the watcher (this Acquire pairs with the Release in
+        // `swap`). If it comes before, the parking thread sees the event (the Acquire in `swap` pairs with this
+        // Release). A load would cover only the first case. The load before the exchange is Relaxed, because the
+        // exchange compares the loaded value.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
         Peeked(word)
@@ -180,7 +182,7 @@ impl<K> ResolvedList<K> {
 
     /// The watchers, after a lookup with the result `seen`: one watcher, or a list behind the lock.
     #[inline(always)]
-    pub(crate) fn visit(&self, seen: Peeked, bound: Bound) -> ResolvedWatchers<'_, K> {
+    pub(crate) fn visit(&self, seen: Peeked, bound: CheckBound) -> ResolvedWatchers<'_, K> {
         let next = match seen.only() {
             Some(only) => Next::Only(only),
             None => Next::Walk(Box::new(Walking::new(bound))),
@@ -318,7 +320,7 @@ impl<K> ResolvedWatchers<'_, K> {
                 return None;
             }
             // `visit_loaded` is only for checks without a bound.
-            self.next = self.list.visit(seen, Bound::all()).next;
+            self.next = self.list.visit(seen, CheckBound::all()).next;
         }
         match &mut self.next {
             Next::Walk(walking) => walking.next(|| (), |read| self.list.read(read)),

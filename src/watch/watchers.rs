@@ -1,6 +1,6 @@
 //! The watchers of a key, as a check meets them: one after another, with no lock held.
 
-use super::bound::Bound;
+use super::bound::CheckBound;
 use super::list::{Walk, WatchList};
 use crate::cell::address::Address;
 use crate::sync::COPIED;
@@ -64,7 +64,7 @@ pub(crate) struct Walking {
 }
 
 impl Walking {
-    pub(super) fn new(bound: Bound) -> Self {
+    pub(super) fn new(bound: CheckBound) -> Self {
         Self {
             walk: Walk::new(bound),
             slice: Vec::new(),

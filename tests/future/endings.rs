@@ -4,8 +4,8 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Tally, lock};
 use crate::{Slot, assert_empty, by_hand, now, put, take};
 use request_purgatory::{
-    Bound, Waits, future::WaitError, future::WaitFuture, future::WaitOperation, threads::Reaper,
-    time::ManualClock,
+    CheckBound, Waits, future::WaitError, future::WaitFuture, future::WaitOperation,
+    threads::Reaper, time::ManualClock,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -230,7 +230,10 @@ fn waits_on_resolved_keys_and_at_ranks() {
         })
     });
     end.store(15, Ordering::SeqCst);
-    assert_eq!(waits.check_and_complete_with(&9, Bound::all().up_to(15)), 1);
+    assert_eq!(
+        waits.check_and_complete_with(&9, CheckBound::all().up_to(15)),
+        1
+    );
     assert_eq!(waits.stats().checks, 1, "only the nearer one");
     assert_eq!(now(near), Ok(15));
     end.store(20, Ordering::SeqCst);

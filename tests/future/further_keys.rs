@@ -9,7 +9,7 @@ use crate::{assert_empty, by_hand};
 use request_purgatory::future::{Listener, WaitError, block_on};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::ManualClock;
-use request_purgatory::{Bound, Waits, Watch};
+use request_purgatory::{CheckBound, Waits, Watch};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn a_key_that_is_learnt_again_counts_at_its_lowest_rank() {
     let bell = Bell::new();
     let mut listener = waits.listen([1], None);
     let woken_by = |listener: &mut Listener<u64>, rank| {
-        waits.check_and_complete_with(&2, Bound::all().up_to(rank));
+        waits.check_and_complete_with(&2, CheckBound::all().up_to(rank));
         bell.poll(&mut Box::pin(listener.checked())).is_ready()
     };
     listener.also(Watch::from(2).at_rank(10));

@@ -4,7 +4,7 @@ use crate::support::bell::Bell;
 use crate::support::spans::{Span, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    Bound, future::Listener, future::WaitError, future::WaitFuture, future::WaitOperation,
+    CheckBound, future::Listener, future::WaitError, future::WaitFuture, future::WaitOperation,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -66,9 +66,9 @@ pub(crate) const ALL: Reach = Reach {
 };
 
 impl Reach {
-    pub(crate) fn bound(self) -> Bound {
-        let bound = self.at_most.map_or(Bound::all(), Bound::at_most);
-        let bound = self.up_to.into_iter().fold(bound, Bound::up_to);
+    pub(crate) fn bound(self) -> CheckBound {
+        let bound = self.at_most.map_or(CheckBound::all(), CheckBound::at_most);
+        let bound = self.up_to.into_iter().fold(bound, CheckBound::up_to);
         match self.until_refused {
             true => bound.until_refused(),
             false => bound,

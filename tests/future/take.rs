@@ -5,7 +5,7 @@ use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, on_a_stack_of, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
-use request_purgatory::{Bound, Waits, threads::Reaper};
+use request_purgatory::{CheckBound, Waits, threads::Reaper};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -67,7 +67,7 @@ fn g23_what_was_taken_is_received_once() {
     let bell = Bell::new();
     assert!(bell.poll(&mut take).is_pending());
     jobs.push(2);
-    assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
+    assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
     assert_eq!(bell.poll(&mut take).map_ok(Taken::done), Poll::Ready(Ok(2)));
     assert!(bell.poll(&mut take).is_pending(), "and only once");
     drop(take);
@@ -95,7 +95,7 @@ fn g23_what_was_not_received_goes_to_the_next_waiter() {
             0 => {}
             1 => {
                 jobs.push(kind);
-                assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
+                assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
             }
             _ => {
                 jobs.push(kind);
@@ -192,7 +192,7 @@ fn g23_dropping_while_another_thread_takes() {
         let checker = thread::spawn({
             let waits = waits.clone();
             move || {
-                waits.check_and_complete_with(&2, Bound::at_most(1));
+                waits.check_and_complete_with(&2, CheckBound::at_most(1));
                 thread::current().id()
             }
         });
@@ -217,7 +217,7 @@ fn g14_a_value_goes_through_many_hands() {
         let takes = takes.collect::<VecDeque<_>>();
         let last = jobs.take(&waits, NEVER_IN_A_TEST);
         jobs.push(1);
-        assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
+        assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
         drop(takes);
         assert_eq!(received(last), Ok(1));
         assert_empty(&waits);
@@ -249,7 +249,7 @@ fn g03_giving_back_may_call_the_purgatory() {
         );
         let cancelled = waits.wait([2], NEVER_IN_A_TEST, || None::<u8>);
         jobs.push(1);
-        assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
+        assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
         drop(first);
         assert_eq!((received(second), received(third)), (Ok(1), Ok(2)));
         assert_eq!(now(cancelled), Err(WaitError::Cancelled));
@@ -269,7 +269,7 @@ fn g12_giving_back_may_panic() {
     );
     let second = jobs.take(&waits, NEVER_IN_A_TEST);
     jobs.push(1);
-    assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
+    assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
     jobs.push(2);
     drop(first);
     assert_eq!(waits.stats().panicked, 1);
@@ -290,7 +290,7 @@ fn g23_takes_on_resolved_keys_and_at_ranks() {
     let (near, far) = (take(1), take(2));
     jobs.push(5);
     assert_eq!(
-        waits.check_and_complete_with(&9, Bound::at_most(1).up_to(1)),
+        waits.check_and_complete_with(&9, CheckBound::at_most(1).up_to(1)),
         1
     );
     drop(near);
@@ -374,7 +374,7 @@ fn g23_an_abort_storm_loses_and_doubles_nothing() {
         let mut aborted = 0;
         for job in 0..JOBS {
             jobs.push(job);
-            waits.check_and_complete_with(&1, Bound::at_most(1));
+            waits.check_and_complete_with(&1, CheckBound::at_most(1));
             if random.u64(..4) == 0 {
                 let at = random.usize(..WORKERS);
                 workers[at].abort();

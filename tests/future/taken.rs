@@ -6,7 +6,7 @@ use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, within};
 use crate::{assert_empty, by_hand, drops, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
-use request_purgatory::{Bound, Waits, purgatory::Cause, threads::Reaper};
+use request_purgatory::{CheckBound, Waits, purgatory::Cause, threads::Reaper};
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ fn take_if(
 
 fn push(waits: &Waits<u64>, jobs: &Jobs, job: usize) -> usize {
     lock(jobs).push_back(job);
-    waits.check_and_complete_with(&1, Bound::at_most(1))
+    waits.check_and_complete_with(&1, CheckBound::at_most(1))
 }
 
 fn received(take: Take) -> Taken<usize> {
@@ -381,7 +381,7 @@ fn g27_no_newcomer_overtakes_one_that_waits() {
         let mut newcomer = take_if(&waits, &jobs, timeout, |_, _| true);
         assert_eq!(received(first).done(), 1, "it has waited longer");
         assert!(Bell::new().poll(&mut newcomer).is_pending());
-        assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 0);
+        assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 0);
         assert_eq!(push(&waits, &jobs, 2), 1);
         assert_eq!(received(newcomer).done(), 2);
         let at_once = {

@@ -6,7 +6,7 @@ use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, lock, on_a_stack_of, with
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation};
 use request_purgatory::threads::Reaper;
-use request_purgatory::{Bound, Completion, DelayedOperation, ResolvedKey, Waits, Watch};
+use request_purgatory::{CheckBound, Completion, DelayedOperation, ResolvedKey, Waits, Watch};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -67,7 +67,7 @@ impl Queues {
 }
 
 fn check(waits: &Waits<u64>, key: u64) -> usize {
-    waits.check_and_complete_with(&key, Bound::at_most(1))
+    waits.check_and_complete_with(&key, CheckBound::at_most(1))
 }
 
 fn done(take: Take) -> usize {
@@ -503,8 +503,14 @@ fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
                     match random.u64(..6) {
                         0 => waits.check_later(key),
                         1 => _ = waits.check_and_complete_all([&key, &((key + 1) % KEYS)]),
-                        2 => _ = resolved[key as usize].check_and_complete_with(Bound::at_most(1)),
-                        3 => _ = waits.check_and_complete_with(&key, Bound::all().until_refused()),
+                        2 => {
+                            _ = resolved[key as usize]
+                                .check_and_complete_with(CheckBound::at_most(1))
+                        }
+                        3 => {
+                            _ = waits
+                                .check_and_complete_with(&key, CheckBound::all().until_refused())
+                        }
                         _ => _ = check(&waits, key),
                     }
                 }

@@ -2,9 +2,9 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, refusal, within};
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Purgatory, Watch, purgatory::Builder, purgatory::Cause,
-    purgatory::KeyHasher, purgatory::RejectReason, threads::Dispatch, threads::Reaper,
-    time::ManualClock,
+    CheckBound, Completion, DelayedOperation, Purgatory, Watch, purgatory::Builder,
+    purgatory::Cause, purgatory::KeyHasher, purgatory::RejectReason, threads::Dispatch,
+    threads::Reaper, time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -221,7 +221,7 @@ fn g22_one_that_ends_itself_in_its_examination_refuses_nothing() {
     };
     park(TICK, Box::new(drive));
     park(100 * TICK, Box::new(|| true));
-    let until_refused = Bound::all().until_refused();
+    let until_refused = CheckBound::all().until_refused();
     assert_eq!(purgatory.check_and_complete_with(&1, until_refused), 1);
     let told: Vec<_> = told.try_iter().collect();
     assert_eq!(told, [Completion::Expired, Completion::Satisfied]);

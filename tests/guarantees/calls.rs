@@ -2,7 +2,7 @@
 
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, manual, within};
 use request_purgatory::{
-    Bound, Completion, Handle, Purgatory, purgatory::ResolvedKey, threads::Dispatch,
+    CheckBound, Completion, Handle, Purgatory, purgatory::ResolvedKey, threads::Dispatch,
     time::ManualClock,
 };
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -63,14 +63,15 @@ type Call = fn(&Bench) -> usize;
 const CHECKS: [(&str, Call); 9] = [
     ("a key", |it| it.purgatory.check_and_complete(&1)),
     ("a key with a bound", |it| {
-        it.purgatory.check_and_complete_with(&1, Bound::at_most(99))
+        it.purgatory
+            .check_and_complete_with(&1, CheckBound::at_most(99))
     }),
     ("a resolved key", |it| it.resolved.check_and_complete()),
     ("a resolved key after a lock", |it| {
         it.resolved.check_and_complete_after_lock()
     }),
     ("a resolved key with a bound", |it| {
-        it.resolved.check_and_complete_with(Bound::at_most(99))
+        it.resolved.check_and_complete_with(CheckBound::at_most(99))
     }),
     ("the plain form of a resolved key", |it| {
         it.purgatory.check_and_complete(&2)

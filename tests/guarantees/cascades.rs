@@ -4,7 +4,7 @@
 use crate::support::keys::{Act, Acting};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
 use request_purgatory::{
-    Bound, Purgatory, Watch, purgatory::WeakRef, threads::Reaper, time::Clock, time::WakeFn,
+    CheckBound, Purgatory, Watch, purgatory::WeakRef, threads::Reaper, time::Clock, time::WakeFn,
 };
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,7 +65,10 @@ fn g22_bounded_checks_of_one_examination_are_added() {
         let begin = relay(&purgatory, nested, move |all| {
             for _ in 0..2 {
                 *lock(&jobs) += 1;
-                assert_eq!(all.check_and_complete_with(&LAST, Bound::at_most(1)), 0);
+                assert_eq!(
+                    all.check_and_complete_with(&LAST, CheckBound::at_most(1)),
+                    0
+                );
             }
         });
         begin();
@@ -89,7 +92,7 @@ fn g01_ranked_checks_of_one_examination_go_up_to_the_highest() {
             for rank in [5, 10] {
                 end.store(rank, Ordering::SeqCst);
                 assert_eq!(
-                    all.check_and_complete_with(&LAST, Bound::all().up_to(rank)),
+                    all.check_and_complete_with(&LAST, CheckBound::all().up_to(rank)),
                     0
                 );
             }
@@ -282,7 +285,7 @@ fn cascade(purgatory: &Purgatory<Op>, ended: &Arc<Tally>) {
     let op = Op::new(NEVER_IN_A_TEST).when(move || {
         setting.store(true, Ordering::SeqCst);
         let all = weak.upgrade().expect("the test has it");
-        all.check_and_complete_with(&RELAY, Bound::at_most(1));
+        all.check_and_complete_with(&RELAY, CheckBound::at_most(1));
         false
     });
     assert!(purgatory.try_complete_else_watch(op, [FIRST]).is_ok());

@@ -4,7 +4,7 @@ use crate::support::keys::{Acting, by_number};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, quietly, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, Watch, future::Taken,
+    CheckBound, Completion, DelayedOperation, Handle, Purgatory, Waits, Watch, future::Taken,
     future::WaitFuture, future::WaitOperation, purgatory::Cause,
 };
 use std::collections::{HashMap, VecDeque};
@@ -69,15 +69,15 @@ fn g25_an_item_that_goes_back_is_for_the_next_waiter_of_its_key() {
     let mut reader = worker(&waits, &lists, &[4, 2]);
     let mut sleeper = worker(&waits, &lists, &[2]);
     push(&lists, 2, 20);
-    assert_eq!(waits.check_and_complete_with(&2, Bound::at_most(1)), 1);
+    assert_eq!(waits.check_and_complete_with(&2, CheckBound::at_most(1)), 1);
     push(&lists, 4, 40);
     let checks = waits.stats().checks;
     drop(served);
     assert_eq!(waits.stats().checks, checks + 1, "it is offered to one");
     assert_eq!(poll(&mut reader), Some((2, 20)), "the next of list 2");
-    assert_eq!(waits.check_and_complete_with(&4, Bound::at_most(1)), 0);
+    assert_eq!(waits.check_and_complete_with(&4, CheckBound::at_most(1)), 0);
     push(&lists, 2, 21);
-    assert_eq!(waits.check_and_complete_with(&2, Bound::at_most(1)), 1);
+    assert_eq!(waits.check_and_complete_with(&2, CheckBound::at_most(1)), 1);
     assert_eq!(poll(&mut sleeper), Some((2, 21)));
 }
 
@@ -99,7 +99,7 @@ fn g25_no_item_stays_beside_a_worker_that_waits_for_it() {
                 thread::spawn(move || {
                     for item in 0..2 + round % 2 {
                         push(&lists, queue, item);
-                        waits.check_and_complete_with(&queue, Bound::at_most(1));
+                        waits.check_and_complete_with(&queue, CheckBound::at_most(1));
                     }
                 })
             });
@@ -179,9 +179,9 @@ fn g25_an_operation_is_told_the_key_however_it_is_checked() {
             let others = others.collect::<Vec<_>>();
             let handle = park(op(&told));
             purgatory.check_and_complete(&1);
-            purgatory.check_and_complete_with(&1, Bound::all().up_to(5));
+            purgatory.check_and_complete_with(&1, CheckBound::all().up_to(5));
             one.check_and_complete();
-            one.check_and_complete_with(Bound::at_most(9));
+            one.check_and_complete_with(CheckBound::at_most(9));
             purgatory.check_later(1);
             purgatory.advance();
             let keys = std::mem::take(&mut *lock(&told));
@@ -229,9 +229,9 @@ fn g25_an_operation_is_told_its_own_value_of_the_key() {
             drop,
         );
         waits.check_and_complete(&Written(1, "checked"));
-        waits.check_and_complete_with(&Written(1, "checked"), Bound::at_most(1));
+        waits.check_and_complete_with(&Written(1, "checked"), CheckBound::at_most(1));
         resolved.check_and_complete();
-        resolved.check_and_complete_with(Bound::at_most(1));
+        resolved.check_and_complete_with(CheckBound::at_most(1));
         waits.check_later(Written(1, "later"));
         waits.advance();
         assert_eq!(*lock(&told), ["own"; 5]);
@@ -248,22 +248,25 @@ fn g22_a_nested_check_keeps_its_key_and_its_bound() {
         (|all| all.check_and_complete(&1), false, &[1; 5]),
         (|all| all.resolve(2).check_and_complete(), false, &[2; 5]),
         (
-            |all| all.check_and_complete_with(&1, Bound::at_most(2)),
+            |all| all.check_and_complete_with(&1, CheckBound::at_most(2)),
             true,
             &[1; 2],
         ),
         (
-            |all| all.resolve(2).check_and_complete_with(Bound::at_most(2)),
+            |all| {
+                all.resolve(2)
+                    .check_and_complete_with(CheckBound::at_most(2))
+            },
             true,
             &[2; 2],
         ),
         (
-            |all| all.check_and_complete_with(&1, Bound::all().up_to(2)),
+            |all| all.check_and_complete_with(&1, CheckBound::all().up_to(2)),
             false,
             &[1; 3],
         ),
         (
-            |all| all.check_and_complete_with(&1, Bound::all().until_refused()),
+            |all| all.check_and_complete_with(&1, CheckBound::all().until_refused()),
             false,
             &[1],
         ),
@@ -343,10 +346,13 @@ fn g25_a_completion_for_another_reason_does_not_use_up_a_bound() {
         assert!(purgatory.try_complete_else_watch(second, [1]).is_ok());
         let checker = {
             let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.check_and_complete_with(&1, Bound::at_most(1)))
+            thread::spawn(move || purgatory.check_and_complete_with(&1, CheckBound::at_most(1)))
         };
         inside.recv().expect("the first is examined");
-        assert_eq!(purgatory.check_and_complete_with(&2, Bound::at_most(1)), 0);
+        assert_eq!(
+            purgatory.check_and_complete_with(&2, CheckBound::at_most(1)),
+            0
+        );
         go_on.send(()).expect("the first waits");
         assert_eq!(checker.join().expect("the checker"), 2);
         assert_eq!(*lock(&told), [Some(1), None, Some(1)]);
@@ -372,7 +378,7 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
     (0..10).for_each(|_| park(1.into()));
     *lock(&looks) = 0;
     let key = purgatory.resolve(1);
-    let bound = Bound::all().until_refused();
+    let bound = CheckBound::all().until_refused();
     *lock(&items) = 3;
     assert_eq!(
         (purgatory.check_and_complete_with(&1, bound), *lock(&looks)),
@@ -382,11 +388,11 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
     assert_eq!((key.check_and_complete_with(bound), *lock(&looks)), (2, 7));
     *lock(&items) = 5;
     assert_eq!(
-        key.check_and_complete_with(Bound::at_most(1).until_refused()),
+        key.check_and_complete_with(CheckBound::at_most(1).until_refused()),
         1
     );
     // It goes no further than to a rank, whichever was said first.
-    let below = Bound::all().up_to(2);
+    let below = CheckBound::all().up_to(2);
     for bound in [below.until_refused(), bound.up_to(2)] {
         *lock(&items) = 0;
         for rank in [1, 2, 2, 3] {
@@ -416,7 +422,7 @@ fn g12_a_check_until_refused_goes_on_behind_an_operation_that_panics() {
         });
         assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
     }
-    let bound = Bound::all().until_refused();
+    let bound = CheckBound::all().until_refused();
     assert_eq!(purgatory.check_and_complete_with(&1, bound), 1);
     assert_eq!(purgatory.stats().parked, 0);
 }
@@ -424,7 +430,7 @@ fn g12_a_check_until_refused_goes_on_behind_an_operation_that_panics() {
 /// That one is examined once more by its own thread, and may find nothing for another reason.
 #[test]
 fn g22_a_bounded_check_passes_over_what_another_thread_examines() {
-    for bound in [Bound::all().until_refused(), Bound::at_most(1)] {
+    for bound in [CheckBound::all().until_refused(), CheckBound::at_most(1)] {
         within(PATIENCE, move || {
             let (purgatory, _clock) = manual::<u64>(|builder| builder);
             let (held, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);

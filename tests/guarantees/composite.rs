@@ -3,7 +3,7 @@
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
 use proptest::prelude::*;
 use request_purgatory::purgatory::{Equivalent, KeyHasher, RandomState};
-use request_purgatory::{Bound, Purgatory, threads::Reaper};
+use request_purgatory::{CheckBound, Purgatory, threads::Reaper};
 use request_purgatory_tracker::Tracker;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -48,9 +48,9 @@ fn g01_every_call_by_key_takes_borrowed_parts() {
     assert_eq!(purgatory.check_and_complete(&here), 1);
     for (number, act) in [
         (|purgatory: &Purgatory<Op<Key>>, key| {
-            purgatory.check_and_complete_with(key, Bound::all().up_to(7))
+            purgatory.check_and_complete_with(key, CheckBound::all().up_to(7))
         }) as fn(&Purgatory<Op<Key>>, &Parts<'_, u32>) -> usize,
-        |purgatory, key| purgatory.check_and_complete_with(key, Bound::at_most(1)),
+        |purgatory, key| purgatory.check_and_complete_with(key, CheckBound::at_most(1)),
         |purgatory, key| purgatory.force_complete_for_key(key),
         |purgatory, key| purgatory.cancel_for_key(key).len(),
     ]

@@ -7,7 +7,8 @@ use crate::support::keys::{
 };
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, within};
 use request_purgatory::{
-    Bound, Completion, Handle, Purgatory, ResolvedKey, purgatory::RejectReason, time::ManualClock,
+    CheckBound, Completion, Handle, Purgatory, ResolvedKey, purgatory::RejectReason,
+    time::ManualClock,
 };
 use std::sync::Arc;
 use std::thread;
@@ -131,7 +132,7 @@ const CALLS: [(&str, Call); 24] = [
     (
         "bounded check",
         call!(|scene| {
-            let bound = Bound::at_most(2).up_to(3);
+            let bound = CheckBound::at_most(2).up_to(3);
             scene
                 .satisfy()
                 .check_and_complete_with(&fragile(FRAGILE), bound)

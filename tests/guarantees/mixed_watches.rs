@@ -3,7 +3,7 @@
 
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, within};
-use request_purgatory::{Bound, Completion, Handle, Purgatory, ResolvedKey, Watch};
+use request_purgatory::{CheckBound, Completion, Handle, Purgatory, ResolvedKey, Watch};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -137,7 +137,9 @@ impl Worker {
         let plain = self.scene.census.key(number);
         match (self.random.u64(..5), up_to) {
             (0, None) => purgatory.check_and_complete(&plain),
-            (0, Some(rank)) => purgatory.check_and_complete_with(&plain, Bound::all().up_to(rank)),
+            (0, Some(rank)) => {
+                purgatory.check_and_complete_with(&plain, CheckBound::all().up_to(rank))
+            }
             (1, _) => {
                 purgatory.check_later(plain);
                 0
@@ -145,7 +147,7 @@ impl Worker {
             (_, None) => self.take_resolved(number).check_and_complete(),
             (_, Some(rank)) => self
                 .take_resolved(number)
-                .check_and_complete_with(Bound::all().up_to(rank)),
+                .check_and_complete_with(CheckBound::all().up_to(rank)),
         };
     }
 

@@ -5,7 +5,7 @@ use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
 };
 use request_purgatory::{
-    Bound, Completion, Handle, Purgatory, purgatory::Admission, purgatory::RejectReason,
+    CheckBound, Completion, Handle, Purgatory, purgatory::Admission, purgatory::RejectReason,
     threads::Reaper,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -170,7 +170,7 @@ fn g01_what_is_relayed_for_another_thread_is_checked_later_as_it_was_asked() {
                 let handle = lock(&to);
                 match handle.as_ref().filter(|_| by_handle) {
                     Some(handle) => _ = Handle::check(handle),
-                    None => _ = all.check_and_complete_with(&2, Bound::at_most(1)),
+                    None => _ = all.check_and_complete_with(&2, CheckBound::at_most(1)),
                 }
                 drop(handle);
                 relays += 1;

@@ -4,7 +4,7 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, manual, within
 use proptest::prelude::*;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
-use request_purgatory::{Bound, Completion, Purgatory, Watch};
+use request_purgatory::{CheckBound, Completion, Purgatory, Watch};
 use std::collections::VecDeque;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
@@ -50,8 +50,8 @@ proptest! {
                 }
                 _ => {
                     let completed = match &key {
-                        Some(key) => key.check_and_complete_with(Bound::at_most(1)),
-                        None => purgatory.check_and_complete_with(&1, Bound::at_most(1)),
+                        Some(key) => key.check_and_complete_with(CheckBound::at_most(1)),
+                        None => purgatory.check_and_complete_with(&1, CheckBound::at_most(1)),
                     };
                     let oldest = waiting.pop_front().map(|(number, _)| number);
                     prop_assert_eq!(completed, usize::from(oldest.is_some()));
@@ -87,7 +87,10 @@ fn g22_a_push_examines_one_of_ten_thousand_workers() {
         let before = examinations.count();
         for job in 0..WORKERS {
             lock(&jobs).push_back(job);
-            assert_eq!(purgatory.check_and_complete_with(&1, Bound::at_most(1)), 1);
+            assert_eq!(
+                purgatory.check_and_complete_with(&1, CheckBound::at_most(1)),
+                1
+            );
         }
         assert!(
             examinations.count() - before <= 3 * WORKERS as u64,
@@ -143,7 +146,7 @@ fn g22_competing_workers_get_equal_shares() {
         (0..WORKERS).for_each(|worker| work(worker, &purgatory, &jobs, &done, &empty));
         for job in 0..JOBS {
             lock(&jobs).push_back(job);
-            purgatory.check_and_complete_with(&1, Bound::at_most(1));
+            purgatory.check_and_complete_with(&1, CheckBound::at_most(1));
             clock.advance(Duration::from_millis(1));
             // The reaper sees the time pass.
             if job % 100 == 0 {
@@ -174,12 +177,12 @@ fn check_for_n(by_resolved_key: bool) {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
     let key = purgatory.resolve(1);
     let check = |count| match by_resolved_key {
-        true => key.check_and_complete_with(Bound::at_most(count)),
-        false => purgatory.check_and_complete_with(&1, Bound::at_most(count)),
+        true => key.check_and_complete_with(CheckBound::at_most(count)),
+        false => purgatory.check_and_complete_with(&1, CheckBound::at_most(count)),
     };
     let check_up_to = |rank, count| match by_resolved_key {
-        true => key.check_and_complete_with(Bound::at_most(count).up_to(rank)),
-        false => purgatory.check_and_complete_with(&1, Bound::at_most(count).up_to(rank)),
+        true => key.check_and_complete_with(CheckBound::at_most(count).up_to(rank)),
+        false => purgatory.check_and_complete_with(&1, CheckBound::at_most(count).up_to(rank)),
     };
     let park = |rank: Option<u64>| {
         let probe = Probe::new();

@@ -1,7 +1,7 @@
 //! Ranked watches (G1, G2, G6): a check up to a rank examines those up to it, in its order, and all without one.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
-use request_purgatory::{Bound, Completion, Handle, Purgatory, Watch};
+use request_purgatory::{CheckBound, Completion, Handle, Purgatory, Watch};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ type Check = fn(&Purgatory<Op>, u64);
 const CHECKS: [Check; 2] = [
     |purgatory, rank| {
         assert_eq!(
-            purgatory.check_and_complete_with(&KEY, Bound::all().up_to(rank)),
+            purgatory.check_and_complete_with(&KEY, CheckBound::all().up_to(rank)),
             0
         )
     },
@@ -55,7 +55,7 @@ const CHECKS: [Check; 2] = [
         assert_eq!(
             purgatory
                 .resolve(KEY)
-                .check_and_complete_with(Bound::all().up_to(rank)),
+                .check_and_complete_with(CheckBound::all().up_to(rank)),
             0
         )
     },
@@ -154,7 +154,7 @@ fn g05_completions_come_in_the_order_of_ranks() {
     let probes = probes.collect::<Vec<_>>();
     probes.iter().for_each(|probe| probe.satisfy());
     assert_eq!(
-        purgatory.check_and_complete_with(&KEY, Bound::all().up_to(99)),
+        purgatory.check_and_complete_with(&KEY, CheckBound::all().up_to(99)),
         90 + 20
     );
     let order = lock(&order).clone();
@@ -197,7 +197,7 @@ fn g22_checks_for_one_complete_the_lowest_rank_first() {
     }
     *lock(&ready) = true;
     for _ in parked {
-        let completed = purgatory.check_and_complete_with(&KEY, Bound::at_most(1));
+        let completed = purgatory.check_and_complete_with(&KEY, CheckBound::at_most(1));
         assert_eq!(completed, 1);
     }
     assert_eq!(*lock(&order), [2, 4, 3, 1, 0]);
@@ -215,9 +215,9 @@ fn g01_those_above_are_not_examined() {
     for number in 0..10 {
         park(&purgatory, &examinations, number, at(number));
     }
-    key.check_and_complete_with(Bound::all().up_to(999));
+    key.check_and_complete_with(CheckBound::all().up_to(999));
     assert_eq!(examined(&examinations), (0..10).collect::<Vec<_>>());
-    purgatory.check_and_complete_with(&KEY, Bound::all().up_to(999));
+    purgatory.check_and_complete_with(&KEY, CheckBound::all().up_to(999));
     assert_eq!(examined(&examinations), (0..10).collect::<Vec<_>>());
     assert_eq!(purgatory.check_and_complete(&KEY), 0);
     assert_eq!(examined(&examinations).len(), 10_010);
@@ -236,7 +236,7 @@ fn g01_a_check_below_takes_no_longer_with_many_above() {
         let once = || {
             let start = Instant::now();
             for _ in 0..2_000 {
-                key.check_and_complete_with(Bound::all().up_to(9));
+                key.check_and_complete_with(CheckBound::all().up_to(9));
             }
             start.elapsed()
         };
@@ -286,8 +286,8 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
         assert_eq!(purgatory.snapshot()[0].keys.len(), 2 + more);
         let examinations = |up_to| {
             let before = probe.examinations();
-            purgatory.check_and_complete_with(&KEY, Bound::all().up_to(up_to));
-            key.check_and_complete_with(Bound::all().up_to(up_to));
+            purgatory.check_and_complete_with(&KEY, CheckBound::all().up_to(up_to));
+            key.check_and_complete_with(CheckBound::all().up_to(up_to));
             probe.examinations() - before
         };
         match lowest {

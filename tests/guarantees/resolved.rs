@@ -3,7 +3,8 @@
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch, threads::Dispatch,
+    CheckBound, Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch,
+    threads::Dispatch,
 };
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -27,11 +28,11 @@ fn park<'a>(
 fn check(purgatory: &Place, key: &ResolvedKey<Op<Counted>>, way: u64) -> usize {
     match way {
         0 => purgatory.check_and_complete(key.key()),
-        1 => purgatory.check_and_complete_with(key.key(), Bound::all().up_to(0)),
+        1 => purgatory.check_and_complete_with(key.key(), CheckBound::all().up_to(0)),
         2 => key.check_and_complete(),
         3 => key.check_and_complete_after_lock(),
         4 => key.clone().check_and_complete(),
-        _ => key.check_and_complete_with(Bound::all().up_to(0)),
+        _ => key.check_and_complete_with(CheckBound::all().up_to(0)),
     }
 }
 
@@ -329,7 +330,10 @@ fn g18_a_resolved_key_outlives_its_purgatory() {
     drop(purgatory);
     for key in [&key, &late] {
         assert_eq!(key.clone().check_and_complete(), 0);
-        assert_eq!(key.check_and_complete_with(Bound::all().up_to(u64::MAX)), 0);
+        assert_eq!(
+            key.check_and_complete_with(CheckBound::all().up_to(u64::MAX)),
+            0
+        );
         assert_eq!(key.check_and_complete_after_lock(), 0);
     }
     drop((key, late));
@@ -443,7 +447,7 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
 /// An operation resolves the key while a check walks over its list, which moves: the walk goes on there.
 #[test]
 fn g01_a_check_goes_on_where_the_list_has_moved() {
-    for bound in [Bound::all(), Bound::at_most(200)] {
+    for bound in [CheckBound::all(), CheckBound::at_most(200)] {
         let purgatory = manual(|builder| builder).0;
         let (resolver, mut examinations) = (purgatory.clone(), 0);
         let mut resolved = Vec::new();

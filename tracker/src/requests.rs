@@ -312,8 +312,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         let unreceived = promise.close();
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(self.place));
-        // An unreceived response, or the waker, may own another `ResponseFuture`. `run_unnested` drops that future
-        // after this drop, not inside it, so a long chain of futures needs no deep stack.
+        // An unreceived response, or the waker, may own another `ResponseFuture`. What that future owns is dropped
+        // after what this future owns, not nested, so a long chain of futures needs no deep stack.
         run_unnested(move || drop((unreceived, ended)));
     }
 }

@@ -414,8 +414,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         stats.completed = completed;
         stats.cancelled = stats.cancelled.saturating_sub(completed);
         stats.rejected += sum(|shard| &shard.refused);
-        // ORDERING: Relaxed: counts are compared while no call is in progress. Other synchronisation (a join, a lock, a
-        // channel) makes the calls happen before the comparison.
+        // ORDERING: Relaxed. The counts need to be exact only if no call is in progress. Then other synchronisation (a
+        // join, a lock, a channel) makes all earlier calls happen before this load.
         stats.panicked += self.panicked.load(Ordering::Relaxed);
         stats
     }
@@ -433,8 +433,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
 impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
     fn drop(&mut self) {
         let remains = self.close();
-        // A value may own the last handle of another tracker. `run_unnested` drops that handle after this drop, not
-        // inside it.
+        // A value may own the last handle of another tracker. The values of that tracker are dropped after these
+        // values, not inside the destructor of one of them.
         run_unnested(move || drop_all(remains));
     }
 }

@@ -4,17 +4,17 @@
 //! map shard. A value ends by its timer or by a call, and the timer decides between the two: the call first stops the
 //! timer, and takes the entry out only if the timer had not fired. Otherwise the entry stays for the callback.
 //!
-//! * INVARIANT: an entry is in the map until its timer is stopped, or its callback takes it out. One hold of the map
-//!   shard's lock starts the timer and adds the entry. The callback takes the same lock, so it finds the entry.
+//! * INVARIANT: an entry is in the map until its timer is stopped, or its callback takes it out. The timer is started
+//!   and the entry is added in one hold of the map shard's lock. The callback takes the same lock, so it finds the
+//!   entry.
 //! * INVARIANT: a key has at most one entry in the table of its shard. If a value is tracked for a key whose entry has
 //!   expired, and the callback has not run yet, the old entry moves to `aside`, where only its number finds it. So a
 //!   search by key takes the same time, however many callbacks are still to run.
 //! * Every call compares the deadline with a reading of the clock to decide whether a value has expired. The shard
 //!   remembers the latest exact reading. So if one thread has found a value expired, a thread that gets the lock later
 //!   does not find the value alive, even if it has read the clock earlier.
-//! * A call that keeps or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. A
-//!   value that is alive by such a reading is alive. A value that has expired by it is examined again by an exact
-//!   reading.
+//! * A call that keeps or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. If
+//!   the deadline is after such a reading, the value is alive. Otherwise the call decides by an exact reading.
 //! * A request that ends without a response moves from the table to the remembered ends under the lock of its map
 //!   shard. A response looks in both places under the same lock, so it finds the request in one of them.
 //!
@@ -173,9 +173,9 @@ impl Count {
     /// Adds one. For the thread that has the lock.
     #[inline]
     pub(crate) fn add_one(&self) {
-        // ORDERING: Relaxed, as in `read`: counts are compared while no call is in progress. Other synchronisation (a
-        // join, a lock, a channel) makes the calls happen before the comparison. Load and store need not be one
-        // operation, because the caller has the lock.
+        // ORDERING: Relaxed, as in `read`. A count needs to be exact only if no call is in progress. Then other
+        // synchronisation (a join, a lock, a channel) makes all earlier calls happen before the load in `read`. Load
+        // and store need not be one operation, because the caller has the lock.
         let count = self.0.load(Ordering::Relaxed);
         self.0.store(count + 1, Ordering::Relaxed);
     }

@@ -21,7 +21,7 @@ use async_channel::{Receiver, Sender, unbounded};
 use event_listener::Event;
 use parking_lot::Mutex;
 use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
-use request_purgatory::{Bound, Waits};
+use request_purgatory::{CheckBound, Waits};
 use tokio::sync::Notify;
 
 use self::uncontended::{VALUES, at_once, measure, round_of_bb8};
@@ -117,7 +117,8 @@ impl JobQueue for Takes {
     #[inline(never)]
     fn push(&self, job: u64) {
         self.jobs.lock().push_back(job);
-        self.waits.check_and_complete_with(&1, Bound::at_most(1));
+        self.waits
+            .check_and_complete_with(&1, CheckBound::at_most(1));
     }
 
     fn looks() -> Option<u64> {

@@ -1,12 +1,12 @@
 //! W7: one hot key, on which requests wait at rising offsets, each for the key to reach its own.
 //!
 //! The offset advances one by one, and each advance is followed by a check that must end exactly the request whose
-//! offset was reached. A full check looks at all of them; a check [up to a rank](Bound::up_to), at those whose rank was
+//! offset was reached. A full check looks at all of them; a check [up to a rank](CheckBound::up_to), at those whose rank was
 //! reached. After every few advances, which are timed, as many are parked anew at the end.
 
 use std::time::{Duration, Instant};
 
-use request_purgatory::{Bound, Watch};
+use request_purgatory::{CheckBound, Watch};
 
 use super::ring::assert_empty;
 use super::{Case, Contender, Workload};
@@ -55,8 +55,9 @@ impl W7 {
                 .expect("neither full nor shut down");
             assert!(parked.is_parked());
         };
-        let check =
-            |offset| purgatory.check_and_complete_with(&KEY, Bound::all().up_to(offset as u64));
+        let check = |offset| {
+            purgatory.check_and_complete_with(&KEY, CheckBound::all().up_to(offset as u64))
+        };
         let value = self.advance(self.ranked, park, check);
         assert_empty(&library);
         value

@@ -5,7 +5,7 @@
 
 use request_purgatory::future::block_on;
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Purgatory, Timer, Waits, threads::Dispatch,
+    CheckBound, Completion, DelayedOperation, Purgatory, Timer, Waits, threads::Dispatch,
     threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
 use request_purgatory_tracker::{Requests, Responded, Tracker};
@@ -153,7 +153,10 @@ fn ranked_lives(count: u64) {
     for rank in 0..count {
         park(rank, &ready);
         ready.store(true, Ordering::Relaxed);
-        assert_eq!(key.check_and_complete_with(Bound::all().up_to(rank)), 1);
+        assert_eq!(
+            key.check_and_complete_with(CheckBound::all().up_to(rank)),
+            1
+        );
         ready.store(false, Ordering::Relaxed);
     }
 }

@@ -71,7 +71,7 @@ const SPAN: u64 = (1 << Ticket::BITS) / LIST_CHUNK as u64;
 
 /// Walks over the list that `read` shows, for as long as `each` returns `true`.
 fn meet(
-    bound: Bound,
+    bound: CheckBound,
     mut each: impl FnMut(Address) -> bool,
     read: impl Fn(&mut dyn FnMut(&WatchList)),
 ) {
@@ -121,7 +121,7 @@ proptest! {
         let mut left = BTreeSet::new();
         let mut leaving = leaving.iter().map(|pick| pick.index(ranks.len()) as u32);
         let mut met = Vec::new();
-        let bound = Bound::at_most(at_most).up_to(up_to);
+        let bound = CheckBound::at_most(at_most).up_to(up_to);
         meet(
             bound,
             |watcher| {
@@ -164,7 +164,7 @@ fn g22_a_walk_meets_no_watcher_of_another_list() {
         let listed = RefCell::new(Listed::of(count));
         let mut met = Vec::new();
         meet(
-            Bound::at_most(1),
+            CheckBound::at_most(1),
             |watcher| {
                 met.push(watcher.index());
                 let mut listed = listed.borrow_mut();
@@ -215,7 +215,7 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
         assert!(together <= SLICE, "{together} at once");
     };
     meet(
-        Bound::all(),
+        CheckBound::all(),
         |_| {
             met.set(met.get() + 1);
             true
@@ -237,7 +237,7 @@ fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
         let mut listed = Listed::default();
         (0..300).for_each(|id| listed.add(ranked.then_some(id)));
         let list = listed.list.expect("there are watchers");
-        let mut walk = Walk::new(Bound::at_most(5));
+        let mut walk = Walk::new(CheckBound::at_most(5));
         for expected in [5, 10, 20, 40, SLICE, SLICE] {
             let mut slice = Vec::new();
             assert!(walk.next_slice(&list, &mut slice));
@@ -264,7 +264,7 @@ fn g22_a_walk_that_breaks_has_copied_little() {
     let list = Listed::of(10_000).list;
     let reads = Cell::new(0);
     meet(
-        Bound::at_most(1),
+        CheckBound::at_most(1),
         |first| {
             assert_eq!(first, watcher(0));
             false

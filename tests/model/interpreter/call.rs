@@ -1,7 +1,7 @@
 //! The calls.
 
 use crate::support::spans::{Choices, Span};
-use request_purgatory::Bound;
+use request_purgatory::CheckBound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -195,8 +195,8 @@ impl Reach {
         until_refused: false,
     };
 
-    pub(crate) fn bound(self) -> Bound {
-        let all = self.at_most.map_or(Bound::all(), Bound::at_most);
+    pub(crate) fn bound(self) -> CheckBound {
+        let all = self.at_most.map_or(CheckBound::all(), CheckBound::at_most);
         // In both orders.
         match (self.up_to, self.until_refused) {
             (None, false) => all,

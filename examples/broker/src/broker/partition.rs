@@ -7,7 +7,7 @@ use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log, Share};
 use crate::storage::producers::Producers;
 use parking_lot::Mutex;
-use request_purgatory::{Bound, ResolvedKey};
+use request_purgatory::{CheckBound, ResolvedKey};
 use std::io;
 use std::path::Path;
 
@@ -128,7 +128,7 @@ impl Partition {
     /// Checks who waits for data, or for no more than `offset`. To be called with no lock held: this completes requests.
     pub(crate) fn check_up_to(&self, offset: u64) {
         // Produces that need more than that are not even looked at.
-        let needed = Bound::all().up_to(offset);
+        let needed = CheckBound::all().up_to(offset);
         self.produces.check_and_complete_with(needed);
         // Fetches look at the high watermark under the lock under which it was moved.
         self.fetches.check_and_complete_after_lock();
