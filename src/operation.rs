@@ -331,6 +331,13 @@ impl<'a, K> Cause<'a, K> {
         matches!(self.kind, Kind::Parking)
     }
 
+    /// Whether the cause is a check, made by this thread or by another one: of a key, of several keys, by a handle, or
+    /// by a [waker](Self::waker). So an operation that is to end some time after the *last* check reschedules itself
+    /// only if this is true.
+    pub fn is_check(&self) -> bool {
+        matches!(self.kind, Kind::Key(_) | Kind::Other)
+    }
+
     /// Whether the deadline has passed. In this examination the operation may search more thoroughly than in a check. A
     /// yes does not change the ending: it is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), and the operation expires. After a no it
@@ -352,11 +359,6 @@ impl<'a, K> Cause<'a, K> {
             Kind::Recheck { last } => Some(last),
             _ => None,
         }
-    }
-
-    /// Whether a check is the cause: of a key or by a handle, made by this thread or by another one.
-    pub(crate) fn is_check(&self) -> bool {
-        matches!(self.kind, Kind::Key(_) | Kind::Other)
     }
 }
 

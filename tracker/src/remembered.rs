@@ -12,7 +12,12 @@ pub(crate) struct Remembered {
     order: VecDeque<u64>,
     /// The maximum length of `order`.
     max: usize,
+    /// Whether `max` grows with the number of requests that end together.
+    grows: bool,
 }
+
+/// The least number that is remembered, unless a user has chosen the number.
+const USUALLY: usize = 8_192;
 
 #[derive(Default)]
 struct Ended {
@@ -21,12 +26,28 @@ struct Ended {
 }
 
 impl Remembered {
-    pub(crate) fn new(max: usize) -> Self {
-        Self {
+    /// Remembers exactly `chosen` requests, or else as many as [end together](Self::end_together).
+    pub(crate) fn new(chosen: Option<usize>) -> Self {
+        let mut remembered = Self {
             counts: HashMap::default(),
             order: VecDeque::new(),
-            // At most `u32::MAX`, so that the count of one hash cannot overflow.
-            max: max.min(u32::MAX as usize),
+            max: 0,
+            grows: chosen.is_none(),
+        };
+        remembered.set_max(chosen.unwrap_or(USUALLY));
+        remembered
+    }
+
+    fn set_max(&mut self, max: usize) {
+        // At most `u32::MAX`, so that the count of one hash cannot overflow.
+        self.max = max.min(u32::MAX as usize);
+    }
+
+    /// Makes sure that the requests which are about to end together are all remembered, unless a user has chosen the
+    /// number.
+    pub(crate) fn end_together(&mut self, requests: usize) {
+        if self.grows && requests > self.max {
+            self.set_max(requests);
         }
     }
 
@@ -81,7 +102,7 @@ mod tests {
     fn g06_as_many_ends_are_remembered_as_are_asked_for() {
         let mut random = fastrand::Rng::with_seed(1);
         for max in [0, 1, 2, 7] {
-            let (mut remembered, mut all) = (Remembered::new(max), Vec::<(u64, bool)>::new());
+            let (mut remembered, mut all) = (Remembered::new(Some(max)), Vec::<(u64, bool)>::new());
             for _ in 0..10_000 {
                 let hash = random.u64(..4);
                 if random.bool() {

@@ -173,8 +173,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ///
     /// Every request that was pending when the call began has ended when the call returns. A request that another
     /// thread makes meanwhile may end as well, so make the requests of the next connection after this call. A response
-    /// of the server to an ended request is [late](Responded::Late). A request whose deadline has passed expires
-    /// instead.
+    /// of the server to an ended request is [late](Responded::Late), as long as the request is
+    /// [remembered](Builder::remembered_ids). A request whose deadline has passed expires instead.
     ///
     /// `response` is called with no lock held, before the first request ends: it may call every method, and if it
     /// panics, no request has ended. Reads the clock once, and once more for each request. Takes the lock of one map
@@ -194,12 +194,14 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ) -> usize {
         let shared = &self.shared;
         let pending = shared.copies(|entry| (entry.key.clone(), entry.hash(), entry.token));
+        let pending_count = pending.len();
         let wanted = pending
             .into_iter()
             .filter_map(|(id, hash, token)| is_wanted(&id).then(|| (hash, token, response(&id))));
         // First call the closures for all requests, then end all requests, then wake the futures. So this call does not
         // end a request that a woken task makes.
         let wanted = wanted.collect::<Vec<_>>();
+        shared.values.end_together(pending_count);
         let (mut failed, mut spare) = (Vec::new(), Vec::new());
         for (hash, token, response) in wanted {
             match shared.withdraw_live(hash, token) {
@@ -255,9 +257,9 @@ handle!(
     "requests that are pending"
 );
 
-/// `Own`: the hasher, and how many ended requests are remembered.
+/// `Own`: the hasher, and how many ended requests are remembered, if the user has chosen.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
-    type Own = (S, usize);
+    type Own = (S, Option<usize>);
 }
 
 /// A [`Future`] of the response to one request, or of the reason why there is none.
@@ -336,7 +338,7 @@ impl<K: Key, R: Send + 'static> Requests<K, R> {
 
     /// Begins to build requests with other choices: clock, reaper, dispatch, bounds, hasher, number of remembered ids.
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
-        Builder::new(name, (RandomState::default(), 8_192))
+        Builder::new(name, (RandomState::default(), None))
     }
 }
 
@@ -350,14 +352,15 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     }
 
     /// How many of the most recent requests that ended without a response are remembered. A response to a remembered
-    /// request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose as many as may expire while
-    /// one response is under way. Default: 8,192.
+    /// request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose as many as may end while one
+    /// response is under way. Default: 8,192, or more after a call of [`fail_all_with`](Requests::fail_all_with) or
+    /// [`fail_where`](Requests::fail_where) that met more pending requests: then the number of these.
     ///
     /// Only the hashes of the ids are stored: about 40 bytes for each id, however large the id is. So a response whose
     /// id has the hash of a remembered request is taken for a response to that request. With the default hasher, two
     /// ids have the same hash with a probability of one in 2^64.
     pub fn remembered_ids(mut self, count: usize) -> Self {
-        self.own.1 = count;
+        self.own.1 = Some(count);
         self
     }
 

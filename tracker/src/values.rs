@@ -357,6 +357,13 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
+    /// For a call that is about to end pending requests: remembers as many ends as there are `pending` requests.
+    pub(crate) fn end_together(&self, pending: usize) {
+        if let Some(ended) = &self.ended {
+            ended.remembered.lock().end_together(pending);
+        }
+    }
+
     /// Whether a response to a request that is not pending is late. `found` is the expired entry of the id, if there is
     /// one. Called under the lock of the map shard, if the shard exists.
     pub(crate) fn is_late(&self, hash: u64, found: Option<&mut Entry<K, V>>) -> bool {

@@ -122,6 +122,27 @@ fn as_many_ended_requests_are_remembered_as_are_asked_for() {
     assert_eq!(responded, [Unknown(0), Late(1)]);
 }
 
+/// A client with many calls in flight loses its connection: each response that comes all the same is late, by default
+/// however many there are. A number that the user has chosen is kept to.
+#[test]
+fn all_requests_that_fail_together_are_remembered() {
+    const PENDING: u32 = 10_000;
+    for (chosen, remembered) in [(None, PENDING), (Some(100), 100)] {
+        let builder = Requests::<u32, u32>::builder("lost").reaper(Reaper::Manual);
+        let builder = match chosen {
+            Some(count) => builder.remembered_ids(count),
+            None => builder,
+        };
+        let calls = builder.build().expect("no threads to refuse");
+        let request = |id| calls.request(id, TICK).expect("room");
+        let pending = (0..PENDING).map(request).collect::<Vec<_>>();
+        assert_eq!(calls.fail_all_with(|id| *id), PENDING as usize);
+        let late = (0..PENDING).filter(|id| calls.respond(id, 0) == Late(0));
+        assert_eq!(late.count(), remembered as usize);
+        drop(pending);
+    }
+}
+
 /// Of ended requests the hashes are kept, not the ids. Also by a hasher that is chosen after the bound.
 #[test]
 fn an_id_with_the_hash_of_an_ended_request_passes_for_it() {
