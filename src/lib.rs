@@ -86,6 +86,7 @@ pub use operation::{Completion, DelayedOperation};
 pub use purgatory::{CheckBound, Handle, Purgatory, ResolvedKey, Watch};
 #[doc(inline)]
 pub use purgatory::{RejectReason, Rejected, WeakRef};
+#[doc(inline)]
 pub use request_purgatory_schemes as scheme;
 #[doc(inline)]
 pub use time::Deadline;

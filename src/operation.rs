@@ -6,7 +6,56 @@ use std::any::Any;
 use std::task::Waker;
 use std::time::Duration;
 
-/// A request that cannot be answered yet.
+/// A request that cannot be answered yet, as a type of your own.
+///
+/// Implement this trait if the request has state, completes by a callback, or moves its own deadline. For a condition
+/// that a task awaits, [`Waits`](crate::Waits) needs no type.
+///
+/// ```
+/// use request_purgatory::{Completion, DelayedOperation, Purgatory};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use std::sync::{Arc, mpsc};
+/// use std::time::Duration;
+///
+/// /// A record that two of three replicas must have before its producer gets an answer.
+/// struct Produce {
+///     offset: u64,
+///     replicas: Arc<[AtomicU64; 3]>,
+///     producer: mpsc::Sender<Completion>,
+/// }
+///
+/// impl DelayedOperation for Produce {
+///     type Key = u32; // the number of the partition
+///
+///     fn timeout(&self) -> Duration {
+///         Duration::from_secs(30)
+///     }
+///
+///     fn try_complete(&mut self) -> bool {
+///         let has_record = |end: &&AtomicU64| end.load(Ordering::Acquire) > self.offset;
+///         self.replicas.iter().filter(has_record).count() >= 2
+///     }
+///
+///     fn on_complete(self, completion: Completion) {
+///         let _ = self.producer.send(completion); // an error means that the producer has gone
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let replicas = Arc::new([const { AtomicU64::new(10) }; 3]);
+/// let (producer, answer) = mpsc::channel();
+/// let produces = Purgatory::new("produce");
+/// let produce = Produce { offset: 10, replicas: replicas.clone(), producer };
+/// produces.try_complete_else_watch(produce, [7])?;
+///
+/// for (replica, completed) in [(0, 0), (2, 1)] {
+///     replicas[replica].store(11, Ordering::Release); // first the change,
+///     assert_eq!(produces.check_and_complete(&7), completed); // then the check
+/// }
+/// assert_eq!(answer.recv()?, Completion::Satisfied);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// The purgatory owns the operation while it waits, and promises:
 ///

@@ -44,7 +44,7 @@ use std::time::Duration;
 ///
 /// end.store(10, Ordering::Release);
 /// fetches.check_and_complete(&7);
-/// # use request_purgatory::future::block_on; // or any executor
+/// use request_purgatory::future::block_on; // or any executor
 /// let (fetch, completion) = block_on(fetch)?;
 /// assert_eq!((fetch.offset, completion), (10, Completion::Satisfied));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

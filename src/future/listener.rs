@@ -101,7 +101,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 ///     listener.until(|| storage.read(10)).await
 /// }
 ///
-/// # use request_purgatory::future::block_on; // or any executor
+/// use request_purgatory::future::block_on; // or any executor
 /// assert_eq!(block_on(fetch(&Waits::new("reads"), &Storage)), Ok(10));
 /// ```
 ///

@@ -81,7 +81,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// let (first, second) = (worker(), worker());
     /// queue.lock().unwrap().push_back("job");
     /// waits.check_and_complete_with(&7, CheckBound::at_most(1)); // the first worker has it
-    /// # use request_purgatory::future::block_on; // or any executor
+    /// use request_purgatory::future::block_on; // or any executor
     /// let job = block_on(first)?;
     /// assert_eq!(*job, "job");
     /// drop(job); // the first worker has not done it: the second gets it

@@ -18,7 +18,7 @@ reasons! {
         /// predicate was called once, and found nothing.
         Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
-        /// already. The operation never waited.
+        /// already. The predicate was called once, and found nothing.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
         /// The purgatory is being [drained](crate::Purgatory::drain). If the drain began before the call, the
         /// predicate was not called.
