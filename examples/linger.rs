@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Shown here: an operation without a timeout that gives itself a deadline when the first event has come
-//! ([`Cause::reschedule`]). To debounce instead, ask for the same deadline in every check.
+//! ([`Cause::reschedule`]). To debounce instead, ask for the same *timeout* in every check, and only in a check:
+//! `if cause.is_check() { cause.reschedule(LINGER) }`.
 
 use request_purgatory::purgatory::Cause;
 use request_purgatory::{Completion, DelayedOperation, Purgatory};

@@ -66,7 +66,9 @@ impl Client {
             while from.read_exact(frame.as_flattened_mut()).is_ok() {
                 let [id, square] = frame.map(u64::from_be_bytes);
                 if let Responded::Unknown(_) = self.pending.respond(&id, Some(square)) {
-                    break; // the server is not to be trusted; a `Late` one is just late
+                    // The server is not to be trusted. A `Late` response is just late. As many ended calls are remembered
+                    // as were pending at once, and at least 8,192.
+                    break;
                 }
             }
             // In this order: no call is sent any more, those in flight are told, the next connection is made.

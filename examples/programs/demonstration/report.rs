@@ -3,7 +3,7 @@
 use crate::request::Request;
 use hdrhistogram::Histogram;
 use request_purgatory::purgatory::Stats;
-use std::fmt;
+use std::{fmt, thread};
 
 /// The requests of one kind: as the program has counted them, and as the library has.
 pub(crate) struct Row {
@@ -17,6 +17,10 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn ended(&self) -> u64 {
         self.satisfied + self.expired + self.cancelled
+    }
+
+    fn parked(&self) -> u64 {
+        self.requests - self.library.completed_at_once
     }
 
     fn contradictions(&self, name: &str) -> Vec<String> {
@@ -69,6 +73,22 @@ impl Report {
         found
     }
 
+    /// What the counts say together.
+    fn conclusion(&self) -> String {
+        let sum = |of: CountOf| grouped([&self.fetch, &self.produce].map(of).iter().sum());
+        let counts = format!(
+            "{} requests parked, {} ended, {} left",
+            sum(Row::parked),
+            sum(|row| row.ended().saturating_sub(row.library.completed_at_once)),
+            sum(|row| row.library.parked as u64),
+        );
+        if self.contradictions().is_empty() {
+            format!("{counts}: every parked request ended once, and none is left.")
+        } else {
+            format!("{counts}: the counts do not add up.")
+        }
+    }
+
     fn bars(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bars: Vec<(u64, u64)> = self
             .wake_ups
@@ -109,7 +129,7 @@ impl fmt::Display for Report {
         writeln!(f, "{:<24}{:>14}{:>14}", "", "fetch", "produce")?;
         let rows: [(&str, CountOf); 6] = [
             ("never parked", |row| row.library.completed_at_once),
-            ("parked", |row| row.requests - row.library.completed_at_once),
+            ("parked", Row::parked),
             ("satisfied", |row| row.satisfied),
             ("expired", |row| row.expired),
             ("cancelled", |row| row.cancelled),
@@ -137,8 +157,14 @@ impl fmt::Display for Report {
         };
         let own = format!("{} of them yours", size_of::<Request>());
         writeln!(f, "{:<24}{memory:>14}  ({own})", "memory per operation")?;
+        let processors = thread::available_parallelism().map_or(1, |processors| processors.get());
+        writeln!(
+            f,
+            "Lateness includes the time that threads waited for a processor; this machine has {processors}."
+        )?;
         writeln!(f, "\nwake-up, from the event to the callback")?;
-        self.bars(f)
+        self.bars(f)?;
+        writeln!(f, "\n{}", self.conclusion())
     }
 }
 

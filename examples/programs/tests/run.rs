@@ -63,7 +63,7 @@ macro_rules! example {
     };
 }
 
-example!(demonstration, "--seconds", "0.3", "--requests", "2000"; "parked", "cancelled", "operations per second", "wake-up, from");
+example!(demonstration, "--seconds", "0.3", "--requests", "2000"; "parked", "cancelled", "operations per second", "this machine has", "wake-up, from", "every parked request ended once, and none is left.");
 example!(connection_pool; "64 tasks on 8 connections", "0 overtaken by a newcomer", "64 aborted, 8 connections idle");
 example!(delayed_fetch; "two partitions: 11, Ok(())", "50 ms: 11, Err(Expired), read 1 time", "0 parked, 0 watches, 1 cancelled");
 example!(delayed_produce; "100 of 100 produces acknowledged", "REQUEST_TIMED_OUT", "NOT_LEADER");
@@ -87,6 +87,10 @@ fn the_demonstration_fails_where_its_counts_do_not_add_up() {
     assert!(
         complained.contains("requests and their endings"),
         "{complained}"
+    );
+    assert!(
+        printed.ends_with("the counts do not add up.\n"),
+        "{printed}"
     );
 }
 
