@@ -66,8 +66,8 @@ impl Client {
             while from.read_exact(frame.as_flattened_mut()).is_ok() {
                 let [id, square] = frame.map(u64::from_be_bytes);
                 if let Responded::Unknown(_) = self.pending.respond(&id, Some(square)) {
-                    // The server is not to be trusted. A `Late` response is just late. As many ended calls are remembered
-                    // as were pending at once, and at least 8,192.
+                    // The server is not to be trusted. A `Late` response is just late. The last 8,192 calls that ended
+                    // are remembered, and all that one `fail_all_with` has ended.
                     break;
                 }
             }
