@@ -1,4 +1,4 @@
-//! Keys that a listener learns while it listens, from its task or from its condition.
+//! Keys that are added to a listener while it listens, by its task or by its condition.
 
 use super::operation::{Listening, WaitOperation};
 use super::reply::Awaiting;
@@ -18,8 +18,8 @@ pub struct FurtherKeys<K: Key, S: KeyHasher = RandomState>(Arc<Further<K, S>>);
 
 /// The state that a listener shares with its [`FurtherKeys`].
 struct Further<K: Key, S: KeyHasher> {
-    /// The listener's own operation. The operations of added keys are parked by this handle, in the same purgatory.
-    /// `None` if the purgatory has rejected the listener.
+    /// The handle of the listener's own operation. It parks the operations of added keys in the same purgatory. `None`
+    /// if the purgatory has rejected the listener.
     handle: Option<Handle<WaitOperation<K>, S>>,
     signal: Arc<Signal>,
     /// `None` once the listener is gone.
@@ -29,7 +29,8 @@ struct Further<K: Key, S: KeyHasher> {
 struct Added<K: Key, S: KeyHasher> {
     /// One operation for each addition.
     operations: Vec<Listening<K, S>>,
-    /// The keys, each with the lowest rank at which it is watched.
+    /// The added keys, each with the lowest rank at which it is watched (`None`: without a rank, which is below all
+    /// ranks).
     known: UserValues<HashMap<K, Option<Rank>>>,
 }
 
@@ -55,7 +56,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
 }
 
 impl<K: Key, S: KeyHasher> Further<K, S> {
-    /// Whether the key is to be added: the listener still exists, and has not added it at this rank or a lower one.
+    /// Whether the key is to be added: the listener still exists, and has not yet added the key at this rank or a lower
+    /// one.
     fn is_news(&self, watch: &Watch<'_, K>) -> bool {
         let added = self.added.lock();
         let Some(Added { known, .. }) = &*added else {
@@ -66,8 +68,8 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         known.is_none_or(|known| *known > watch.rank)
     }
 
-    /// Notes that the key is watched. Called after its operation was parked, because another thread that adds the key
-    /// relies on that operation from now on.
+    /// Notes that the key is watched. Called after its operation was parked: another thread that adds the same key then
+    /// parks no operation, and relies on this one.
     fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
         let mut added = self.added.lock();
         let Some(Added { operations, known }) = &mut *added else {
