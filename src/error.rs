@@ -158,7 +158,7 @@ impl Error for ShutdownError {
 pub enum BuildError {
     /// [`tick`](crate::purgatory::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
     Tick,
-    /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is not between 2 and 65,536.
+    /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is less than 2 or more than 65,536.
     WheelSize,
     /// The system refused to start a thread.
     Thread(std::io::Error),

@@ -37,7 +37,7 @@ pub trait DelayedOperation: Send + 'static {
 
     /// The time until which the operation may stay parked. By default this is the [`timeout`](Self::timeout), counted
     /// from the [`arrival`](Self::arrival). Implement this method for an operation whose deadline is a point in time,
-    /// for example because it parks several times for one request. Its `timeout` is then not called.
+    /// for example because it parks several times for one request. The library then does not call `timeout`.
     ///
     /// Called once, when the operation parks, on the parking thread.
     #[inline(always)]
@@ -95,8 +95,8 @@ pub trait DelayedOperation: Send + 'static {
     /// method, which by default calls [`try_complete`](Self::try_complete). The duties of `try_complete` apply to both
     /// methods.
     ///
-    /// Implement it for an operation that *takes* something when it completes, and that watches several keys. When the
-    /// cause names a key, the operation must take only what belongs to that key. Otherwise a [bounded
+    /// Implement this method for an operation that *takes* something when it completes, and that watches several keys.
+    /// When the cause names a key, the operation must take only what belongs to that key. Otherwise a [bounded
     /// check](crate::Purgatory::check_and_complete_with) of one key would be used up by an operation that takes from
     /// another key.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
@@ -106,11 +106,10 @@ pub trait DelayedOperation: Send + 'static {
 
     /// Ends the operation.
     ///
-    /// The thread depends on the reason:
+    /// It runs on one of these threads, depending on the reason:
     ///
-    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it. If
-    ///   another thread was examining the operation during that call, the examining thread, before its outermost call
-    ///   returns.
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it; or the
+    ///   thread that was examining the operation during that call, before its outermost call returns.
     /// * [`Expired`](Completion::Expired), and a completion by a deferred check
     ///   ([`check_later`](crate::Purgatory::check_later)): the thread that
     ///   [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
@@ -251,8 +250,8 @@ impl<'a, K> Cause<'a, K> {
         Self::reaching(Kind::Other, reach)
     }
 
-    /// The check of a key. `find` looks for the checked key among the keys of the operation. It returns `None` only if
-    /// the `Eq` of the keys contradicts itself.
+    /// The check of a key. `find` looks for the checked key among the keys of the operation. `find` returns `None` only
+    /// if the `Eq` of the keys contradicts itself.
     #[inline(always)]
     pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>, reach: &'a dyn Reach) -> Self {
         Self::reaching(Kind::Key(find), reach)
@@ -404,8 +403,8 @@ pub enum Completion {
     Satisfied,
     /// The timeout passed first.
     Expired,
-    /// The operation was cancelled while it was being examined. The cancel did not wait: it returned without
-    /// the operation, and the examining thread ended the operation. A cancel that returns the operation causes no
+    /// The operation was cancelled while it was being examined. The cancel did not wait: it returned without the
+    /// operation, and the examining thread ended the operation. A cancel that returns the operation causes no
     /// completion. If a panic of a key interrupts `cancel_for_key`, the operations that this call has already ended are
     /// completed as cancelled.
     Cancelled,

@@ -2,7 +2,8 @@
 
 // Start with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below. An expiry starts with
 // `ReaperLoop::run` in `src/threads/reaper.rs`, and continues in `src/engine/drive.rs` and `src/engine/expire.rs`.
-// Methods of `Inner` (`inner.rs`), which all clones share, do the work. They are in these files of `src/purgatory`:
+// The work is done by methods of `Inner` (`inner.rs`), the state that all clones share. The methods are in these files
+// of `src/purgatory`:
 //
 // * `collect`: makes the keys (`keys`) that an operation watches
 // * `park`: `park`, `park_or_complete`, `register`
@@ -134,7 +135,7 @@ use std::time::Duration;
 ///   keys](DelayedOperation::Key).
 /// * Only [`drain`](Self::drain) and the shutdowns wait for your code on other threads. A check does not wait for a
 ///   thread that is examining an operation: that thread examines the operation once more. After 16 examinations in a
-///   row, it leaves the next one to the thread that drives the timer.
+///   row, that thread leaves the next examination to the thread that drives the timer.
 /// * All methods may be called from inside every callback.
 /// * A check made inside a `try_complete` returns 0. The library makes the check before the outermost call on that
 ///   thread returns. If an operation repeats a check, the rule of [`try_complete`](DelayedOperation::try_complete)
@@ -280,8 +281,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
-    /// operations this call completed. Inside a `try_complete`, each key is checked separately, later, and this call
-    /// returns 0.
+    /// operations this call completed. Inside a `try_complete`, this call returns 0, and each key is checked later, as
+    /// for an event of its own.
     ///
     /// Runs the same code and takes the same locks as [`check_and_complete`](Self::check_and_complete) for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
@@ -308,8 +309,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Takes internal locks for an instant, and hashes and compares keys under one of them. Runs no other code of yours
     /// except the destructor of a key that is not needed, and a [reactor's wake
-    /// function](crate::threads::Reaper::Reactor). So you may call this method under any lock of yours that this code
-    /// does not take. After the shutdown, this method only drops the key.
+    /// function](crate::threads::Reaper::Reactor). So you may call this method under any lock of yours, except a lock
+    /// that the key's methods, its destructor or the wake function take. After the shutdown, this method only drops the
+    /// key.
     ///
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
     /// call starts the reaper, or until the next [`advance`](Self::advance).
@@ -354,8 +356,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// operation still ends.
     ///
     /// The captures of `change` are dropped when this call has returned and no examining thread still has to run
-    /// `change`. If an examining thread ends its operation without `change`, the drop may come later: in the next such
-    /// call, when the purgatory is idle, or at the shutdown.
+    /// `change`. If an examining thread ends its operation without `change`, the drop may come later: in the next call
+    /// of this method, when the purgatory is idle, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
@@ -365,8 +367,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// The number of keys that at least one operation watches. Takes the locks of the map shards one after another,
-    /// each while it counts the keys of the shard. Inside it, takes the lock of each resolved list of the shard for an
-    /// instant.
+    /// each while it counts the keys of the shard. While it has such a lock, takes the lock of each resolved list of
+    /// the shard for an instant.
     pub fn watched_keys(&self) -> usize {
         self.shared.inner.watch.keys()
     }
@@ -467,8 +469,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     // `point`, `shrink`, `is_shut_down`, `downgrade`.
     shared_methods!("parked operations"
         /// Makes deferred checks as well. Runs `try_complete` on this thread, for operations whose deadline has passed
-        /// and for operations that a deferred check examines. If you call this method inside a `try_complete`, it makes
-        /// no deferred check. If that `try_complete` is the examination at a deadline, it does nothing and returns 0.
+        /// and for operations that a deferred check examines. Inside a `try_complete`, the call makes no deferred
+        /// check. Inside a `try_complete` that runs because a deadline has passed, the call does nothing and returns 0.
         /// In both cases the next call does the rest.
     );
 }

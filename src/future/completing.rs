@@ -16,7 +16,8 @@ use std::time::Duration;
 /// An operation whose end can be awaited: a `Purgatory<Awaited<Op>>` parks it by [`completion`](Purgatory::completion),
 /// which returns a [`Future`] of the operation and how it ended.
 ///
-/// Whether `on_complete` is called depends on how the operation was parked. One purgatory can hold both kinds.
+/// Whether `on_complete` is called depends on how the operation was parked. One purgatory can hold operations of both
+/// kinds.
 ///
 /// * By `completion`: the result of the future replaces `on_complete`, which is not called, even if the future is
 ///   dropped.
@@ -71,7 +72,7 @@ impl<Op: 'static> Awaited<Op> {
         Self(State::Waiting { op, reply: None })
     }
 
-    /// Returns the operation, for instance a cancelled one. Its future, if it has one, resolves to
+    /// Returns the operation, for instance after a cancel. The operation's future, if it has one, resolves to
     /// [`WaitError::Cancelled`].
     pub fn into_operation(self) -> Op {
         match self.0 {

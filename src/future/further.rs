@@ -22,7 +22,7 @@ struct Further<K: Key, S: KeyHasher> {
     /// if the purgatory has rejected the listener.
     handle: Option<Handle<WaitOperation<K>, S>>,
     signal: Arc<Signal>,
-    /// `None` once the listener is gone.
+    /// `None` once the listener has been dropped.
     added: Mutex<Option<Added<K, S>>>,
 }
 
@@ -68,8 +68,8 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         known.is_none_or(|known| *known > watch.rank)
     }
 
-    /// Notes that the key is watched. Called after its operation was parked: another thread that adds the same key then
-    /// parks no operation, and relies on this one.
+    /// Notes that the key is watched. Called after the operation for the key was parked: another thread that adds the
+    /// same key then parks no operation, and relies on this operation.
     fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
         let mut added = self.added.lock();
         let Some(Added { operations, known }) = &mut *added else {
@@ -77,7 +77,7 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
             drop(added);
             return drop(listening);
         };
-        // Keep the operation first: `Hash` and `Eq` of the key may panic.
+        // Keep the operation before `Hash` and `Eq` of the key run, because they may panic.
         operations.push(listening);
         let _key_code = KeyCode::enter("a listener");
         match known.0.get_mut(&key) {
@@ -97,8 +97,8 @@ impl<K: Key, S: KeyHasher> Clone for FurtherKeys<K, S> {
 
 debug_fields!([K: Key, S: KeyHasher] FurtherKeys<K, S>, "FurtherKeys", |it| handle: it.0.handle);
 
-/// The [`FurtherKeys`] of a listener, if it has any: most have none. Its destructor ends the operations of the added
-/// keys.
+/// The [`FurtherKeys`] of a listener, if it has any: most have none. The destructor of this value ends the operations
+/// of the added keys.
 pub(super) struct OwnFurther<K: Key, S: KeyHasher>(Option<FurtherKeys<K, S>>);
 
 impl<K: Key, S: KeyHasher> OwnFurther<K, S> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Listens to checks of `keys`, for at most `timeout` from this call on, or until a [point in time](Deadline)
-    /// (`None`: without end). For conditions that the waiter evaluates itself, because the evaluation awaits, or
+    /// (`None`: without end). Use it for conditions that the waiter evaluates itself, because the evaluation awaits, or
     /// borrows from the task:
     ///
     /// ```
@@ -186,8 +186,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 handle.report_missed_check();
             }
         }
-        // Ends the operation as expired. If another thread is handling the deadline of the operation, that thread ends
-        // it.
+        // Ends the operation as expired. If another thread holds the operation, that thread ends it.
         self.listening.end(Handle::expire);
     }
 
@@ -243,8 +242,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). Returns at once if there was a
-    /// check since the last call (before the first call: since [`listen`](Purgatory::listen)). Several checks are
-    /// reported as one.
+    /// check since the last call (for the first call: since [`listen`](Purgatory::listen)). Several checks are reported
+    /// as one.
     ///
     /// After `Ok`, evaluate the condition: the evaluation sees what happened before the check. This method is
     /// cancel-safe: a check that was not reported because the future was dropped is reported by the next call.
@@ -370,10 +369,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// changes that no check announces, because some code forgets the check, or because another process makes the
     /// changes.
     ///
-    /// The first interval begins with this call, each later one when [`checked`](Self::checked) reports a recheck,
-    /// alone or together with a check. This call reads the clock, and so does a poll that reports a recheck. An
-    /// interval lasts at least 1 ms, is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick), and may
-    /// end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces the
+    /// The first interval begins with this call. Each later interval begins when [`checked`](Self::checked) reports a
+    /// recheck, alone or together with a check. This call reads the clock, and so does a poll that reports a recheck.
+    /// An interval lasts at least 1 ms, is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick), and
+    /// may end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces the
     /// interval and begins a new one.
     ///
     /// If the condition is true after a recheck, that counts as a [missed

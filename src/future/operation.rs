@@ -27,8 +27,8 @@ pub struct WaitOperation<K> {
 /// The waiter's side of one of a listener's operations.
 pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
-/// At the deadline, a listener evaluates its condition once more. Its operation stays parked for at most this time
-/// meanwhile.
+/// How long at most a listener's operation stays parked after its deadline, while the listener evaluates its condition
+/// once more.
 const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) enum Role<K> {
@@ -87,7 +87,8 @@ pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
     /// Tells the future or the callback the value that was found, or else `lost`.
     fn end(self: Box<Self>, lost: WaitError);
-    /// Returns what is left of the condition, as a role, and the answer of [`DelayedOperation::hand_over`].
+    /// Moves the result to the future, if there is a future. Returns the new role of the operation, and the answer of
+    /// [`DelayedOperation::hand_over`].
     fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool);
 }
 
@@ -166,9 +167,9 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
-                // Do not signal the listener during the park: it evaluates its condition after the park, and sees every
-                // event so far. Otherwise signal it by `running`, because `Signal::check` wakes the task, and a waker
-                // is user code.
+                // Do not signal the listener during its park: it evaluates its condition after the park, and sees every
+                // event so far. `running` encloses the signal of a check, because the signal wakes the task, and a
+                // waker is user code.
                 if cause.is_check() {
                     reply.running(Signal::check);
                     return false;

@@ -58,7 +58,7 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         let counting = handle.clone();
         signal.keep(Box::new(Found {
             count_missed: Some(Box::new(move || counting.count_missed_check())),
-            // Dropped in this order, so that the operation ends first.
+            // The parts are dropped in this order, so that the operation ends first.
             kept: Box::new((listening, further, self)),
         }));
         if !handle.recheck_last(LATE) {

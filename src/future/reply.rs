@@ -26,8 +26,8 @@ pub(crate) trait Between {
     /// Stores `lost` as the result, because the operation has ended without one.
     fn lose(&self, lost: WaitError);
 
-    /// Called when the future is dropped: from now on no result is kept and no task is woken. Returns the result and
-    /// the waker that were kept, because their destructors may be user code.
+    /// Called when the future is dropped: from now on no result is stored and no task is woken. Returns the stored
+    /// result and waker, because their destructors may be user code.
     fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>);
 }
 
@@ -83,7 +83,7 @@ impl<M: Between> Reply<M> {
         }
     }
 
-    /// Calls `run`, which may run user code. If it panics, the future gets [`WaitError::Panicked`].
+    /// Calls `run`, which may run user code. If `run` panics, the future gets [`WaitError::Panicked`].
     pub(super) fn running<R>(&mut self, run: impl FnOnce(&M) -> R) -> R {
         let lost = self.lost.replace(WaitError::Panicked);
         let answer = run(&self.shared);
@@ -145,10 +145,10 @@ impl<M: Between> Drop for Reply<M> {
 /// Ends an awaited operation by `end`, and closes the future's side. When this returns, operation, waker and found
 /// value have been dropped, with two exceptions:
 ///
-/// * If another thread is examining the operation, that thread drops the operation afterwards. The waker has been
-///   dropped, and a value that this examination finds is not kept.
-/// * Inside another destructor that the library has called, the values are dropped when the outermost call returns. So
-///   a chain of futures, each owned by the predicate of another, needs no deep stack.
+/// * If another thread is examining the operation, that thread drops the operation afterwards, and with it a value that
+///   the examination finds.
+/// * If this call is made inside another destructor that the library has called, the values are dropped when the
+///   outermost call returns. So a chain of futures, each owned by the predicate of another, needs no deep stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
     // Close first, so that the end of the operation wakes no task.
     let (unreceived, waker) = shared.close();
@@ -156,7 +156,7 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
     // Call `end` before this call enters the trampoline, because inside the trampoline the completion would be queued.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
-    // Run the user's destructors only now that the operation has ended, each of them even if another panics.
+    // Run the user's destructors when the operation has ended. Each destructor runs even if another panics.
     panics.catch(|| drop_user_value(ended));
     if let Some(unreceived) = unreceived {
         panics.catch(|| drop_user_value(unreceived));
@@ -168,7 +168,7 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
 /// The future's side of an awaited result.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
-    /// The handle by which to cancel the operation. `None` if the operation did not park, or once its end is known.
+    /// The handle by which to cancel the operation. `None` if the operation did not park, or once its ending is known.
     handle: Option<Handle<Op, S>>,
 }
 
@@ -190,7 +190,7 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         &self.shared
     }
 
-    /// [Ends](end_awaited) the operation by `end`, unless its end is already known.
+    /// [Ends](end_awaited) the operation by `end`, unless the ending of the operation is already known.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
         end_awaited(&*self.shared, || {
             self.handle.take().map(|handle| end(&handle))

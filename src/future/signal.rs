@@ -38,9 +38,9 @@ pub(super) struct Signalled {
     is_found: bool,
 }
 
-/// What is left of a listener whose recheck has found the event. Kept until its operation ends.
+/// What is left of a listener whose recheck has found the event. Kept until the listener's operation ends.
 pub(super) struct Found {
-    /// Counts a missed check: no check has announced the event.
+    /// Counts a missed check. Called if no check has announced the event.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
     #[expect(dead_code, reason = "it is dropped when the operation ends")]
     pub(super) kept: Box<dyn Any + Send>,
@@ -136,7 +136,7 @@ impl Signal {
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// Called at the end of the grace: counts the event as missed, unless a check was noted.
+    /// Counts the event as missed, unless a check was noted. Called when the grace has ended, or cannot begin.
     pub(super) fn count_if_missed(&self) {
         let count = self
             .found
@@ -148,9 +148,9 @@ impl Signal {
         }
     }
 
-    /// Drops what is left of a listener whose operation has ended. These parts own a reference to this signal, and
-    /// would keep the signal alive for ever. If a shutdown ended the operation before the grace was over, no missed
-    /// check is counted.
+    /// Drops what is left of a listener whose operation has ended. Otherwise it would keep this signal alive for ever,
+    /// because it owns a reference to the signal. If a shutdown ended the operation before the grace was over, no
+    /// missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);

@@ -27,13 +27,13 @@
 //! one of the keys, the value goes back, and the keys are checked without a bound.
 //!
 //! A check for one completion would not suffice. Before the newcomer is in the list, another thread may check the key
-//! for a second value, and read the list. If the operations that it reads end without this value, the second value
-//! stays unused, although the newcomer waits for one.
+//! for a second value, and read the list. If the operations that this check finds end without taking the second value,
+//! it stays unused, although the newcomer waits for a value.
 //!
 //! The check without a bound examines in the order of parking: first the operations that waited, then the newcomer,
-//! which is in the list when this check is made. So the newcomer gets what the others refuse. Another check may examine
-//! the waiting operations while the newcomer holds the value, and find none. The value therefore gets a check of its
-//! own when it goes back.
+//! which is in the list when this check is made. So the newcomer gets what the others refuse. While the newcomer holds
+//! the value, a check by another thread may examine the waiting operations in vain. The value therefore gets a check of
+//! its own when it goes back.
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
@@ -97,9 +97,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// **No newcomer overtakes.** If other operations watch one of the keys already, a value taken in this call goes to
     /// `give_back` before the call returns. Then the keys are checked in the order of parking, so that earlier waiters
-    /// get the value first. This also holds for a `timeout` of zero. Such a check examines every operation on the keys.
-    /// If 10,000 operations wait, a newcomer that takes a value before a check has announced the value costs 10,000
-    /// examinations.
+    /// get the value first. This check examines every operation on the keys: if 10,000 operations wait, a newcomer that
+    /// takes a value before a check has announced the value costs 10,000 examinations. The rule also holds for a
+    /// `timeout` of zero.
     ///
     /// `take` gets the [cause](Cause) of each call. If the operation watches **several keys** and the cause names a
     /// key, `take` must take only what belongs to that key: a check of a key for one completion is meant for an item of
@@ -110,7 +110,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// loses that value.
     ///
     /// `give_back` runs with no lock of the library held. Completions that `give_back` causes run after it has
-    /// returned. It runs on one of these threads:
+    /// returned. `give_back` runs on one of these threads:
     ///
     /// * the thread that drops the guard or the future;
     /// * a thread that takes the value, or hands the value to the future, while another thread drops the future;
@@ -182,7 +182,7 @@ fn taker<K: Key, A: Attempt>(
             Err(failed) => {
                 let mut way = ready.way()?;
                 // The error counts as a yes, and may use up a check for one completion that another waiter needs. So
-                // check once more.
+                // each key is checked once more.
                 if cause.is_check() {
                     way.get_mut().check(false);
                 }
@@ -298,7 +298,7 @@ impl<T> Taken<T> {
     }
 
     /// Gives back a value that was taken in the park of its operation. Then checks the keys, so that operations that
-    /// waited before get the value. Returns the way back, for the next value.
+    /// were parked before can take the value. Returns the way back, for the next value.
     fn put_back(mut self) -> Way<T> {
         let (value, mut way) = self.part();
         way.get_mut().give_back(value);

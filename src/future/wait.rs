@@ -71,8 +71,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// The predicate answers an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and
     /// the future resolves to the error (see [`Answer`]).
     ///
-    /// Each call may have a value of another type. The future does not keep the purgatory alive: the wait ends with
-    /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
+    /// The values of different calls may have different types. The future does not keep the purgatory alive: the wait
+    /// ends with [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`], also if the purgatory rejects the operation. If the last call of the
