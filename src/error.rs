@@ -113,7 +113,8 @@ pub enum ShutdownError {
         /// The number of operations that have not ended: the shutdown has not reached them yet, or another thread is
         /// examining them.
         parked: usize,
-        /// The number of ended operations whose `on_complete` was handed to another thread and has not returned.
+        /// The number of ended operations whose `on_complete` was handed over, for example to another thread, and has
+        /// not returned.
         completions_pending: usize,
         /// The names of the library's own threads that have not ended.
         threads: Vec<String>,

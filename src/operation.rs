@@ -280,9 +280,9 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// A waker of this operation. A wake-up makes the thread that drives the timer examine this operation only, while
-    /// [`check_later`](crate::Purgatory::check_later) makes it check a whole key. So an operation can own a future, and
-    /// poll the future in every examination.
+    /// A waker of this operation. A wake-up makes the thread that drives the timer examine this operation, while
+    /// [`check_later`](crate::Purgatory::check_later) makes that thread check a whole key. So an operation can own a
+    /// future, and poll the future in every examination.
     ///
     /// Properties of the waker:
     ///
@@ -344,8 +344,8 @@ impl<'a, K> Cause<'a, K> {
         matches!(self.kind, Kind::Parking)
     }
 
-    /// Whether this is the examination at the deadline. The operation may search more thoroughly in it than in a check.
-    /// A yes does not change the ending: it is counted in
+    /// Whether this is the examination at the deadline. In this examination the operation may search more thoroughly
+    /// than in a check. A yes does not change the ending: it is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), and the operation expires. After a no the
     /// operation expires too, unless it has asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {

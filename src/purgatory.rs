@@ -390,10 +390,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on the thread that is examining the
     /// operation. Then this call joins the purgatory's own threads, after the completions in their queues have run.
     ///
-    /// Only the first call does this; a later call returns at once, even while the first is still running. This method
-    /// does not wait for completions on an executor or on a shared reaper's thread;
-    /// [`shutdown_timeout`](Self::shutdown_timeout) does. In a callback, `shutdown` does not wait for the threads,
-    /// which end as soon as their running callbacks have returned.
+    /// Only the first call does this; a later call returns at once, even while the first call is still running. This
+    /// method does not wait for completions on an executor or on a shared reaper's thread, but
+    /// [`shutdown_timeout`](Self::shutdown_timeout) waits for them. In a callback, `shutdown` does not wait for the
+    /// threads, which end as soon as their running callbacks have returned.
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);
     }

@@ -82,7 +82,7 @@ impl<K: Key> WaitOperation<K> {
     }
 }
 
-/// A predicate of any type, for a value of any type.
+/// A predicate whose type, and the type of whose value, are erased.
 pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
     /// Tells the future or the callback the value that was found, or else `lost`.

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 
 /// The state that the two sides share.
 pub(crate) trait Between {
-    /// A value that is stored and was not handed out.
+    /// A stored value that the future has not received.
     type Unreceived: 'static;
 
     /// Stores `lost` as the result, because the operation has ended without one.
@@ -153,7 +153,7 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
     // Close first, so that the end of the operation wakes no task.
     let (unreceived, waker) = shared.close();
     let mut panics = Panics::default();
-    // Call `end` before this call enters the trampoline, because inside the trampoline the completion would be queued.
+    // Call `end` first: after `Trampoline::enter`, the completion would be queued.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
     // Run the user's destructors when the operation has ended. Each destructor runs even if another panics.

@@ -107,7 +107,7 @@ impl Signal {
 
     /// Handles the wake-up that the listener has asked for: at the end of an interval or, with `last`, at the end of
     /// the grace (the time for a late check) after a recheck that has found the event. Returns whether the operation is
-    /// satisfied. It is satisfied at the end of the grace, because its listener has ended by itself before.
+    /// satisfied. At the end of the grace the operation is satisfied, because the listener has already ended.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {

@@ -159,8 +159,8 @@ fn taker<K: Key, A: Attempt>(
     let mut ready = Ready::Unused(route);
     let mut watches = false;
     move |cause| {
-        // How many of the watchers are this operation itself. The park examines twice, and the operation is a watcher
-        // only in the second examination.
+        // How often this operation itself is among the watchers of each key: never in the first examination of the
+        // park, once in the second.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
         // Take nothing without a way back. A predicate that has found something is not run again, so this is a
         // safeguard.
@@ -286,7 +286,7 @@ impl<T> Taken<T> {
         Self(Some((value, way)))
     }
 
-    /// Returns the value. It is not given back any more.
+    /// Returns the value, which is not given back any more.
     ///
     /// Call it when the work is done, with no `await` between the work's effect and this call: if the worker is aborted
     /// at such an `await`, the work is done twice.
