@@ -416,8 +416,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// follows. A shutdown by another thread ends the wait.
     ///
     /// This call closes the timer shards one after another. A park that began on another thread before this call may
-    /// still succeed, until the timer shard of that thread is closed. When all timer shards are closed, the number of
-    /// parked operations only falls.
+    /// still succeed, until the timer shard that the park uses is closed. When all timer shards are closed, the number
+    /// of parked operations only falls.
     ///
     /// Details of the wait:
     ///
