@@ -41,25 +41,25 @@ reasons! {
     pub enum RejectReason {
         /// The list of keys was empty.
         NoKeys = "no key was given, and an operation needs at least one to watch",
-        /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
-        /// `on_complete` has not returned yet. Or the operation would raise the total weight above
+        /// The number of operations that are parked, or whose `on_complete` has not returned yet, has reached
+        /// [`max_parked`](crate::purgatory::Builder::max_parked). Or the operation would raise the total weight above
         /// [`max_weight`](crate::purgatory::Builder::max_weight).
         Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
-        /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
-        /// already.
+        /// One of the keys has as many watchers as
+        /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) allows.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
         /// The purgatory is being [drained](crate::Purgatory::drain).
         Draining = "the purgatory is being drained, and rejects every new operation",
-        /// The purgatory (timer) is shut down.
+        /// The purgatory or timer is shut down.
         ShutDown = "the purgatory or timer is shut down",
         /// The timeout is longer than the scheme of a [`Timer`](crate::Timer) can hold. Only a
         /// [`SimpleWheel`](crate::scheme::SimpleWheel) has such a bound; a purgatory has none.
         TooLong = "the timeout is longer than the timer's scheme can hold (a simple wheel: take another scheme)",
-        /// More than eight parks are nested: each was made in a `try_complete`, or in the destructor of a key, that the
-        /// park around it had called. Park from `on_complete` instead, because completions never nest.
+        /// More than eight parks are nested. A nested park is made in a `try_complete`, or in the destructor of a key,
+        /// that another park has called. Park from `on_complete` instead, because completions never nest.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
-        /// The first operation with a finite timeout starts the reaper. This is that operation, and the system refused
-        /// the thread. A later call tries again. With the builder's `threads_at_once`, `build` fails instead.
+        /// The operation is the first with a finite timeout. Its park has to start the reaper, and the system refused
+        /// the thread. The next such park tries again. With the builder's `threads_at_once`, `build` fails instead.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
@@ -88,7 +88,7 @@ impl<Op> Rejected<Op> {
         (self.reason, self.operation.into_inner())
     }
 
-    /// Replaces the operation by what `part` makes of it.
+    /// Replaces the operation by the result of `part`.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }
@@ -110,10 +110,11 @@ impl<Op> Error for Rejected<Op> {}
 pub enum ShutdownError {
     /// The limit has passed. The shutdown goes on in the background.
     TimedOut {
-        /// The operations that have not ended yet: the shutdown has not reached them, or another thread is examining
-        /// them.
+        /// The number of operations that have not ended: the shutdown has not reached them yet, or another thread is
+        /// examining them.
         parked: usize,
-        /// The operations that have ended, but whose `on_complete` was handed to another thread and has not returned.
+        /// The number of ended operations whose `on_complete` was handed over, for example to another thread, and has
+        /// not returned.
         completions_pending: usize,
         /// The names of the library's own threads that have not ended.
         threads: Vec<String>,
@@ -158,7 +159,7 @@ impl Error for ShutdownError {
 pub enum BuildError {
     /// [`tick`](crate::purgatory::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
     Tick,
-    /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is not between 2 and 65,536.
+    /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is less than 2 or more than 65,536.
     WheelSize,
     /// The system refused to start a thread.
     Thread(std::io::Error),

@@ -1,5 +1,5 @@
-//! Futures of operations that wait in a purgatory. They need no runtime: any executor can poll them, or a thread runs
-//! one by [`block_on`].
+//! Futures of operations that wait in a purgatory. They need no runtime: any executor can poll them, and [`block_on`]
+//! runs one on a thread.
 //!
 //! | | parks | resolves to |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | [`listen`](crate::Purgatory::listen) | a listener; the condition stays with the waiter | each check, or what the condition finds |
 //! | [`take`](crate::Purgatory::take) | a predicate that takes a value | a guard, which gives the value back unless the work is done |
 //! | [`wait_then`](crate::Purgatory::wait_then) | a predicate of the user's | nothing: a callback gets what it finds |
-//! | [`completion`](crate::Purgatory::completion) | an operation of the user's | its end |
+//! | [`completion`](crate::Purgatory::completion) | an operation of the user's | the operation, and how it ended |
 //!
 //! Each of these calls parks an ordinary operation. The end of the operation resolves its future, and wakes the task
 //! that polled the future last.

@@ -9,33 +9,38 @@
 //! An operation goes through these steps. A number such as G1 names the [guarantee](guide::guarantees) on which the
 //! step rests.
 //!
-//! 1. **Park.** [`try_complete_else_watch`](Purgatory::try_complete_else_watch) examines the operation on the stack
-//!    first. If it cannot complete, it gets a slot and a timer, is added to the watch list of each of its keys, and is
-//!    examined a second time: an event that came before the watch was added is seen by this examination (G1).
+//! 1. **Park.** [`try_complete_else_watch`](Purgatory::try_complete_else_watch) first examines the operation on the
+//!    stack. If it cannot complete, it gets a slot and a timer, is added to the watch list of each of its keys, and is
+//!    examined a second time. The second examination sees an event that came before the operation was in the lists
+//!    (G1).
 //! 2. **Change, then check.** The code that causes an event first changes the data, then releases its own locks, and
 //!    then calls [`check_and_complete`](Purgatory::check_and_complete). Events are not stored: a check of a key that no
 //!    operation watches does nothing, and costs a lookup.
 //! 3. **Examine.** The check claims each operation that watches the key, and calls its
 //!    [`try_complete`](DelayedOperation::try_complete) on the checking thread. If another thread holds the operation,
-//!    the check leaves a mark instead of waiting, and the holder examines the operation once more before the release.
-//! 4. **End.** A yes, the deadline, a cancel or a shutdown ends the operation, whichever claims it first. There is only
-//!    one ending (G5). The operation leaves the watch lists of all its keys and the timer (G6). Then
-//!    [`on_complete`](DelayedOperation::on_complete) runs, with no lock of the library held (G3).
+//!    the check leaves a mark instead of waiting. The holder then examines the operation once more before it releases
+//!    the operation.
+//! 4. **End.** A yes, the deadline, a cancel, a force or a shutdown ends the operation. Only the first of them does:
+//!    there is one ending (G5). The operation leaves the watch lists of all its keys and the timer (G6). Then
+//!    [`on_complete`](DelayedOperation::on_complete) runs, with no lock of the library held (G3). Exceptions: a cancel
+//!    returns the operation instead, and after many expiries at once, `on_complete` runs before the watches are
+//!    removed.
 //!
 //! # Consistency
 //!
-//! What a thread did before it called `check_and_complete(key)` *happens-before* an examination of each operation that
-//! watches `key` when the check begins, or begins to watch it later, unless the operation ends first. That examination
-//! is complete: it begins after the check did. It runs on the checking thread, on the thread that holds the operation
+//! What a thread did before it called `check_and_complete(key)` *happens-before* an examination of every operation that
+//! watches `key` when the check begins, or that begins to watch `key` afterwards, unless the operation ends first. This
+//! examination begins after the check has begun. It runs on the checking thread, on the thread that holds the operation
 //! (examines or parks it), or, after 16 examinations in a row by one thread, on the thread that drives the timer.
 //!
 //! * Examinations and `on_complete` of one operation are totally ordered, whichever threads they run on, and each
 //!   happens-before the next (G4).
 //! * When a check outside every callback returns, the completions that it caused have run, or are left to the thread
-//!   that is examining the operation. A [`check_later`](Purgatory::check_later) only promises that the check follows.
+//!   that is examining the operation. When [`check_later`](Purgatory::check_later) returns, the check is queued, but
+//!   may not have been made yet.
 //! * Nothing orders the completions of different operations, except the order of the watchers of one key in one check.
-//! * [`Stats`](purgatory::Stats) and [`watchers`](Purgatory::watchers) are exact when no call is in progress. During a
-//!   call they may lag behind it.
+//! * [`Stats`](purgatory::Stats) and [`watchers`](Purgatory::watchers) are exact when no call is in progress. They may
+//!   not yet include the effects of a call that is in progress.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -48,8 +53,8 @@
     )
 )]
 
-// Where to start reading: `docs/design.md` is the map, and the head of `src/purgatory.rs` names the file of each step
-// of an operation.
+// Begin with `docs/design.md`, which gives an overview. The head of `src/purgatory.rs` names the file of each step of
+// an operation.
 
 #[macro_use]
 mod debug;

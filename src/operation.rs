@@ -60,11 +60,11 @@ use std::time::Duration;
 /// The purgatory owns the operation while it waits, and promises:
 ///
 /// * `try_complete` and `on_complete` of one operation never overlap. The library guards each operation by an atomic
-///   word of its own, never by a lock of yours.
+///   word, never by a lock of yours.
 /// * No lock of the library is held while one of the methods runs, so each may call the purgatory again.
-/// * Exactly one ending: either `on_complete` is called once, or the caller that cancelled the operation gets it back.
-///   A `try_complete` that panics ends its operation too: the operation is dropped, and the panic is counted in
-///   [`Stats::panicked`](crate::purgatory::Stats::panicked).
+/// * Each operation has exactly one ending: either `on_complete` is called once, or the caller that cancelled the
+///   operation gets the operation back. A panic of `try_complete` is an ending too: the operation is dropped, and the
+///   panic is counted in [`Stats::panicked`](crate::purgatory::Stats::panicked).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an operation that a purgatory can park",
     label = "does not implement `DelayedOperation`",
@@ -73,19 +73,20 @@ use std::time::Duration;
 pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
-    /// `Hash`, `Eq` and `Clone` (and `Equivalent`, if a check names the key in a borrowed form) run under locks of the
-    /// library: the lock of a map shard, or of the checks that [`check_later`](crate::Purgatory::check_later) defers.
-    /// They must not call the library: a debug build panics with the name of the call, a release build may hang.
+    /// `Hash`, `Eq` and `Clone` (and `Equivalent`, if a check names the key in a borrowed form) run under a lock of the
+    /// library: of a map shard, of the checks that [`check_later`](crate::Purgatory::check_later) defers, or of the
+    /// keys that are [added](crate::Listener::also) to a listener. These methods must not call the library: a debug
+    /// build panics with the name of the call, a release build may hang.
     type Key: Key;
 
-    /// The longest time that the operation may stay parked. [`Duration::MAX`] never expires.
+    /// The longest time that the operation may stay parked. With [`Duration::MAX`] it never expires.
     ///
     /// Called once, when the operation parks, on the parking thread.
     fn timeout(&self) -> Duration;
 
-    /// Until when the operation may stay parked. By default this is the [`timeout`](Self::timeout), counted from the
-    /// [`arrival`](Self::arrival). Implement this method for an operation whose deadline is a point in time, for
-    /// example because it parks several times for one request. Its `timeout` is then not called.
+    /// The time until which the operation may stay parked. By default this is the [`timeout`](Self::timeout), counted
+    /// from the [`arrival`](Self::arrival). Implement this method for an operation whose deadline is a point in time,
+    /// for example because it parks several times for one request. The library then does not call `timeout`.
     ///
     /// Called once, when the operation parks, on the parking thread.
     #[inline(always)]
@@ -93,18 +94,19 @@ pub trait DelayedOperation: Send + 'static {
         Deadline::After(self.timeout())
     }
 
-    /// What the operation weighs under [`max_weight`](crate::purgatory::Builder::max_weight), for example the number of
-    /// bytes that it keeps. By default 1. Every [wait](crate::Waits) weighs 1.
+    /// The weight of the operation, for example the number of bytes that it keeps. The builder's
+    /// [`max_weight`](crate::purgatory::Builder::max_weight) bounds the sum of all weights. By default 1. Every
+    /// [wait](crate::Waits) weighs 1.
     ///
-    /// Read once, on the parking thread, when the operation parks. Later changes of the weight do not count.
+    /// Called once, when the operation parks, on the parking thread. Later changes of the weight do not count.
     #[inline(always)]
     fn weight(&self) -> usize {
         1
     }
 
     /// When the request arrived, if the caller has already read the purgatory's clock. Parking then does not read the
-    /// clock again. The timeout counts from the arrival. If the timeout has passed by now, the operation expires with
-    /// the next tick. An arrival in the future makes the deadline later, even later than
+    /// clock again. The timeout counts from the arrival. If the timeout has passed before the operation parks, the
+    /// operation expires with the next tick. An arrival in the future makes the deadline later, even later than
     /// [`max_timeout`](crate::purgatory::Builder::max_timeout) allows, and changes nothing else.
     ///
     /// Called once, on the parking thread.
@@ -116,30 +118,34 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// Runs on these threads:
     ///
-    /// * the parking thread, once before parking and once after it, so that no event in between is missed;
+    /// * the parking thread: once before the keys are watched, and once after that, so that no event in between is
+    ///   missed;
     /// * every thread that checks one of the keys;
     /// * the thread that drives the timer: for deferred checks, and once when the deadline has passed. If another
     ///   thread is examining the operation when the deadline passes, that thread also runs the examination at the
     ///   deadline.
     ///
-    /// The answer at the deadline does not change the ending. If it is yes, it is counted in
+    /// The answer at the deadline does not change the ending. A yes at the deadline is counted in
     /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     ///
     /// Keep the method short: it delays the caller of the check.
     ///
-    /// A check made in this method returns 0. It is queued, and runs before the outermost library call on this thread
-    /// returns. If the operation repeats the check of a key within that outermost call, the repeated check is
+    /// A check made in this method returns 0. The check is queued, and is made before the outermost library call on
+    /// this thread returns. If the operation checks the same key again within that outermost call, the second check is
     ///
-    /// * merged with the queued check, while the queued check waits;
-    /// * ignored, if a queued check caused the examination that repeats it;
-    /// * deferred to the thread that drives the timer instead of ignored, if another thread asked for that examination.
+    /// * merged with the first check, if that check is still queued;
+    /// * queued too, if the first check has been made and the thread is not making a queued check now;
+    /// * deferred to the thread that drives the timer, if the thread is making a queued check now, and another thread
+    ///   asked for the examination that makes the second check;
+    /// * otherwise ignored.
     fn try_complete(&mut self) -> bool;
 
     /// Whether the operation can complete now; [`cause`](Cause) says why it is examined. The library always calls this
-    /// method. By default it calls [`try_complete`](Self::try_complete), whose duties apply to both.
+    /// method, which by default calls [`try_complete`](Self::try_complete). The duties of `try_complete` apply to both
+    /// methods.
     ///
-    /// Implement it for an operation that *takes* something when it completes, and that watches several keys. When the
-    /// cause names a key, the operation must take only what belongs to that key. Otherwise a [bounded
+    /// Implement this method for an operation that *takes* something when it completes, and that watches several keys.
+    /// When the cause names a key, the operation must take only what belongs to that key. Otherwise a [bounded
     /// check](crate::Purgatory::check_and_complete_with) of one key would be used up by an operation that takes from
     /// another key.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
@@ -149,10 +155,10 @@ pub trait DelayedOperation: Send + 'static {
 
     /// Ends the operation.
     ///
-    /// The thread depends on the reason:
+    /// It runs on one of these threads, depending on the reason:
     ///
-    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it. If
-    ///   another thread was examining the operation then, that thread, before its outermost call returns.
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it; or the
+    ///   thread that was examining the operation during that call, before its outermost call returns.
     /// * [`Expired`](Completion::Expired), and a completion by a deferred check
     ///   ([`check_later`](crate::Purgatory::check_later)): the thread that
     ///   [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
@@ -161,13 +167,14 @@ pub trait DelayedOperation: Send + 'static {
     ///   the operation.
     ///
     /// Completions never nest: a completion caused inside a callback runs after that callback, before the outermost
-    /// call of the library on that thread returns. Only on a thread that is ending do they nest.
+    /// call of the library on that thread returns. Exception: on a thread that is ending, completions may nest.
     fn on_complete(self, completion: Completion);
 
-    /// Called for an operation that has ended with this completion (`None`: its `try_complete` has panicked), before
-    /// other user code that could delay its `on_complete`. An operation with a future leaves its user values where a
-    /// drop of the future can reach them. Returns `false` if the future was dropped: then the operation must not wait
-    /// behind other completions. Runs no user code.
+    /// Called for an operation that has ended, before the library runs user code that could delay the operation's
+    /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. An operation with a
+    /// future moves its user values to the state that it shares with the future, so that a drop of the future finds
+    /// them there. Returns `false` if the future was dropped: the operation must then not wait behind the completions
+    /// of other operations. Runs no user code.
     #[doc(hidden)]
     #[inline(always)]
     fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
@@ -181,15 +188,17 @@ pub struct Internal;
 
 /// Why an operation is examined: the argument of [`try_complete_for`](DelayedOperation::try_complete_for).
 ///
-/// | it is examined because | [`key`](Self::key) | |
+/// | the operation is examined because | [`key`](Self::key) | |
 /// |---|---|---|
 /// | it is being parked | `None` | [`is_parking`](Self::is_parking) |
 /// | a call checks one of its keys | that key | |
 /// | its deadline has passed | `None` | [`is_deadline`](Self::is_deadline) |
-/// | another thread checked it while this thread was examining it; several keys are checked as one event; a [handle](crate::Handle::check) or a [waker](Self::waker) asks for it | `None` | |
+/// | another thread checked it while this thread was examining it | `None` | |
+/// | several keys are checked as one event | `None` | |
+/// | a [handle](crate::Handle::check) or a [waker](Self::waker) asks for an examination | `None` | |
 ///
-/// In the last row, one examination may answer several checks. So no key is named, and the operation may take from any
-/// of its keys.
+/// In the last three rows, one examination may answer several checks. So no key is named, and the operation may take
+/// from any of its keys.
 ///
 /// Only the library makes a cause. To test your own `try_complete_for`, use a purgatory without a thread:
 ///
@@ -228,7 +237,8 @@ pub struct Internal;
 /// ```
 pub struct Cause<'a, K> {
     kind: Kind<'a, K>,
-    /// The operation's access to its own waker and deadline.
+    /// The operation's access to its own waker and deadline. `None` for a recheck, and if the user calls
+    /// `try_complete`.
     reach: Option<&'a dyn Reach>,
 }
 
@@ -237,7 +247,7 @@ enum Kind<'a, K> {
     /// Finds the checked key among the keys of the operation.
     Key(&'a dyn Fn() -> Option<&'a K>),
     Deadline,
-    /// A listener is woken before its deadline, as it has asked.
+    /// A listener is woken before its deadline, because it has asked for a recheck.
     Recheck {
         /// Whether the listener's operation may end now.
         last: bool,
@@ -247,7 +257,7 @@ enum Kind<'a, K> {
 
 /// An operation's access to its own waker and deadline, during an examination.
 pub(crate) trait Reach {
-    /// Makes a waker whose wake-up has the operation examined again.
+    /// Makes a waker whose wake-up causes another examination of the operation.
     fn waker(&self) -> Waker;
 
     /// Moves the operation's deadline to `deadline`. A timeout counts from the end of the examination.
@@ -256,7 +266,7 @@ pub(crate) trait Reach {
     /// The `Inner` of the purgatory that examines the operation.
     fn purgatory(&self) -> &dyn Any;
 
-    /// Keeps an operation that is examined for its deadline parked for `time` more.
+    /// In the examination at the deadline: keeps the operation parked for another `time`.
     fn linger(&self, _time: Duration) {}
 }
 
@@ -289,15 +299,16 @@ impl<'a, K> Cause<'a, K> {
         Self::reaching(Kind::Other, reach)
     }
 
-    /// The check of a key. `find` looks for the checked key among the keys of the operation. It returns `None` only if
-    /// the `Eq` of the keys contradicts itself.
+    /// The check of a key. `find` looks for the checked key among the keys of the operation. `find` returns `None` only
+    /// if the `Eq` of the keys contradicts itself.
     #[inline(always)]
     pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>, reach: &'a dyn Reach) -> Self {
         Self::reaching(Kind::Key(find), reach)
     }
 
-    /// The cause when a listener is woken for a [recheck](crate::Listener::recheck_every), or, with `last`, at the end
-    /// of the time that it waits for a late check.
+    /// The cause when a listener's operation is woken before its deadline: for a
+    /// [recheck](crate::Listener::recheck_every), or, with `last`, at the end of the time in which a late check may
+    /// come after a recheck has found the event.
     pub(crate) fn recheck(last: bool) -> Self {
         Self {
             kind: Kind::Recheck { last },
@@ -305,8 +316,8 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// The checked key, as the operation's own value of it. `None` if the operation is examined for another reason, or
-    /// if one examination answers several checks.
+    /// The checked key: the equal key among the operation's own keys. `None` if the operation is examined for another
+    /// reason, or if one examination answers several checks.
     ///
     /// Compares the operation's keys with the checked key (by `Eq` or `Equivalent`) until one is equal. If the
     /// operation watches a resolved key and the check names it by the plain key, the comparison takes the lock of the
@@ -318,22 +329,22 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// A waker of this operation. A wake-up defers an examination of this operation alone to the thread that drives the
-    /// timer, while [`check_later`](crate::Purgatory::check_later) defers a check of a whole key. So an operation can
-    /// own a future, and poll the future in every examination.
+    /// A waker of this operation. A wake-up makes the thread that drives the timer examine this operation, while
+    /// [`check_later`](crate::Purgatory::check_later) makes that thread check a whole key. So an operation can own a
+    /// future, and poll the future in every examination.
     ///
     /// Properties of the waker:
     ///
     /// * It may be woken on any thread, any number of times, also while you hold locks: `wake` runs no user code except
     ///   a reactor's wake function.
-    /// * A wake-up before the operation ends, even before it has parked, is followed by an examination that begins
-    ///   after the wake-up, unless the operation ends first. Wake-ups before that examination begins are merged.
-    /// * During the examination at the deadline, a wake-up comes too late: the operation expires after it. An operation
-    ///   that still waits for something asks for [more time](Self::reschedule) in that examination.
+    /// * Each wake-up before the end of the operation, even a wake-up before the park, is followed by an examination
+    ///   that begins after the wake-up, unless the operation ends first. One examination may follow several wake-ups.
+    /// * A wake-up during the examination at the deadline comes too late: the operation expires after this examination.
+    ///   If the operation still waits for something, it asks for [more time](Self::reschedule) in this examination.
     /// * After the end of the operation, a wake-up does nothing.
     /// * The waker keeps neither the operation nor the purgatory alive.
     ///
-    /// A call may allocate. Each waker is valid for the whole life of the operation, so call this once, and keep the
+    /// A call may allocate. Each waker is valid for the whole life of the operation, so one call is enough: keep the
     /// waker. If your own code calls `try_complete_for` directly, the waker does nothing.
     pub fn waker(&self) -> Waker {
         let reach = self.reach;
@@ -341,22 +352,24 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// Moves the deadline to `timeout` from the end of this examination, or to a [point in time](Deadline) (`None`:
-    /// never). Does nothing if this examination completes the operation. If one examination calls this several times,
-    /// the last call counts.
+    /// never). Does nothing if this examination answers yes. If one examination calls this several times, the last call
+    /// counts.
     ///
-    /// The deadline moves when the examination returns, as if [`Handle::reschedule`](crate::Handle::reschedule) were
-    /// called then. If the old deadline has come by then, it stays, and the examination at the deadline follows.
+    /// The deadline moves when the examination has returned, as by a call of
+    /// [`Handle::reschedule`](crate::Handle::reschedule). If the old deadline has passed before the examination
+    /// returns, the old deadline stays, and the examination at the deadline follows.
     ///
     /// In the examination at the deadline ([`is_deadline`](Self::is_deadline)), this call asks for more time: the
     /// operation stays parked, for at least one tick, and is examined again at the new deadline. Each such extension is
     /// counted in [`Stats::extended`](crate::purgatory::Stats::extended).
     ///
     /// The new deadline is at most [`max_timeout`](crate::purgatory::Builder::max_timeout) after the operation's
-    /// arrival. Without a `max_timeout`, an operation that calls this in *every* examination never expires. For a
-    /// handle, `max_timeout` counts from the call of its `reschedule`.
+    /// arrival. Without a `max_timeout`, an operation that calls this in *every* examination never expires. For a call
+    /// of [`Handle::reschedule`](crate::Handle::reschedule), `max_timeout` counts from that call instead.
     ///
-    /// After the examination, reads the clock and takes the lock of a timer shard. A panic of the clock counts as a
-    /// panic of the examination. In the examination at the deadline, the operation expires instead.
+    /// When the examination has returned, the library reads the clock and takes the lock of a timer shard. If the clock
+    /// panics, this counts as a panic of the examination. After the examination at the deadline, such a panic lets the
+    /// operation expire.
     #[doc(alias = "linger")]
     #[doc(alias = "debounce")]
     #[doc(alias = "batch")]
@@ -366,8 +379,8 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// For the examination of a listener's operation at its deadline: keeps the operation parked for `time` more, also
-    /// past [`max_timeout`](crate::purgatory::Builder::max_timeout). So checks still reach the listener while it
+    /// In the examination of a listener's operation at its deadline: keeps the operation parked for another `time`,
+    /// even beyond [`max_timeout`](crate::purgatory::Builder::max_timeout). So checks still reach the listener while it
     /// evaluates its condition for the last time.
     pub(crate) fn linger(&self, time: Duration) {
         if let Some(reach) = self.reach {
@@ -375,7 +388,7 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// Whether the operation is being parked. It is examined twice then: before its keys are watched, and after.
+    /// Whether the operation is being parked. A park examines it twice: before its keys are watched, and after that.
     pub fn is_parking(&self) -> bool {
         matches!(self.kind, Kind::Parking)
     }
@@ -387,22 +400,22 @@ impl<'a, K> Cause<'a, K> {
         matches!(self.kind, Kind::Key(_) | Kind::Other)
     }
 
-    /// Whether the deadline has passed. In this examination the operation may search more thoroughly than in a check. A
-    /// yes does not change the ending: it is counted in
-    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), and the operation expires. After a no it
-    /// expires too, unless it has asked for [more time](Self::reschedule).
+    /// Whether this is the examination at the deadline. In this examination the operation may search more thoroughly
+    /// than in a check. A yes does not change the ending: it is counted in
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), and the operation expires. After a no the
+    /// operation expires too, unless it has asked for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
     }
 
-    /// The `Inner` of the purgatory that examines the operation. `None` for a recheck, and if the method is called by
-    /// hand.
+    /// The `Inner` of the purgatory that examines the operation. `None` for a recheck, and if the user calls
+    /// `try_complete`.
     pub(crate) fn purgatory(&self) -> Option<&'a dyn Any> {
         self.reach.map(Reach::purgatory)
     }
 
-    /// For the wake-up of a listener's operation before its deadline: whether the operation may end now. Otherwise
-    /// `None`.
+    /// If a listener's operation is woken before its deadline: whether the operation may end now. `None` for every
+    /// other cause.
     pub(crate) fn as_recheck(&self) -> Option<bool> {
         match self.kind {
             Kind::Recheck { last } => Some(last),
@@ -442,8 +455,8 @@ pub enum Completion {
     Expired,
     /// The operation was cancelled while it was being examined. The cancel did not wait: it returned without the
     /// operation, and the examining thread ended the operation. A cancel that returns the operation causes no
-    /// completion. If a key's panic interrupts `cancel_for_key`, the operations that it has ended so far are completed
-    /// as cancelled.
+    /// completion. If a panic of a key interrupts `cancel_for_key`, the operations that this call has already ended are
+    /// completed as cancelled.
     Cancelled,
     /// The purgatory was shut down.
     ShutDown,

@@ -2,7 +2,8 @@
 
 // Start with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below. An expiry starts with
 // `ReaperLoop::run` in `src/threads/reaper.rs`, and continues in `src/engine/drive.rs` and `src/engine/expire.rs`.
-// Methods of `Inner` (`inner.rs`), which all clones share, do the work. They are in these files of `src/purgatory`:
+// The work is done by methods of `Inner` (`inner.rs`), the state that all clones share. The methods are in these files
+// of `src/purgatory`:
 //
 // * `collect`: makes the keys (`keys`) that an operation watches
 // * `park`: `park`, `park_or_complete`, `register`
@@ -17,7 +18,7 @@
 //
 // * `src/cell/state.rs`, to be read first: the word that says which thread holds an operation and which marks it has
 // * `src/cell.rs`: the slots; `src/watch.rs`: the watch lists
-// * `src/engine.rs`: the deadlines, above the wheel of the crate `schemes`
+// * `src/engine.rs`: the deadlines, on top of the timing wheel in `schemes`
 // * `src/engine/deliver.rs`: where `on_complete` runs; `src/callbacks/trampoline.rs`: calls that must not nest
 
 mod as_handler;
@@ -134,12 +135,12 @@ use std::time::Duration;
 ///   keys](DelayedOperation::Key).
 /// * Only [`drain`](Self::drain) and the shutdowns wait for your code on other threads. A check does not wait for a
 ///   thread that is examining an operation: that thread examines the operation once more. After 16 examinations in a
-///   row, it leaves the next one to the thread that drives the timer.
+///   row, that thread leaves the next examination to the thread that drives the timer.
 /// * All methods may be called from inside every callback.
 /// * A check made inside a `try_complete` returns 0. The library makes the check before the outermost call on that
-///   thread returns, once for each operation that asks for it ([`try_complete`](DelayedOperation::try_complete) has the
-///   rule). The same holds inside `deadline`, `timeout`, `arrival`, `weight` and the clock during a park, and inside
-///   the change of [`force_complete_for_key_with`](Self::force_complete_for_key_with).
+///   thread returns. If an operation repeats a check, the rule of [`try_complete`](DelayedOperation::try_complete)
+///   applies. Checks are queued in the same way inside `deadline`, `timeout`, `arrival`, `weight` and the clock during
+///   a park, and inside the change of [`force_complete_for_key_with`](Self::force_complete_for_key_with).
 ///
 /// Modelled on Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
@@ -147,7 +148,7 @@ use std::time::Duration;
 /// # Panics
 /// No method panics by itself. Panics of your code:
 /// * In your own park, a panic of a hook, a key, the iterator of keys or the clock unwinds to you. The park is undone:
-///   no watch, timer or permit stays, and the operation is dropped.
+///   no watch and no timer stays, no limit counts the operation, and the operation is dropped.
 /// * A panic of an operation that a call examines or completes for another caller is caught, ends only that operation,
 ///   and is [counted](crate::purgatory::Stats::panicked).
 /// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any other call, results for that key are unspecified,
@@ -196,20 +197,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// What the call runs, locks and reads, all on this thread:
     ///
-    /// * `deadline` (by default `timeout`), `arrival` and `weight`; `try_complete`, a second time if the operation
-    ///   parks, and again for checks that come meanwhile; `on_complete`, if the operation completes.
+    /// * `deadline` (by default `timeout`), `arrival` and `weight`.
+    /// * `try_complete`: once, a second time if the operation parks, and again if other threads check one of the keys
+    ///   during the call.
+    /// * `on_complete`, if the operation completes.
     /// * The lock of one timer shard, for which the call may wait briefly.
     /// * For each key, the lock of its map shard. For a resolved key, also the lock of its list: inside the lock of the
     ///   map shard, or alone if the key is given by its resolution.
     /// * One reading of the clock, unless the operation knows its [arrival](DelayedOperation::arrival).
-    /// * The first finite timeout starts the reaper, which takes about 0.1 ms.
+    /// * For the first finite timeout of the purgatory, the start of the reaper, which takes about 0.1 ms.
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) is one of these: no keys, the purgatory
     /// or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused the
-    /// reaper's thread. `Full`, `KeyFull` and `Thread` are decided after the first examination, so an operation that
-    /// can complete at once still does. The other reasons are decided before the first examination, except for a drain
-    /// or a shutdown that begins during this call.
+    /// reaper's thread. `Full`, `KeyFull` and `Thread` are decided after the first examination, so they reject no
+    /// operation that can complete at once. The other reasons are decided before the first examination, except for a
+    /// drain or a shutdown that begins during this call.
     ///
     /// # Panics
     /// A panic of a hook of `op`, of a key, of the iterator of keys or of the clock is passed on. Nothing stays parked,
@@ -238,9 +241,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// `try_complete` or `on_complete` of *any* operation takes. If you must hold such a lock, use
     /// [`check_later`](Self::check_later).
     ///
-    /// Runs `try_complete` and `on_complete` of those operations on this thread. If other threads keep checking an
-    /// operation meanwhile, this thread examines it at most 16 times in a row, and defers the next examination to the
-    /// reaper, or to the next [`advance`](Self::advance).
+    /// Runs `try_complete` and `on_complete` of the examined operations on this thread. If other threads check an
+    /// operation while this thread examines it, this thread examines it again, but at most 16 times in a row. Then the
+    /// next examination is deferred to the reaper, or to the next [`advance`](Self::advance).
     ///
     /// No lock is held while your code runs. The call takes:
     ///
@@ -249,7 +252,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///   of the key's list if the key is resolved;
     /// * for each operation that it completes: the locks of the map shards of the operation's keys, and the lock of its
     ///   timer shard only if that lock is free (with the feature `tracing`, the call waits for that lock if the
-    ///   operation expires meanwhile).
+    ///   operation expires while this thread examines it).
     ///
     /// Inside a `try_complete`, the check is made later, and this call returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -278,8 +281,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
-    /// operations this call completed. Inside a `try_complete`, each key is checked separately, later, and this call
-    /// returns 0.
+    /// operations this call completed. Inside a `try_complete`, this call returns 0, and each key is checked later, as
+    /// for an event of its own.
     ///
     /// Runs the same code and takes the same locks as [`check_and_complete`](Self::check_and_complete) for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
@@ -292,8 +295,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Checks every watched key that `is_concerned` picks, for events that do not say which keys they change. An
     /// operation that watches several of these keys is examined once. Returns how many operations this call completed.
     ///
-    /// Takes the lock of each map shard in turn, while it clones the keys of the shard; `is_concerned` runs with no
-    /// lock held. The cost grows with the number of watched keys.
+    /// Takes the locks of the map shards one after another, each while it clones the keys of the shard. `is_concerned`
+    /// runs with no lock held. The cost grows with the number of watched keys.
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
         let keys = inner.watch.all_keys();
@@ -306,8 +309,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Takes internal locks for an instant, and hashes and compares keys under one of them. Runs no other code of yours
     /// except the destructor of a key that is not needed, and a [reactor's wake
-    /// function](crate::threads::Reaper::Reactor). So you may call this method under any lock of yours that this code
-    /// does not take. After the shutdown it only drops the key.
+    /// function](crate::threads::Reaper::Reactor). So you may call this method under any lock of yours, except a lock
+    /// that the key's methods, its destructor or the wake function take. After the shutdown, this method only drops the
+    /// key.
     ///
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
     /// call starts the reaper, or until the next [`advance`](Self::advance).
@@ -331,8 +335,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Completes every operation that watches `key` as satisfied, whether the operation can complete or not: for
     /// example, because the leader is lost or the topic is deleted. Returns how many operations this call completed. An
-    /// operation that another thread is examining is not counted. The examining thread completes it, unless that thread
-    /// finds the operation satisfied or lets it expire.
+    /// operation that another thread is examining is not counted. The examining thread completes this operation, unless
+    /// that thread finds it satisfied or lets it expire.
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard. For each operation, takes the locks of
     /// the map shards of its other keys, and the lock of its timer shard only if that lock is free.
@@ -341,19 +345,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Runs `change` on every operation that watches `key`, and then completes the operation as satisfied. For example,
-    /// `change` sets an error as the operation's answer. Returns, runs and locks as
-    /// [`force_complete_for_key`](Self::force_complete_for_key) does. Kafka's name for this is
-    /// `completeAllExceptionally`.
+    /// `change` sets an error as the operation's answer. Apart from `change`, works as
+    /// [`force_complete_for_key`](Self::force_complete_for_key): with the same result, on the same thread and with the
+    /// same locks. In Kafka this is `completeAllExceptionally`.
     ///
     /// The change also reaches an operation that another thread is examining: the examining thread runs `change` and
     /// completes the operation, unless that thread finds the operation satisfied or lets it expire. So `change` may run
-    /// on several threads, also after this call has returned. If two such calls meet at one operation, the operation
-    /// gets one of the changes. No lock is held while `change` runs. A panic of `change` is counted, and its operation
-    /// still ends.
+    /// on several threads, also after this call has returned. If two such calls find one operation being examined, only
+    /// one of their changes is run on it. No lock is held while `change` runs. A panic of `change` is counted, and its
+    /// operation still ends.
     ///
-    /// The captures of `change` are dropped when this call has returned and no examining thread has `change` still to
-    /// run. If an examining thread ends its operation without `change`, the drop may come later: in the next such call,
-    /// when the purgatory is idle, or at the shutdown.
+    /// The captures of `change` are dropped when this call has returned and no examining thread still has to run
+    /// `change`. If an examining thread ends its operation without `change`, the drop may come later: in the next call
+    /// of this method, when the purgatory is idle, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
@@ -362,17 +366,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, Some(Arc::new(change)))
     }
 
-    /// The number of keys that at least one operation watches. Takes the lock of each map shard in turn, while it
-    /// counts the keys of the shard; inside it, for an instant, the lock of each resolved list.
+    /// The number of keys that at least one operation watches. Takes the locks of the map shards one after another,
+    /// each while it counts the keys of the shard. While it has such a lock, takes the lock of each resolved list of
+    /// the shard for an instant.
     pub fn watched_keys(&self) -> usize {
         self.shared.inner.watch.keys()
     }
 
     /// Lists the parked operations, the oldest first.
     ///
-    /// Does not hold up completions. The cost in time and memory grows with the number of parked operations, so this
-    /// method is for operators, not for the hot path. A panic of the clock or of a key is passed on. Takes these locks,
-    /// one after another:
+    /// Delays no completion. The cost in time and memory grows with the number of parked operations, so this method is
+    /// for operators, not for the hot path. A panic of the clock or of a key is passed on. Takes these locks, one after
+    /// another:
     ///
     /// * the lock of each map shard, while it clones the keys of the shard;
     /// * for each key, the lock of its map shard, with the lock of its resolved list inside, for 64 watchers at a time;
@@ -385,18 +390,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on the thread that is examining the
     /// operation. Then this call joins the purgatory's own threads, after the completions in their queues have run.
     ///
-    /// Only the first call does this; a later call returns at once, even while the first is still running. This method
-    /// does not wait for completions on an executor or on a shared reaper's thread;
-    /// [`shutdown_timeout`](Self::shutdown_timeout) does. In a callback, `shutdown` does not wait for the threads,
-    /// which end as soon as their running callbacks have returned.
+    /// Only the first call does this; a later call returns at once, even while the first call is still running. This
+    /// method does not wait for completions on an executor or on a shared reaper's thread, but
+    /// [`shutdown_timeout`](Self::shutdown_timeout) waits for them. In a callback, `shutdown` does not wait for the
+    /// threads, which end as soon as their running callbacks have returned.
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);
     }
 
-    /// [Shuts the purgatory down](Self::shutdown) if no operation is parked, and returns whether this call did. In a
-    /// race with a park on another thread, one of two things happens: the operation is parked, and this call returns
-    /// `false` and changes nothing; or the park is rejected with [`RejectReason::ShutDown`]. So the thread that finds a
-    /// purgatory idle can end it, for example one of many purgatories in a map, each for one lease.
+    /// [Shuts the purgatory down](Self::shutdown) if no operation is parked. Returns whether this call has shut it
+    /// down. In a race with a park on another thread, one of two things happens: the operation is parked, and this call
+    /// returns `false` and changes nothing; or the park is rejected with [`RejectReason::ShutDown`]. So a thread can
+    /// safely end a purgatory that it has found idle: for example one of many purgatories in a map, where each belongs
+    /// to one lease.
     ///
     /// Completions of operations that have ended may still be running. Takes the locks of all timer shards at once, and
     /// looks at each slot that was ever needed.
@@ -406,11 +412,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Rejects every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
     /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked;
-    /// [`snapshot`](Self::snapshot) lists them. Timers and checks go on. A [`shutdown`](Self::shutdown) usually
-    /// follows; during the drain, it also ends the wait.
+    /// [`snapshot`](Self::snapshot) lists them. Timers and checks go on. Usually a [`shutdown`](Self::shutdown)
+    /// follows. A shutdown by another thread ends the wait.
     ///
-    /// A park that another thread began before this call may still succeed, until this call has closed that thread's
-    /// timer shard. After that the number of parked operations only falls.
+    /// This call closes the timer shards one after another. A park that began on another thread before this call may
+    /// still succeed, until the timer shard that the park uses is closed. When all timer shards are closed, the number
+    /// of parked operations only falls.
     ///
     /// Details of the wait:
     ///
@@ -450,8 +457,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         shut_down_async(&self.shared.inner)
     }
 
-    /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries, ended
-    /// operations count until their watches are reclaimed.
+    /// The number of operations that watch `key`. Exact when no call is in progress. After many operations have expired
+    /// at once, ended operations count until their watches are removed.
     ///
     /// Takes the lock of the key's map shard and, inside it, the lock of the key's list if the key is resolved.
     pub fn watchers<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -461,10 +468,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     // These methods are in `src/engine/shared_handle.rs`: `len`, `is_empty`, `stats`, `advance`, `next_deadline`,
     // `point`, `shrink`, `is_shut_down`, `downgrade`.
     shared_methods!("parked operations"
-        /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred
-        /// check examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call.
-        /// Inside a `try_complete` that runs because a deadline has passed, all work is left for the next call, and
-        /// this call returns 0.
+        /// Makes deferred checks as well. Runs `try_complete` on this thread, for operations whose deadline has passed
+        /// and for operations that a deferred check examines. Inside a `try_complete`, the call makes no deferred
+        /// check. Inside a `try_complete` that runs because a deadline has passed, the call does nothing and returns 0.
+        /// In both cases the next call does the rest.
     );
 }
 
@@ -480,10 +487,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     }
 
     /// The most operations that may watch one key at a time. A park beyond that number is rejected
-    /// ([`KeyFull`](RejectReason::KeyFull)), so no client can make the checks of one key long. The bound is exact; a
-    /// rejected operation counts as [cancelled](Stats::cancelled). With this bound, completions after a storm of
-    /// expiries wait until the watches of ended operations are removed, as with [`max_parked`](Self::max_parked).
-    /// Default: no limit.
+    /// ([`KeyFull`](RejectReason::KeyFull)), so a client cannot make the checks of a key slow. The bound is exact; a
+    /// rejected operation counts as [cancelled](Stats::cancelled). With this bound, as with
+    /// [`max_parked`](Self::max_parked), the completions of operations that expire at once wait until the watches of
+    /// these operations are removed. Default: no limit.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.1.max_watchers = count;
         self.settings.reclaim_first = true;
@@ -499,7 +506,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
         }
     }
 
-    /// Builds the purgatory. With the feature `metrics`, it reports to the recorder that is installed now.
+    /// Builds the purgatory. With the feature `metrics`, the purgatory reports to the recorder that is installed during
+    /// this call.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system

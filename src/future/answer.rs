@@ -3,7 +3,7 @@
 /// The answer of the condition of a [`wait`](crate::Purgatory::wait) or of [`Listener::until`](super::Listener::until):
 /// an `Option<T>`, or a `Result<Option<T>, E>` if the condition can fail. With `None`, the wait goes on.
 ///
-/// | it answers | the future resolves to |
+/// | the condition answers | the future resolves to |
 /// |---|---|
 /// | `Option<T>` | `Result<T, WaitError>` |
 /// | `Result<Option<T>, E>` | `Result<Result<T, E>, WaitError>`: `wait.await??` |

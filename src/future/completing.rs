@@ -16,7 +16,8 @@ use std::time::Duration;
 /// An operation whose end can be awaited: a `Purgatory<Awaited<Op>>` parks it by [`completion`](Purgatory::completion),
 /// which returns a [`Future`] of the operation and how it ended.
 ///
-/// Whether `on_complete` is called depends on how the operation was parked. One purgatory can hold both kinds.
+/// Whether `on_complete` is called depends on how the operation was parked. One purgatory can hold operations of both
+/// kinds.
 ///
 /// * By `completion`: the result of the future replaces `on_complete`, which is not called, even if the future is
 ///   dropped.
@@ -58,7 +59,7 @@ enum State<Op: 'static> {
     },
     /// The operation has ended, and lies in the state that it shares with its future.
     HandedOver { _end: HandedOver },
-    /// Nothing is left.
+    /// The operation has been moved out.
     Spent,
 }
 
@@ -71,7 +72,7 @@ impl<Op: 'static> Awaited<Op> {
         Self(State::Waiting { op, reply: None })
     }
 
-    /// Returns the operation, for instance a cancelled one. Its future, if it has one, resolves to
+    /// Returns the operation, for instance after a cancel. The operation's future, if it has one, resolves to
     /// [`WaitError::Cancelled`].
     pub fn into_operation(self) -> Op {
         match self.0 {
@@ -134,7 +135,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
                 reply: Some(reply),
             } => reply.answer(Ok((op, completion))),
             State::Waiting { op, reply: None } => op.on_complete(completion),
-            // The destructor of the `HandedOver` tells the future.
+            // The destructor of the `HandedOver` tells the future the result.
             State::HandedOver { .. } | State::Spent => {}
         }
     }
@@ -174,12 +175,13 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
 debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op());
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
-    /// Parks `op` unless it can complete at once, and returns a future of the operation and how it ended. Examines,
-    /// locks and rejects as [`try_complete_else_watch`](Self::try_complete_else_watch) does.
+    /// Parks `op` unless it can complete at once, and returns a future of the operation and how it ended. Examines the
+    /// operation, takes locks and rejects operations in the same way as
+    /// [`try_complete_else_watch`](Self::try_complete_else_watch).
     ///
-    /// An operation that cannot complete at once is parked when this call returns, even if the future is never polled:
-    /// an event after the call is not missed, and the timeout runs. `try_complete` and `timeout` never run in a poll.
-    /// The future is woken on the thread on which `on_complete` would run.
+    /// The wait begins with this call, even if the future is never polled: an event after the call is not missed, and
+    /// the timeout runs. `try_complete` and `timeout` never run in a poll. The task that polled last is woken by the
+    /// thread on which `on_complete` would run.
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.

@@ -1,4 +1,4 @@
-//! Keys that a listener learns while it listens, from its task or from its condition.
+//! Keys that are added to a listener while it listens, by its task or by its condition.
 
 use super::operation::{Listening, WaitOperation};
 use super::reply::Awaiting;
@@ -18,18 +18,19 @@ pub struct FurtherKeys<K: Key, S: KeyHasher = RandomState>(Arc<Further<K, S>>);
 
 /// The state that a listener shares with its [`FurtherKeys`].
 struct Further<K: Key, S: KeyHasher> {
-    /// The listener's own operation. The operations of added keys are parked by this handle, in the same purgatory.
-    /// `None` if the purgatory has rejected the listener.
+    /// The handle of the listener's own operation. It parks the operations of added keys in the same purgatory. `None`
+    /// if the purgatory has rejected the listener.
     handle: Option<Handle<WaitOperation<K>, S>>,
     signal: Arc<Signal>,
-    /// `None` once the listener is gone.
+    /// `None` once the listener has been dropped.
     added: Mutex<Option<Added<K, S>>>,
 }
 
 struct Added<K: Key, S: KeyHasher> {
     /// One operation for each addition.
     operations: Vec<Listening<K, S>>,
-    /// The keys, each with the lowest rank at which it is watched.
+    /// The added keys, each with the lowest rank at which it is watched (`None`: without a rank, which is below all
+    /// ranks).
     known: UserValues<HashMap<K, Option<Rank>>>,
 }
 
@@ -55,7 +56,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
 }
 
 impl<K: Key, S: KeyHasher> Further<K, S> {
-    /// Whether the key is to be added: the listener still exists, and has not added it at this rank or a lower one.
+    /// Whether the key is to be added: the listener still exists, and has not yet added the key at this rank or a lower
+    /// one.
     fn is_news(&self, watch: &Watch<'_, K>) -> bool {
         let added = self.added.lock();
         let Some(Added { known, .. }) = &*added else {
@@ -66,8 +68,8 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         known.is_none_or(|known| *known > watch.rank)
     }
 
-    /// Notes that the key is watched. Called after its operation was parked, because another thread that adds the key
-    /// relies on that operation from now on.
+    /// Notes that the key is watched. Called after the operation for the key was parked: another thread that adds the
+    /// same key then parks no operation, and relies on this operation.
     fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
         let mut added = self.added.lock();
         let Some(Added { operations, known }) = &mut *added else {
@@ -75,7 +77,7 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
             drop(added);
             return drop(listening);
         };
-        // Keep the operation first: `Hash` and `Eq` of the key may panic.
+        // Keep the operation before `Hash` and `Eq` of the key run, because they may panic.
         operations.push(listening);
         let _key_code = KeyCode::enter("a listener");
         match known.0.get_mut(&key) {
@@ -95,8 +97,8 @@ impl<K: Key, S: KeyHasher> Clone for FurtherKeys<K, S> {
 
 debug_fields!([K: Key, S: KeyHasher] FurtherKeys<K, S>, "FurtherKeys", |it| handle: it.0.handle);
 
-/// The [`FurtherKeys`] of a listener, if it has any: most have none. Its destructor ends the operations of the added
-/// keys.
+/// The [`FurtherKeys`] of a listener, if it has any: most have none. The destructor of this value ends the operations
+/// of the added keys.
 pub(super) struct OwnFurther<K: Key, S: KeyHasher>(Option<FurtherKeys<K, S>>);
 
 impl<K: Key, S: KeyHasher> OwnFurther<K, S> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Listens to checks of `keys`, for at most `timeout` from this call on, or until a [point in time](Deadline)
-    /// (`None`: without end). For conditions that the waiter evaluates itself, because the evaluation awaits, or
+    /// (`None`: without end). Use it for conditions that the waiter evaluates itself, because the evaluation awaits, or
     /// borrows from the task:
     ///
     /// ```
@@ -45,20 +45,20 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// Call `listen` first, and then evaluate: no check after this call is missed, even while the condition is being
     /// evaluated. If the purgatory rejects the listener (for example because it is full), this call does not fail:
-    /// [`checked`](Listener::checked) returns the reason. So a waiter whose condition is true already needs no place in
-    /// the purgatory.
+    /// [`checked`](Listener::checked) returns the reason. So a waiter whose condition is already true succeeds even if
+    /// the purgatory is full.
     ///
     /// The thread that checks a key runs no code of the waiter except its waker. The library does not know the
     /// condition, which has these consequences:
     ///
-    /// * Every check counts as an examination in vain. A listener that expires counts no [missed
+    /// * Every check counts as an examination that completed nothing. A listener that expires counts no [missed
     ///   check](crate::purgatory::Stats::missed_checks), except in [`until`](Listener::until).
     /// * A listener does not complete in a check, so a check [for at most n completions](crate::CheckBound::at_most)
     ///   wakes all listeners of the key. Workers that compete for something use [`take`](Self::take).
     /// * A listener that watches a key [at a rank](Watch::at_rank) is not woken by a check up to a lower rank.
     ///
-    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; takes the same locks as
-    /// [`try_complete_else_watch`](Self::try_complete_else_watch). Does not keep the purgatory alive.
+    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread. Takes the same locks as
+    /// [`try_complete_else_watch`](Self::try_complete_else_watch). The listener does not keep the purgatory alive.
     pub fn listen<'a>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -106,12 +106,12 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 /// ```
 ///
 /// Dropping the listener, on any thread, cancels its operation: when `drop` returns, watches and timer are removed.
-/// Exception: if another thread is examining the operation at that moment, `drop` does not wait for that thread, which
-/// removes them afterwards.
+/// Exception: `drop` does not wait for another thread that is examining the operation. That thread then removes watches
+/// and timer, after `drop` has returned.
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
-    /// Declared after the operation, so that the operation ends first.
+    /// Declared, and so dropped, after the operation: the operation must end first.
     recheck: Option<Recheck<K, S>>,
     /// The keys that [`also`](Self::also) has added.
     further: OwnFurther<K, S>,
@@ -145,12 +145,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// since the deadline. The listener's operation stays parked until this evaluation is over, but for 1 s at most,
     /// and then ends as expired. An evaluation that takes longer counts no missed check.
     ///
-    /// **The timeout does not interrupt the condition**: an evaluation that is running at the deadline is awaited to
-    /// its end, and so is the evaluation at the deadline that follows. For a hard bound, put a timeout of your runtime
-    /// around the future. [`until_best`](Self::until_best) makes no evaluation at the deadline.
+    /// **The timeout does not interrupt the condition.** An evaluation that is running at the deadline is awaited to
+    /// its end. Then the evaluation at the deadline follows, and is awaited to its end too. For a hard bound, put a
+    /// timeout of your runtime around the future. [`until_best`](Self::until_best) makes no evaluation at the deadline.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], among others if the purgatory has rejected the listener.
+    /// The future resolves to a [`WaitError`], for example if the purgatory has rejected the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -186,7 +186,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 handle.report_missed_check();
             }
         }
-        // Ends the operation as expired, or leaves that to the thread that is handling its deadline.
+        // Ends the operation as expired. If another thread holds the operation, that thread ends it.
         self.listening.end(Handle::expire);
     }
 
@@ -215,7 +215,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// The condition is evaluated in the task that awaits this future, at least once, even if the purgatory has
     /// rejected the listener. A deadline interrupts no evaluation, not even the first. The evaluation that is running
-    /// at the deadline is the last one, even if a key was checked meanwhile.
+    /// at the deadline is the last one, even if a key is checked during this evaluation.
     ///
     /// # Errors
     /// The last `best` answer, and the [`WaitError`] that ended the listener.
@@ -242,14 +242,14 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). Returns at once if there was a
-    /// check since the last call (before the first call: since [`listen`](Purgatory::listen)). Several checks are
-    /// reported as one.
+    /// check since the last call (for the first call: since [`listen`](Purgatory::listen)). Several checks are reported
+    /// as one.
     ///
     /// After `Ok`, evaluate the condition: the evaluation sees what happened before the check. This method is
     /// cancel-safe: a check that was not reported because the future was dropped is reported by the next call.
     ///
-    /// Any executor may poll the future. The thread that checks wakes the task that polled last, and holds no lock
-    /// meanwhile. If the task's waker panics, the listener ends with [`WaitError::Panicked`].
+    /// Any executor may poll the future. The checking thread wakes the task that polled last, with no lock held. If the
+    /// task's waker panics, the listener ends with [`WaitError::Panicked`].
     ///
     /// # Errors
     /// Once the listener has ended, every call returns the reason at once, for example [`WaitError::Expired`] after the
@@ -275,12 +275,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         poll.map_ok(|_| ())
     }
 
-    /// Ends the listener because its condition is true. It counts as completed; a listener that is dropped counts as
-    /// cancelled.
+    /// Ends the listener because its condition is true. The listener counts as completed, while a listener that is
+    /// dropped counts as cancelled.
     ///
-    /// The listener's operation is forced to complete, so a trace says `forced`. If it had expired before, it stays
-    /// expired. If the last wake-up was a [recheck](Self::recheck_every) and no key was checked since, the operation
-    /// stays parked for 100 ms more, because a late check may still come.
+    /// The listener's operation is forced to complete, so a trace says `forced`. If the operation has already expired,
+    /// it counts as expired. If the last wake-up was a [recheck](Self::recheck_every), and no key has been checked
+    /// since then, the operation stays parked for 100 ms more, because a late check may still come.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
@@ -290,21 +290,22 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// Listens to checks of one more key, which the waiter has learnt while it read. Call this *before* the read that
+    /// Listens to checks of one more key, which the waiter learns while it reads. Call this *before* the read that
     /// needs the key: no check after this call is missed.
     ///
     /// A key that was added before, at this rank or a lower one, is not added again, so a loop may add all of its keys
-    /// in every round. The keys of [`listen`](Purgatory::listen) do not count as added.
+    /// in every round. A key of [`listen`](Purgatory::listen) does not count as added before.
     ///
-    /// Each added key has an operation of its own. That operation counts under
-    /// [`max_parked`](crate::purgatory::Builder::max_parked) until the listener is dropped, even after the listener's
-    /// timeout, and then counts as cancelled. If the purgatory rejects it, the listener ends, and
-    /// [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, this call panics
-    /// too, or the listener ends with [`WaitError::Panicked`].
+    /// Each added key has an operation of its own, which counts under
+    /// [`max_parked`](crate::purgatory::Builder::max_parked). It stays parked until the listener is dropped, even after
+    /// the listener's timeout, and then counts as cancelled. If the purgatory rejects the operation, the listener ends,
+    /// and [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, this call
+    /// panics too, and the listener may end.
     ///
     /// The key is watched until the listener is dropped, but for
-    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most. If the listener's [handle](Self::handle) has
-    /// moved its deadline beyond that time, the listener expires when the operation of the added key does.
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most: then the operation of the key expires, and the
+    /// listener expires with it. This concerns only listeners whose [handle](Self::handle) has moved their deadline
+    /// beyond that time.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -368,20 +369,21 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// changes that no check announces, because some code forgets the check, or because another process makes the
     /// changes.
     ///
-    /// The first interval begins with this call, each later one when [`checked`](Self::checked) reports a recheck,
-    /// alone or together with a check. This call reads the clock, and so does a poll that reports a recheck. An
-    /// interval lasts at least 1 ms, is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick), and may
-    /// end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces the
+    /// The first interval begins with this call. Each later interval begins when [`checked`](Self::checked) reports a
+    /// recheck, alone or together with a check. This call reads the clock, and so does a poll that reports a recheck.
+    /// An interval lasts at least 1 ms, is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick), and
+    /// may end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces the
     /// interval and begins a new one.
     ///
     /// If the condition is true after a recheck, that counts as a [missed
     /// check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
     /// the keys is checked within 100 ms: then the check was only late. The waiter does not wait for these 100 ms, but
-    /// its operation stays parked for them. If the number grows, some code changes the data without checking the key.
+    /// its operation stays parked for them. If the number of missed checks grows, some code changes the data without
+    /// checking the key.
     ///
-    /// A listener without rechecks pays nothing for them; one with rechecks needs no second timer. Rechecks come from
-    /// the thread that drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A rejected listener gets no
-    /// recheck, and no listener gets one at its deadline or after it.
+    /// Rechecks need no second timer, and a listener without rechecks costs nothing more. The thread that drives the
+    /// timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). There are no rechecks for a rejected
+    /// listener, and none from the deadline on.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
         if let Some(recheck) = &mut self.recheck {

@@ -16,28 +16,30 @@ use std::time::Duration;
 /// a listener's operations.
 ///
 /// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
-/// returns the operation, and its destructor tells the future or listener of the cancel. Do not park it again: its
-/// future would not cancel the second park, and checks of the second park would wake its listener.
+/// returns the operation, and the destructor of the operation tells the future or listener of the cancel. Do not park
+/// the operation again: its future would not cancel the second park, and checks of the second park would wake its
+/// listener.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
 }
 
-/// The waiter's end of a listener's operation.
+/// The waiter's side of one of a listener's operations.
 pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
-/// How long a listener's operation stays parked past its deadline if the listener has not evaluated its condition by
-/// then.
+/// How long at most a listener's operation stays parked after its deadline, while the listener evaluates its condition
+/// once more.
 const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
     Listener(Reply<Signal>),
-    /// The predicate has ended. What is left of it lies with its future: see [`Reply::hand_over`].
+    /// The operation has ended, and its user values lie in the state that it shares with its future: see
+    /// [`Reply::hand_over`].
     HandedOver {
         _end: HandedOver,
     },
-    /// Nothing is left.
+    /// The role has been moved out.
     Spent,
 }
 
@@ -62,12 +64,12 @@ impl<K: Key> WaitOperation<K> {
         }
     }
 
-    /// Ends the operation with the value that it has found, or else with `lost`.
+    /// Tells the future, callback or listener the value that was found, or else `lost`.
     pub(super) fn end(self, lost: WaitError) {
         match self.role {
             Role::Predicate(condition) => condition.end(lost),
             Role::Listener(reply) => reply.tell(|signal| signal.end(lost)),
-            // The destructor of a `HandedOver` tells the future.
+            // The destructor of a `HandedOver` tells the future the result.
             Role::HandedOver { .. } | Role::Spent => {}
         }
     }
@@ -80,12 +82,13 @@ impl<K: Key> WaitOperation<K> {
     }
 }
 
-/// A predicate of any type, for a value of any type.
+/// A predicate whose type, and the type of whose value, are erased.
 pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
     /// Tells the future or the callback the value that was found, or else `lost`.
     fn end(self: Box<Self>, lost: WaitError);
-    /// Returns what is left of the condition, as a role, and the answer of [`DelayedOperation::hand_over`].
+    /// Moves the result to the future, if there is a future. Returns the new role of the operation, and the answer of
+    /// [`DelayedOperation::hand_over`].
     fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool);
 }
 
@@ -107,7 +110,8 @@ where
 
     fn end(self: Box<Self>, lost: WaitError) {
         let condition = *self;
-        // A value that was found is kept, also if the examination at the deadline found it.
+        // A value that was found goes to the future, even if the operation has expired: the examination at the deadline
+        // may have found it.
         let result = condition.found.ok_or(lost);
         let mut panics = Panics::default();
         // Drop the predicate before the future is told. The future is told even if the predicate's destructor panics.
@@ -163,8 +167,9 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
-                // During the park the listener is not told: it evaluates its condition after the park, and sees every
-                // event so far. `running`, because the check wakes the task, and a waker is user code.
+                // Do not signal the listener during its park: it evaluates its condition after the park, and sees every
+                // event so far. `running` encloses the signal of a check, because the signal wakes the task, and a
+                // waker is user code.
                 if cause.is_check() {
                     reply.running(Signal::check);
                     return false;

@@ -1,8 +1,8 @@
 //! Rechecks: wake-ups of a listener after an interval, without a check.
 //!
-//! A recheck needs no timer of its own. The timer of the listener's operation is filed at the next recheck, if that
-//! comes before the deadline (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received the
-//! previous one, so a slow waiter is not woken twice. While no listener has rechecks, no thread wakes for them.
+//! A recheck needs no timer of its own. The timer of the listener's operation is filed at the next recheck or at the
+//! deadline, whichever comes first (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received
+//! the previous one, so a slow waiter is not woken twice. While no listener has rechecks, no thread wakes for them.
 
 use super::further::OwnFurther;
 use super::operation::{Listening, WaitOperation};
@@ -11,17 +11,18 @@ use crate::hash::{Key, KeyHasher};
 use crate::purgatory::Handle;
 use std::time::Duration;
 
-/// The grace after a recheck that has found the event: a check within this time was late, not missed.
+/// The grace: the time for a late check after a recheck has found the event. A check within the grace was late, not
+/// missed.
 const LATE: Duration = Duration::from_millis(100);
 
-/// The number of parts of an interval. All rechecks that are due within one part share a wake-up of the thread.
+/// An interval has this many parts. Rechecks that are due within one part may share one wake-up of the thread.
 const PARTS: u32 = 10;
 
-/// The rechecks of one listener. To be dropped after its operation has ended.
+/// The rechecks of one listener. Must be dropped after the listener's operation has ended.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
     handle: Handle<WaitOperation<K>, S>,
     interval: Duration,
-    /// Whether the last wake-up of the waiter was a recheck without a check.
+    /// Whether the last wake-up of the waiter came from a recheck alone, without a check.
     pub(super) woke: bool,
 }
 
@@ -35,7 +36,7 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         })
     }
 
-    /// Begins an interval of this length, replacing one that is running.
+    /// Begins an interval of this length. It replaces an interval that is running.
     pub(super) fn begin(&mut self, interval: Duration) {
         self.interval = interval.max(Duration::from_millis(1));
         self.begin_next();
@@ -57,7 +58,7 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         let counting = handle.clone();
         signal.keep(Box::new(Found {
             count_missed: Some(Box::new(move || counting.count_missed_check())),
-            // Dropped in this order, so that the operation ends first.
+            // The parts are dropped in this order, so that the operation ends first.
             kept: Box::new((listening, further, self)),
         }));
         if !handle.recheck_last(LATE) {

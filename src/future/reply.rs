@@ -1,10 +1,11 @@
-//! The two ends of an awaited result: the parked operation holds one end, the future holds the other, and both share
-//! the state between them.
+//! The two sides of an awaited result: the parked operation owns one side, the future owns the other. Both sides share
+//! a state, to which the operation's side writes the result.
 //!
-//! Each end tells the other when it is dropped: the operation's end sets an error, the future's end cancels the
+//! Each side tells the other when it is dropped: the operation's side sets an error, the future's side cancels the
 //! operation. After an operation has ended, its completion may have to wait: in the queue of a thread, in a job of an
-//! executor, or behind other endings of the same call. Meanwhile its user values lie in the shared state
-//! ([`Reply::hand_over`]). A future that is dropped takes them out of it, and does not wait for the completion.
+//! executor, or behind other endings of the same call. During that wait, the user values of the operation lie in the
+//! shared state ([`Reply::hand_over`]). So the drop of the future can drop these values without waiting for the
+//! completion.
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
@@ -17,16 +18,16 @@ use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The state between the two ends.
+/// The state that the two sides share.
 pub(crate) trait Between {
-    /// A value that is stored and was not handed out.
+    /// A stored value that the future has not received.
     type Unreceived: 'static;
 
     /// Stores `lost` as the result, because the operation has ended without one.
     fn lose(&self, lost: WaitError);
 
-    /// Called when the future is dropped: from now on no result is kept and no task is woken. Returns the result and
-    /// the waker that were kept, because their destructors may be user code.
+    /// Called when the future is dropped: from now on no result is stored and no task is woken. Returns the stored
+    /// result and waker, because their destructors may be user code.
     fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>);
 }
 
@@ -47,7 +48,7 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     }
 }
 
-/// The operation's end after a [hand-over](Reply::hand_over). Its destructor tells the future the result.
+/// The operation's side after a [hand-over](Reply::hand_over). Its destructor tells the future the result.
 pub(crate) struct HandedOver(Arc<dyn Tell>);
 
 trait Tell: Send + Sync {
@@ -67,10 +68,10 @@ impl Drop for HandedOver {
     }
 }
 
-/// The operation's end of an awaited result.
+/// The operation's side of an awaited result.
 pub(crate) struct Reply<M: Between> {
     shared: Arc<M>,
-    /// The error that the future gets if this end is dropped. `None` once the future was told the end.
+    /// The error that the future gets if this side is dropped. `None` once the future has been told the result.
     lost: Option<WaitError>,
 }
 
@@ -82,7 +83,7 @@ impl<M: Between> Reply<M> {
         }
     }
 
-    /// Calls `run`, which may run user code. If it panics, the future gets [`WaitError::Panicked`].
+    /// Calls `run`, which may run user code. If `run` panics, the future gets [`WaitError::Panicked`].
     pub(super) fn running<R>(&mut self, run: impl FnOnce(&M) -> R) -> R {
         let lost = self.lost.replace(WaitError::Panicked);
         let answer = run(&self.shared);
@@ -90,7 +91,7 @@ impl<M: Between> Reply<M> {
         answer
     }
 
-    /// Tells the future the end of the operation by `tell`.
+    /// Calls `tell`, which tells the future how the operation has ended.
     pub(super) fn tell(mut self, tell: impl FnOnce(&M)) {
         self.lost = None;
         tell(&self.shared);
@@ -98,11 +99,12 @@ impl<M: Between> Reply<M> {
 }
 
 impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
-    /// Leaves the result in the shared state. The future is told when the returned [`HandedOver`] is dropped. If the
-    /// future itself has been dropped, `source` comes back.
+    /// Leaves the result in the shared state. The drop of the returned [`HandedOver`] tells the future the result. If
+    /// the future itself has been dropped, returns `source` as the error.
     ///
-    /// `source` owns this end, and `reply` finds it there. `make` turns `source` into the result and the values to drop
-    /// before the future is told. The [`WaitError`] given to `make` is for an operation that has found no value.
+    /// `source` owns this side, and `reply` finds this side in `source`. `make` turns `source` into the result, and the
+    /// values that are dropped before the future is told. The [`WaitError`] that `make` gets is the result of an
+    /// operation that has found no value.
     pub(super) fn hand_over<S>(
         mut source: S,
         reply: impl Fn(&mut S) -> &mut Self,
@@ -113,7 +115,7 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
         // After a panic the operation has no completion.
         let lost = completion.map_or(WaitError::Panicked, WaitError::from);
         shared.hand_over(source, |mut source| {
-            // From here on this end tells the future nothing.
+            // From here on, the drop of this side tells the future nothing.
             reply(&mut source).lost = None;
             make(source, lost)
         })?;
@@ -124,7 +126,7 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
 impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
     /// Tells the future the result. If the future was dropped, the result is dropped too.
     pub(crate) fn answer(self, result: Result<T, WaitError>) {
-        // Enter the library: the user may end an operation by hand, outside every call of the library.
+        // Enter the library: user code may end an operation that it owns, outside every call of the library.
         let _trampoline = Trampoline::enter();
         self.tell(|promise| drop_user_value(promise.keep(result).err()));
     }
@@ -141,20 +143,20 @@ impl<M: Between> Drop for Reply<M> {
 }
 
 /// Ends an awaited operation by `end`, and closes the future's side. When this returns, operation, waker and found
-/// value are gone, with two exceptions:
+/// value have been dropped, with two exceptions:
 ///
-/// * A thread that is examining the operation may keep the operation a little longer, but neither the waker nor a value
-///   that it finds.
-/// * Inside another destructor that the library has called, the values are dropped when the outermost call returns. So
-///   a chain of futures, each owned by the predicate of another, needs no deep stack.
+/// * If another thread is examining the operation, that thread drops the operation afterwards, and with it a value that
+///   the examination finds.
+/// * If this call is made inside another destructor that the library has called, the values are dropped when the
+///   outermost call returns. So a chain of futures, each owned by the predicate of another, needs no deep stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
     // Close first, so that the end of the operation wakes no task.
     let (unreceived, waker) = shared.close();
     let mut panics = Panics::default();
-    // Call `end` before this call enters the trampoline: inside, the completion would be queued.
+    // Call `end` first: after `Trampoline::enter`, the completion would be queued.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
-    // Run the user's destructors only now that the operation has ended, each of them even if another panics.
+    // Run the user's destructors when the operation has ended. Each destructor runs even if another panics.
     panics.catch(|| drop_user_value(ended));
     if let Some(unreceived) = unreceived {
         panics.catch(|| drop_user_value(unreceived));
@@ -163,10 +165,10 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
     panics.resume();
 }
 
-/// The future's end of an awaited result.
+/// The future's side of an awaited result.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
-    /// The handle by which to cancel the operation. `None` if it did not park, or once its end is known.
+    /// The handle by which to cancel the operation. `None` if the operation did not park, or once its ending is known.
     handle: Option<Handle<Op, S>>,
 }
 
@@ -174,7 +176,7 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// If the operation was rejected, tells the future why.
     #[inline(always)]
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
-        // Tell the future before the rejected operation is dropped: that destructor would report a cancel.
+        // Tell the future before the rejected operation is dropped: the operation's destructor would report a cancel.
         let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
         let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }
@@ -188,7 +190,7 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         &self.shared
     }
 
-    /// [Ends](end_awaited) the operation by `end`, unless its end is already known.
+    /// [Ends](end_awaited) the operation by `end`, unless the ending of the operation is already known.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
         end_awaited(&*self.shared, || {
             self.handle.take().map(|handle| end(&handle))

@@ -16,21 +16,21 @@ use std::task::{Context, Poll, Waker};
 /// The state that a listener and its operations share.
 pub(super) struct Signal {
     signalled: WakeCell<Signalled>,
-    /// Separate from `signalled`, so that most listeners have nothing to drop.
+    /// Not a part of `signalled`, so that a [`Signalled`] has no destructor.
     found: Mutex<Option<Box<Found>>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Signalled {
-    /// A key was checked, once or more often.
+    /// A key was checked, and the check was not reported yet.
     checked: bool,
-    /// An interval of the rechecks is over.
+    /// An interval of the rechecks is over, and this was not reported yet.
     ticked: bool,
     /// The end of the listener: no more checks come.
     end: Option<WaitError>,
     /// The listener evaluates its condition once more when the deadline has come.
     evaluates_at_deadline: bool,
-    /// A key was checked after the deadline.
+    /// A key was checked after `end` was set.
     checked_late: bool,
     /// The listener's operation has ended: checks of its keys do not reach the listener any more.
     is_over: bool,
@@ -38,9 +38,9 @@ pub(super) struct Signalled {
     is_found: bool,
 }
 
-/// What is left of a listener whose recheck has found the event. Kept until its operation ends.
+/// What is left of a listener whose recheck has found the event. Kept until the listener's operation ends.
 pub(super) struct Found {
-    /// Counts a missed check: no check has announced the event.
+    /// Counts a missed check. Called if no check has announced the event.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
     #[expect(dead_code, reason = "it is dropped when the operation ends")]
     pub(super) kept: Box<dyn Any + Send>,
@@ -63,8 +63,8 @@ impl Signal {
         }
     }
 
-    /// Notes a check, and wakes the task. After the end, a check is only noted as late. It may come from a key added to
-    /// the listener, whose operation is still parked, and must not hide the end from the waiter.
+    /// Notes a check, and wakes the task. After the end of the listener, the check is only noted as late, because it
+    /// must not hide the end from the waiter. Such a check may come from an added key, whose operation is still parked.
     pub(super) fn check(&self) {
         self.tell(|signalled| match signalled.end {
             None => signalled.checked = true,
@@ -107,7 +107,7 @@ impl Signal {
 
     /// Handles the wake-up that the listener has asked for: at the end of an interval or, with `last`, at the end of
     /// the grace (the time for a late check) after a recheck that has found the event. Returns whether the operation is
-    /// satisfied: it is with `last`, because the listener has ended by itself.
+    /// satisfied. At the end of the grace the operation is satisfied, because the listener has already ended.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
@@ -136,7 +136,7 @@ impl Signal {
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// The grace is over: counts the event as missed, unless a check was noted.
+    /// Counts the event as missed, unless a check was noted. Called when the grace has ended, or cannot begin.
     pub(super) fn count_if_missed(&self) {
         let count = self
             .found
@@ -148,8 +148,9 @@ impl Signal {
         }
     }
 
-    /// Drops what is left of a listener whose operation has ended, and which otherwise would keep this signal alive for
-    /// ever. If a shutdown ended the operation before the grace was over, no missed check is counted.
+    /// Drops what is left of a listener whose operation has ended. Otherwise it would keep this signal alive for ever,
+    /// because it owns a reference to the signal. If a shutdown ended the operation before the grace was over, no
+    /// missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);
@@ -161,7 +162,7 @@ impl Signal {
     }
 
     /// Takes the noted checks and the noted end of an interval. If neither was noted, returns the end of the listener,
-    /// at every call. With `end_first`, returns that end even if a check or an interval was noted before it.
+    /// at every call. With `end_first`, returns the end even if a check or an interval was noted.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.signalled.poll(cx, |signalled| {
             let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));

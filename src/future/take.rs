@@ -1,37 +1,39 @@
-//! Taking a value that only one waiter may have. The waiter gets the value in a guard, and the guard gives the value
-//! back if the waiter ends before its work does.
+//! Taking a value that only one waiter may have. The waiter gets the value in a guard. If the waiter ends before its
+//! work is done, the guard gives the value back.
 //!
 //! # Done or given back, once
 //!
-//! What the closure returns is put into a guard, [`Taken`], before any other code runs that could panic. The guard owns
-//! the value and its way back: `give_back`, the keys, and a reference to the purgatory. Either [`Taken::done`] or the
-//! destructor takes both out of the guard, so exactly one of the two happens, once. An operation has one way back.
-//! While a guard owns it, the closure is not called, because a second value would have no way back.
+//! A value that the user's closure `take` returns is put into a guard, [`Taken`], before any other code runs that could
+//! panic. The guard owns the value and its way back: `give_back`, the keys, and a reference to the purgatory. Either
+//! [`Taken::done`] or the destructor of the guard takes the value and the way back out of the guard. So each value is
+//! either kept or given back, and only once. An operation has one way back. While a guard owns this way back, `take` is
+//! not called, because a second value would have no way back.
 //!
-//! If the first examination takes a value, its guard lies in the future itself, because no operation is parked. A later
-//! guard lies in a promise that operation and future share, under one lock. A future that is polled or dropped takes
-//! the guard out of the promise. A dropped future then drops the guard with no lock held. If another thread is
-//! examining the operation while the future is dropped, that thread may still run the closure. The promise does not
-//! keep what this call takes, and the guard is dropped on the examining thread.
+//! If the first examination takes a value, its guard lies in the future itself, because no operation is parked. The
+//! guard of a later value lies in a promise that operation and future share, under the lock of the promise. A poll of
+//! the future takes the guard out of the promise. The drop of the future does so too, and drops the guard with no lock
+//! held. If another thread is examining the operation while the future is dropped, that thread may still call `take`.
+//! The promise then refuses the guard of this value, and the examining thread drops the guard.
 //!
 //! Panics are caught in each step of a way back: in `give_back`, in the check of each key, and in the destructors. A
 //! panic is counted, and the next step follows.
 //!
 //! # No newcomer overtakes
 //!
-//! A value that was taken on arrival is kept only if no other operation watches one of the keys. The watchers are
-//! counted under the lock of their list, after the value was taken. A waiting operation is in the list from before its
-//! park returns until it ends, so the count includes it. This also holds for a first examination, in which the newcomer
-//! itself watches nothing yet. If there is a waiting operation, the value goes back and the keys are checked without a
-//! bound.
+//! A newcomer is an operation that is being parked. A value that its park takes is kept only if no other operation
+//! watches one of the keys. The watchers are counted after the value was taken, under the lock of their list. A waiting
+//! operation is in the list from before its park returns until it ends, so the count includes it. Both examinations of
+//! a park follow this rule, although the newcomer itself watches nothing yet in the first. If another operation watches
+//! one of the keys, the value goes back, and the keys are checked without a bound.
 //!
-//! A check for one completion would not suffice. A check by another thread, for another value, may have read the list
-//! before the newcomer was in it. If the operations that it found have ended otherwise, its value would stay unused
-//! beside the newcomer.
+//! A check for one completion would not suffice. Before the newcomer is in the list, another thread may check the key
+//! for a second value, and read the list. If the operations that this check finds end without taking the second value,
+//! it stays unused, although the newcomer waits for a value.
 //!
 //! The check without a bound examines in the order of parking: first the operations that waited, then the newcomer,
-//! which is in the list by then. So the newcomer gets what the others refuse. If a check examines the waiting
-//! operations while a newcomer holds a value, that value gets a check of its own when it goes back.
+//! which is in the list when this check is made. So the newcomer gets what the others refuse. While the newcomer holds
+//! the value, a check by another thread may examine the waiting operations in vain. The value therefore gets a check of
+//! its own when it goes back.
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
@@ -93,11 +95,11 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// this wait, and the future resolves to the error: `let job = take.await??`. If `take` fails in a check, the error
     /// may use up that check. So each key is then checked once more, for one completion, when the timer is driven.
     ///
-    /// **No newcomer overtakes.** If other operations watch one of the keys already, a value taken in this call goes
-    /// back to `give_back` before the call returns, and the keys are checked in the order of parking, so that earlier
-    /// waiters get the value first. This also holds for a `timeout` of zero. The check in the order of parking examines
-    /// every operation on the keys. If 10,000 operations wait, a newcomer that takes a value before a check has
-    /// announced it costs 10,000 examinations.
+    /// **No newcomer overtakes.** If other operations watch one of the keys already, a value taken in this call goes to
+    /// `give_back` before the call returns. Then the keys are checked in the order of parking, so that earlier waiters
+    /// get the value first. This check examines every operation on the keys: if 10,000 operations wait, a newcomer that
+    /// takes a value before a check has announced the value costs 10,000 examinations. The rule also holds for a
+    /// `timeout` of zero.
     ///
     /// `take` gets the [cause](Cause) of each call. If the operation watches **several keys** and the cause names a
     /// key, `take` must take only what belongs to that key: a check of a key for one completion is meant for an item of
@@ -108,7 +110,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// loses that value.
     ///
     /// `give_back` runs with no lock of the library held. Completions that `give_back` causes run after it has
-    /// returned. It runs on one of these threads:
+    /// returned. `give_back` runs on one of these threads:
     ///
     /// * the thread that drops the guard or the future;
     /// * a thread that takes the value, or hands the value to the future, while another thread drops the future;
@@ -157,7 +159,8 @@ fn taker<K: Key, A: Attempt>(
     let mut ready = Ready::Unused(route);
     let mut watches = false;
     move |cause| {
-        // The park examines twice. This operation is among the watchers only in the second examination.
+        // How often this operation itself is among the watchers of each key: never in the first examination of the
+        // park, once in the second.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
         // Take nothing without a way back. A predicate that has found something is not run again, so this is a
         // safeguard.
@@ -178,8 +181,8 @@ fn taker<K: Key, A: Attempt>(
             }
             Err(failed) => {
                 let mut way = ready.way()?;
-                // The error counts as a yes, and may use up a check for one completion. Another waiter may need that
-                // check.
+                // The error counts as a yes, and may use up a check for one completion that another waiter needs. So
+                // each key is checked once more.
                 if cause.is_check() {
                     way.get_mut().check(false);
                 }
@@ -272,9 +275,9 @@ pub type Take<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, Taken<T>, S>
 /// guard gives the value back.
 ///
 /// The guard may go to another thread. It does not keep the purgatory alive, and no operation is parked for it. A
-/// leaked guard (by [`std::mem::forget`]) leaks its own value, and affects no other. A guard that is dropped inside
-/// another destructor that the library has called gives its value back when the outermost call of the library on that
-/// thread returns. So a chain of guards, each owned by another, needs no deep stack.
+/// leaked guard (by [`std::mem::forget`]) leaks its own value, and affects no other value. A guard that is dropped
+/// inside another destructor that the library has called gives its value back when the outermost call of the library on
+/// that thread returns. So a chain of guards, each owned by another guard's value, needs no deep stack.
 #[must_use = "a value that is dropped goes back to where it came from"]
 pub struct Taken<T: 'static>(Option<(T, Way<T>)>);
 
@@ -283,7 +286,7 @@ impl<T> Taken<T> {
         Self(Some((value, way)))
     }
 
-    /// Returns the value. It is not given back any more.
+    /// Returns the value, which is not given back any more.
     ///
     /// Call it when the work is done, with no `await` between the work's effect and this call: if the worker is aborted
     /// at such an `await`, the work is done twice.
@@ -294,8 +297,8 @@ impl<T> Taken<T> {
         self.part().0
     }
 
-    /// Gives the value back while its operation is being parked, and then checks its keys for the waiting operations.
-    /// Returns the way back, for the next value.
+    /// Gives back a value that was taken in the park of its operation. Then checks the keys, so that operations that
+    /// were parked before can take the value. Returns the way back, for the next value.
     fn put_back(mut self) -> Way<T> {
         let (value, mut way) = self.part();
         way.get_mut().give_back(value);
@@ -338,7 +341,7 @@ impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         if let Some((value, mut way)) = self.0.take() {
             let _trampoline = Trampoline::enter();
-            // Guards may own one another, so their destructors run one after another, not nested.
+            // The value of a guard may own another guard, so their destructors run one after another, not nested.
             in_turn(move || {
                 way.get_mut().give_back(value);
                 way.get_mut().check(false);
@@ -355,11 +358,12 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
 
 /// The way back of a value. Catches and counts all panics of user code.
 ///
-/// Exclusive, because guards are `Sync`, and the user's closure need not be.
+/// In an [`Exclusive`], because a guard is `Sync`, and the user's closure may not be `Sync`.
 type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
-    /// Whether other operations of `purgatory` watch one of the keys. The value's operation watches each `own` times.
+    /// Whether other operations of `purgatory` watch one of the keys. The operation that took the value watches each
+    /// key `own` times itself.
     fn is_watched_by_others(&self, purgatory: &dyn Any, own: usize) -> bool;
 
     fn give_back(&mut self, value: T);
@@ -367,9 +371,9 @@ trait WayBack<T>: Send {
     /// Checks each key for one completion, or, if `is_newcomer`, without a bound (see "No newcomer overtakes" above).
     /// `is_newcomer` says that the value goes back while its operation is being parked.
     ///
-    /// Inside an examination the check waits: until the timer is driven, or, for a newcomer, until the end of the
-    /// outermost call. Inside a nested check (one made by a `try_complete`) a newcomer's check waits for the timer too,
-    /// because otherwise each nested check could cause another.
+    /// Inside an examination, the check is made later: when the timer is driven, or, for a newcomer, at the end of the
+    /// outermost call. Inside a nested check (a check that a `try_complete` has made), a newcomer's check waits for the
+    /// timer too, because otherwise each nested check could cause another nested check.
     fn check(&self, is_newcomer: bool);
 }
 

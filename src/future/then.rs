@@ -12,9 +12,9 @@ use crate::time::Deadline;
 use std::mem;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// As [`wait`](Self::wait), with a callback in place of a future: `then` is called once, with what the predicate
-    /// has found or with the reason why it found nothing. For a server that sends its answer by a channel or a
-    /// connection, and has no task to await it.
+    /// Works as [`wait`](Self::wait), with a callback in place of a future: `then` is called once, with what the
+    /// predicate has found or with the reason why it found nothing. Use it in a server that sends its answer by a
+    /// channel or a connection, and has no task to await the answer.
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -94,7 +94,7 @@ struct Then<P, T, F: FnOnce(Result<T, WaitError>)> {
 /// The user's callback. It is called exactly once: with the result, or by the destructor.
 struct Callback<F> {
     then: Option<F>,
-    /// The error with which the destructor calls it.
+    /// The error with which the destructor calls the callback.
     lost: WaitError,
     answer: fn(F, WaitError),
 }

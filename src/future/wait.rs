@@ -19,9 +19,9 @@ use std::task::{Context, Poll};
 /// [`Future`].
 ///
 /// It is built like every other purgatory, and has all other methods of [`Purgatory`]: checks, cancels, statistics,
-/// bounds, clocks. Which call to choose:
+/// bounds, clocks. The calls that wait:
 ///
-/// | call | where |
+/// | call | use it if |
 /// |---|---|
 /// | [`wait`](Purgatory::wait) | the condition is quick to evaluate, from shared state |
 /// | [`listen`](Purgatory::listen) | the condition awaits something, or borrows |
@@ -58,11 +58,11 @@ pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `predicate` finds a value, for at most `timeout` from this call on, or until a [point in
     /// time](Deadline) (`None`: without end). The predicate is called at once, whenever one of `keys` is checked, and a
-    /// last time when the timeout has passed (unless another thread is calling it at that moment).
+    /// last time when the timeout has passed.
     ///
     /// The wait begins with this call, not with the first poll. An event after the call is not missed if one of the
-    /// keys is checked after the event, even if the future has not been polled by then. If the predicate finds a value
-    /// at once, no operation is parked.
+    /// keys is checked after the event, even if the future was never polled. If the predicate finds a value at once, no
+    /// operation is parked.
     ///
     /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs on the same
     /// threads: on this thread before the call returns, then on each thread that checks one of the keys. It never runs
@@ -71,8 +71,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// The predicate answers an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and
     /// the future resolves to the error (see [`Answer`]).
     ///
-    /// Each call may have a value of another type. The future does not keep the purgatory alive: the wait ends with
-    /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
+    /// The values of different calls may have different types. The future does not keep the purgatory alive: the wait
+    /// ends with [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`], also if the purgatory rejects the operation. If the last call of the
@@ -87,7 +87,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         self.wait_for(keys, timeout.into(), move |_| predicate().found())
     }
 
-    /// As [`wait`](Self::wait), with a predicate that gets the cause of its call.
+    /// Works as [`wait`](Self::wait), with a predicate that gets the cause of its call.
     pub(super) fn wait_for<'a, T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -165,8 +165,9 @@ pub type Wait<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, T, S>;
 ///
 /// Dropping the future cancels the operation: when `drop` returns, predicate, watches and timer are removed, and
 /// `on_complete` is not called. This also holds if the operation has ended and its completion waits, behind a slow
-/// completion on the completion thread or in a job of an executor. Exception: if another thread is examining or
-/// completing the operation at that moment, `drop` does not wait for that thread, which removes them afterwards.
+/// completion on the completion thread or in a job of an executor. Exception: `drop` does not wait for another thread
+/// that is examining or completing the operation. That thread then removes predicate, watches and timer, after `drop`
+/// has returned.
 ///
 /// A value that was found and not polled yet is dropped with the future. So a predicate that takes its value from a
 /// queue loses the value, while a [`take`](Purgatory::take) gives it back. To get an operation of your own back, use

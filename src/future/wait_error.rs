@@ -6,19 +6,21 @@ use crate::operation::Completion;
 reasons! {
     /// Why a future of this crate ended without a value, or why a listener reports no more checks.
     ///
-    /// A [completion](crate::Purgatory::completion) ends only with `Cancelled` or `Panicked`: its value reports every
-    /// other ending of the operation.
+    /// The future of a [completion](crate::Purgatory::completion) ends only with `Cancelled` or `Panicked`: its value
+    /// reports every other ending of the operation.
     pub enum WaitError {
         /// The timeout passed first.
         Expired = "the timeout passed before a value was found",
         /// The purgatory was shut down, or dropped. If that happened before the call, the predicate was not called.
         ShutDown = "the purgatory was shut down before a value was found",
-        /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
-        /// `on_complete` has not returned; or [`max_weight`](crate::purgatory::Builder::max_weight) is reached. The
-        /// predicate was called once, and found nothing.
+        /// The number of operations that are parked, or whose `on_complete` has not returned yet, has reached
+        /// [`max_parked`](crate::purgatory::Builder::max_parked); or
+        /// [`max_weight`](crate::purgatory::Builder::max_weight) is reached. The predicate was called once, and found
+        /// nothing.
         Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
-        /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
-        /// already. The predicate was called once, and found nothing.
+        /// One of the keys has as many watchers as
+        /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) allows. The predicate was called
+        /// once, and found nothing.
         KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
         /// The purgatory is being [drained](crate::Purgatory::drain). If the drain began before the call, the
         /// predicate was not called.
@@ -33,11 +35,11 @@ reasons! {
         Forced = "the wait was forced to end before a value was found",
         /// The operation was cancelled, by key or handle.
         Cancelled = "the wait was cancelled before a value was found",
-        /// More than eight waits are nested, each begun inside the predicate of another. The innermost one never
-        /// waited.
+        /// More than eight waits are nested, each begun inside the predicate of another. The innermost wait never
+        /// began.
         Nested = "too many nested waits: more than eight, each inside the predicate of another",
-        /// The first wait with a finite timeout starts the reaper. This is that wait, and the system refused the
-        /// thread. The wait never began; a later call tries again.
+        /// The wait is the first with a finite timeout. It has to start the reaper, and the system refused the thread.
+        /// The wait never began; the next such wait tries again.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
