@@ -1,10 +1,12 @@
 //! Payloads with a deadline, in timer shards, and the thread that expires them.
 //!
-//! An engine knows no key. It parks payloads in the slots of [`shard`]s, whose state words decide which thread may end
-//! each payload, and wakes the reaper for a deadline that is earlier than the alarm. It also counts watches and catches
-//! panics for its [`handler`](handler::Handler). The purgatory and the timer each implement `Handler` for their own
-//! payloads. [`drive`] is called when time has passed, [`expire`] gives the handler the payloads whose deadline has
-//! passed, and [`deliver`] runs the user's code for payloads that have ended.
+//! An engine parks payloads in the slots of [`shard`]s. The state word of each slot decides which thread may end the
+//! payload. If a new deadline is earlier than the [alarm](crate::threads::alarm) (the tick until which the reaper
+//! sleeps), the engine wakes the reaper. [`drive`] is called when time has passed, [`expire`] ends the payloads whose
+//! deadline has passed, and [`deliver`] runs the user's code for payloads that have ended.
+//!
+//! Only the engine's [`handler`](handler::Handler) knows keys and user code: the purgatory and the timer each implement
+//! `Handler` for their own payloads. For the handler, the engine counts watches and catches panics.
 
 pub(crate) mod deliver;
 pub(crate) mod drive;
@@ -55,7 +57,7 @@ pub(crate) struct Engine<P, W> {
     /// Held while a caller resets the alarm, in an engine without a reaper.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The instant from which `clock` counts, if it is the system's clock.
+    /// The instant from which `clock` counts, if `clock` is the system's clock.
     system_since: Option<Instant>,
     /// Replaces `clock` where a deadline is computed. Its reading is ahead of the clock by at most a tick.
     counter: Option<CounterClock>,
@@ -112,9 +114,10 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(engine)
     }
 
-    /// The replacement of the system's clock that counts from `since`. `None` if a tick is shorter than the permitted
-    /// lead of the counter over the clock. `None` also if the scheme has a horizon (a latest deadline that it accepts):
-    /// with the counter, that horizon would be one tick nearer.
+    /// The counter that replaces the system's clock and counts from `since`. `None` if `clock` is another clock, or if
+    /// the system has no suitable counter. `None` also if a tick is shorter than [`HOLDS`], the most that the counter
+    /// may be ahead of the clock. `None` also if the scheme has a horizon (a latest deadline that it accepts): with the
+    /// counter, the horizon would be one tick nearer.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_endless = W::new(2, 0).latest(0) == Tick::MAX;
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
@@ -144,8 +147,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Announces work other than timers to the thread that drives the timer, and starts the reaper for it. If the
-    /// system refuses the thread, the work waits for the next announcement, or for the first deadline.
+    /// Announces work other than timers (a deferred check) to the thread that drives the timer: sets the alarm to `at`,
+    /// if the alarm is later. If the reaper has not been started, starts it first. If the system refuses the thread,
+    /// the work waits until the next announcement or the first deadline starts the reaper.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.reaper_is_started() {
             // If the thread is refused, the work waits, as the doc comment says.
@@ -168,8 +172,8 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Whether the reaper must be started for this deadline. A payload that never expires needs no reaper. Called
-    /// before a timer shard is locked, so that no deadline is filed before there is a thread for it. The hot path pays
-    /// one load of a flag that only the start of the reaper writes.
+    /// before a timer shard is locked, so that the thread exists before the deadline is filed. If the reaper has been
+    /// started, this costs only the load of a flag, which no thread writes any more.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -188,7 +192,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// The timing of a payload that arrives at `arrival`, a reading of the clock that the caller supplies, or else now.
+    /// The timing of a payload. The payload arrives at `arrival`, a reading of the clock that the user supplies, or now
+    /// if `arrival` is `None`.
     #[inline(always)]
     pub(crate) fn timing(&self, arrival: Option<Timestamp>, deadline: Deadline) -> Timing {
         let timeout = match deadline {
@@ -202,7 +207,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.timing_after(arrival, timeout)
     }
 
-    /// The [`timing`](Self::timing) until a point of the clock.
+    /// The [`timing`](Self::timing) of a payload whose deadline is `point`, a point of the clock.
     #[cold]
     #[inline(never)]
     fn timing_until(&self, arrival: Option<Timestamp>, point: Timestamp) -> Timing {
@@ -268,9 +273,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Bounds `timing`, which the operation itself has asked for, to at most `max_timeout` from the arrival of the
-    /// payload at `address`. `None` if the payload has ended. A timeout that the server sets by a handle is bounded
-    /// from the moment of the call instead.
+    /// Limits the deadline in `timing` to at most `max_timeout` after the arrival of the operation at `address`. `None`
+    /// if the operation has ended. Used for a deadline that the operation itself has asked for. A deadline that is set
+    /// by a handle is limited to `max_timeout` after the call.
     pub(crate) fn bounded_from_arrival(&self, address: Address, timing: Timing) -> Option<Timing> {
         if self.max_timeout == Duration::MAX {
             return Some(timing);
@@ -279,7 +284,7 @@ impl<P, W: Scheme> Engine<P, W> {
         Some(self.bounded(timing, self.scale.timestamp(arrived_at)))
     }
 
-    /// Bounds `timing` to at most `max_timeout` from `arrival`.
+    /// Limits the deadline in `timing` to at most `max_timeout` after `arrival`.
     pub(crate) fn bounded(&self, timing: Timing, arrival: Timestamp) -> Timing {
         let (_, limit) = self.scale.start_and_deadline(arrival, self.max_timeout);
         Timing {
@@ -304,8 +309,9 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(held)
     }
 
-    /// Gives the payload of a timer a slot and a timer, and does not hold it, because it is never examined. Returns its
-    /// address, and the deadline to [announce](Self::announce), if any.
+    /// Gives a payload of a [`Timer`](crate::Timer) a slot and starts its timer. Does not hold the payload, because
+    /// such a payload is never examined. Returns the address of the payload, and the deadline to
+    /// [announce](Self::announce), if any.
     #[inline(always)]
     pub(crate) fn admit_released(
         &self,
@@ -315,10 +321,12 @@ impl<P, W: Scheme> Engine<P, W> {
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
         let (guard, held, earlier) = self.admit_locked(payload, weight, 0, timing)?;
         let address = held.address();
-        // INVARIANT: no other thread can leave a mark. A thread that drives the timer and a shutdown first need the
-        // shard's lock, which this thread has. All other threads need the address, which this call has not returned
-        // yet. So the thread that starts a payload never ends it. That matters because this thread may hold locks of
-        // the user's.
+        // INVARIANT: no other thread can have left a mark. A thread that drives the timer, and a shutdown, take the
+        // shard's lock before they leave a mark, and this thread has the lock. All other threads need the address,
+        // which this call has not returned yet.
+        //
+        // So this call never ends the payload. It must not, because an ending runs user code, and this thread may hold
+        // locks of the user's.
         if held.release(false).is_err() {
             unreachable!("a mark on a payload that no other thread has heard of");
         }
@@ -326,8 +334,8 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok((address, earlier))
     }
 
-    /// Gives `payload` a slot and a timer in the calling thread's shard, or in a neighbouring shard if the thread's own
-    /// is locked. Returns the lock of the shard, still taken; the payload, held by this thread; and the deadline to
+    /// Gives `payload` a slot and a timer in the calling thread's shard, or in a neighbouring shard if that shard is
+    /// locked. Returns the lock of the shard, still taken; the payload, held by this thread; and the deadline to
     /// [announce](Self::announce), if any.
     #[inline(always)]
     fn admit_locked<'a>(
@@ -365,7 +373,8 @@ impl<P, W: Scheme> Engine<P, W> {
         Rejected::new(reason, payload)
     }
 
-    /// Locks a neighbour of the shard `mine`, whose lock is taken. If the neighbours are locked too, waits for `mine`.
+    /// Called if the lock of the shard `mine` is taken: locks a neighbour of `mine`. If the neighbours are locked too,
+    /// waits for the lock of `mine`.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
         (1..self.shards.count().min(3))
@@ -386,8 +395,9 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Counts the ending, stops the timer and frees the slot, which belongs to `shard`. If `shard` is not the calling
-    /// thread's own shard, or is locked, a later holder of its lock stops the timer and frees the slot. This call waits
-    /// for no lock, except that the first call of a thread may make the thread's own shard.
+    /// thread's own shard, or is locked, a later holder of the lock of `shard` stops the timer and frees the slot. This
+    /// call waits for no lock, with one exception: to count, the first call of a thread may have to make the thread's
+    /// own shard.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -442,7 +452,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.reschedule_with(address, self.timing(None, deadline))
     }
 
-    /// As [`reschedule`](Self::reschedule), with a timing that the caller has computed.
+    /// [Reschedules](Self::reschedule) a payload, with a timing that the caller has computed.
     pub(crate) fn reschedule_with(&self, address: Address, timing: Timing) -> bool {
         let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
@@ -452,22 +462,23 @@ impl<P, W: Scheme> Engine<P, W> {
         rescheduled.map(|earlier| self.announce(earlier)).is_ok()
     }
 
-    /// As [`reschedule`](Self::reschedule), for callers that hold a lock: announces no deadline, reads no clock and
-    /// starts no reaper. Returns the deadline to [announce](Self::announce), if any.
+    /// [Reschedules](Self::reschedule) a payload for a caller that holds a lock: announces no deadline, reads no clock
+    /// and starts no reaper. Returns the deadline to [announce](Self::announce), if any.
     pub(crate) fn reschedule_to(
         &self,
         address: Address,
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
-        // The caller has started the reaper, unless it found no payload at `address`. If the payload was parked since,
-        // this call answers as if it had come before the park.
+        // If the reaper is not started, the caller has found no payload at `address`. If the payload has been parked
+        // since then, this call answers as if it had been made before the park.
         if self.needs_reaper(timing) {
             return Err(Unchanged);
         }
         self.shard(address.shard()).reschedule(address, timing)
     }
 
-    /// Lowers the alarm to `deadline`, and wakes the thread that drives the timer if the alarm was later before.
+    /// If the alarm is later than `deadline`, lowers the alarm to `deadline` and wakes the thread that drives the
+    /// timer.
     #[inline]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
@@ -510,13 +521,14 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Counts that the payload at `address` has put off a deadline that had come, and tells the observer.
+    /// Counts that the operation at `address` has asked for a later deadline when its deadline had passed. Reports this
+    /// to the observer.
     pub(crate) fn count_extension(&self, address: Address) {
         self.shard(address.shard()).counters.extensions.add(1);
         self.observe(Observer::extended);
     }
 
-    /// Adds `n` to a count, for the calling thread, without a lock.
+    /// Adds `n` to a count of the calling thread's shard, without the lock of the shard.
     #[inline]
     fn count_in(&self, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         let number = thread_number() as usize;
@@ -586,8 +598,9 @@ impl<P, W: Scheme> Engine<P, W> {
         })
     }
 
-    /// Ends a call of the library that returns an operation or has more to do. The calls that waited for its end run
-    /// now. Their panics are counted and discarded: if a panic were passed on, the caller would lose the operation.
+    /// Ends a call of the library, and runs the calls that wait on the trampoline for this end. Counts and discards
+    /// their panics. Used where a panic must not be passed on: the call has more to do, or returns an operation, which
+    /// the caller would lose.
     #[inline(always)]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         if trampoline.has_waiting() {
@@ -608,8 +621,8 @@ impl<P, W: Scheme> Engine<P, W> {
 /// User code panicked. The panic hook has reported the panic, and it has been counted.
 pub(crate) struct UserPanic;
 
-/// The number of processors that this process may use. Computed once, because the system reads files for the answer,
-/// which takes 0.1 ms.
+/// The number of processors that this process may use. Computed once, because the system reads files to find this
+/// number, and that takes 0.1 ms.
 pub(crate) fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| available_parallelism().map_or(1, |cores| cores.get()));

@@ -36,7 +36,7 @@ debug_fields!([] RandomState, "RandomState", |it|);
 #[derive(Clone)]
 pub struct DefaultHasher(foldhash::fast::FoldHasher<'static>);
 
-/// Forwards each call, because the inner hasher is faster for numbers than for bytes.
+/// Forwards each method. The default methods would turn numbers into bytes, for which the inner hasher is slower.
 macro_rules! forward {
     ($($method:ident: $type:ty),*) => {
         $(#[inline(always)]

@@ -103,9 +103,9 @@ impl Observer {
         false
     }
 
-    /// Reports that an operation has ended. `missed_check`: it expired although it could have completed. `watches`: the
-    /// number of its watch entries. `deadline`: set if the report [wants](Self::wants_deadline) it. `now` reads the
-    /// clock.
+    /// Reports that an operation has ended. `missed_check` says that the operation expired although it could have
+    /// completed. `watches` is the number of its watch entries. `deadline` is given if the report
+    /// [wants](Self::wants_deadline) it. `now` reads the clock.
     pub(crate) fn ended(
         &self,
         span: &OperationSpan,
@@ -139,13 +139,14 @@ impl Observer {
         self.meters.lateness.record(by);
     }
 
-    /// Reports that an operation has put off a deadline that had come.
+    /// Reports that an operation has asked for a later deadline when its deadline had passed.
     pub(crate) fn extended(&self) {
         #[cfg(feature = "metrics")]
         self.meters.extended.increment(1);
     }
 
-    /// Reports that a listener's condition was true before any check of its keys: a recheck, or the deadline, found it.
+    /// Reports that a recheck, or the evaluation at the deadline, has found a listener's condition true, although no
+    /// check of its keys had been made.
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]
         self.meters.missed_checks.increment(1);

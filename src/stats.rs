@@ -1,19 +1,20 @@
 //! Statistics: [`Stats`].
 
-// Counts belong to a timer shard, so that no cache line is written by every thread. Each shard has three sets:
+// Counts belong to a timer shard, so that no cache line is written by every thread. Each shard has three sets of
+// counts:
 //
 // * one written under the shard's lock, by plain stores;
 // * one written without the lock by the thread that has the shard's number, by plain stores;
 // * one written by all other threads, by atomic addition.
 //
 // Readers add up all sets. Each admission and each ending is counted once, in the step that takes or frees the slot, by
-// the thread that takes that step. Operations that expire when the timer is driven are counted before their completions
-// run; their watches are counted as gone when they are reclaimed.
+// the thread that takes that step. Operations that expire when the timer is driven are an exception: their endings are
+// counted together, before their completions run. Their watches are counted as removed when the watches are reclaimed.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;
 
-/// How an operation ended, for the counts. `Ending::completion` in `src/purgatory/end.rs` is the completion that the
+/// How an operation ended, for the counts. `Ending::completion` in `src/purgatory/end.rs` says which completion the
 /// operation gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -34,32 +35,32 @@ impl Ending {
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
-// ORDERING: Relaxed throughout: counters are compared when no thread changes them, and some other synchronisation (a
-// join, a lock, a channel) orders the comparison after the changes. Where a drain or a shutdown waits for a counter,
-// fences order the accesses: `Underway::begin`, `completions_have_run`.
+// ORDERING: Relaxed in all methods. A count needs to be exact only if no call is in progress. Then other
+// synchronisation (a join, a lock, a channel) makes all earlier calls happen before the load in `read`. Where a drain
+// or a shutdown waits for a count, fences order the accesses (`Underway::begin`, `completions_have_run`).
 impl Count {
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds `n`, for any thread. Returns the new count.
+    /// Adds `n`. Any thread may call this. Returns the new count.
     #[inline]
     pub(crate) fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 
-    /// Adds `n`, where no other thread can write this counter at the same time.
+    /// Adds `n`. Called only where no other thread can write this counter at the same time.
     #[inline]
     pub(crate) fn add_exclusively(&self, n: usize) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(n as u64);
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    /// Adds `n` and saturates, for sums that may exceed a counter.
+    /// Adds `n`, and saturates. For sums that may exceed the range of a counter.
     pub(crate) fn add_saturating(&self, n: u64) {
         let sum = |count: u64| Some(count.saturating_add(n));
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        // A closure that always has a next value never fails.
+        // This cannot fail, because `sum` always returns a value.
         let _ = self.0.fetch_update(set, fetch, sum);
     }
 
@@ -81,7 +82,7 @@ pub(crate) enum Statistic {
     Panic,
     /// A completion was handed over, to another thread or to the end of the outermost call.
     HandedOver,
-    /// Such a completion has run.
+    /// A completion that was handed over has run.
     Delivered,
 }
 
@@ -113,20 +114,21 @@ impl Counts {
 /// The counts of a timer shard that threads write without its lock.
 ///
 /// `own` is written only by the thread that has the shard's number, so it needs no atomic read-modify-write. `shared`
-/// is written by threads with higher numbers, several of which may use one shard.
+/// is written by threads whose numbers are higher than the number of every shard. Several such threads may use one
+/// shard.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     own: CachePadded<Counts>,
     shared: CachePadded<Counts>,
-    /// In nanoseconds, written by several threads.
+    /// The sum of the lateness of all expired operations, in nanoseconds. Written by several threads.
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
-    /// How often an operation has put off a deadline that had come.
+    /// How often an operation has asked for a later deadline when its deadline had passed.
     pub(crate) extensions: Count,
 }
 
 impl Counters {
-    /// Counts for a thread without the lock; `is_owner` says whether the thread has the number of the shard.
+    /// Adds `n` to a count, without the lock. `is_owner` says whether the calling thread has the number of the shard.
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of an ended thread
     /// sees everything that the ended thread has counted (`src/sync/numbers.rs`).
@@ -182,7 +184,7 @@ pub struct Stats {
     ///
     /// * panics that are passed on to the caller of a method;
     /// * panics of a clock that the reaper reads to find out whether a timer is due;
-    /// * panics of the waker of a future whose operation or request is dropped;
+    /// * panics of a future's waker, if the waker is called because the future's operation or request was dropped;
     /// * panics of a subscriber when a span is closed.
     ///
     /// Several destructors that panic one after another, at the end of one call, count as one.
@@ -198,15 +200,15 @@ pub struct Stats {
     /// calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and
     /// listeners that found the event by a [recheck](crate::future::Listener::recheck_every).
     pub missed_checks: u64,
-    /// The time from the deadline, rounded up to the tick, to the expiry, summed over all expired operations. The sum
-    /// saturates, but not before 584 years. An operation that another thread was examining at the deadline, and that
-    /// was ended by that thread, is included neither here nor in `missed_checks`.
+    /// The time from the deadline (rounded up to the tick) to the expiry, summed over all expired operations. The sum
+    /// saturates, but not before 584 years. If another thread was examining an operation at the deadline, and then
+    /// ended it, the operation counts neither here nor in `missed_checks`.
     pub lateness_total: Duration,
     /// The longest time in the sum of `lateness_total`.
     pub lateness_max: Duration,
-    /// How often an operation whose deadline had come put it off with
-    /// [`Cause::reschedule`](crate::purgatory::Cause::reschedule). If this number grows and `expired` does not, some
-    /// operation puts its deadline off for ever.
+    /// How often an operation has asked for a later deadline, with
+    /// [`Cause::reschedule`](crate::purgatory::Cause::reschedule), when its deadline had passed. If this number grows
+    /// and `expired` does not, some operation puts its deadline off for ever.
     pub extended: u64,
 }
 
@@ -218,22 +220,23 @@ impl Stats {
             .flat_map(|(locked, it)| [locked, &it.own, &it.shared]);
         let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
         let sum = |event| sum_of(event as usize);
-        // Read departures before arrivals, so that no departure is read without its arrival.
+        // Read departures (endings, removed watches, delivered completions) before arrivals, so that no departure is
+        // read without its arrival.
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
         // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`. If this thread has read that a completion
         // was delivered, the hand-over of that completion happens before the read of `HandedOver` below. So no delivery
-        // is subtracted without its hand-over, which would hide another completion that is still to run. The Acquire
-        // also pairs with the Release fence in `Underway::begin`: a thread that has read an ending finds that ending
-        // under way, or over.
+        // is subtracted without its hand-over: the difference would be too small, and would hide a completion that has
+        // still to run. The Acquire also pairs with the Release fence in `Underway::begin`: a thread that has read an
+        // ending finds that ending under way, or over.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
         let longest = all.clone().map(|(_, it)| it.lateness_max.read()).max();
         Self {
             parked: left(Statistic::Admitted, ended.iter().sum()),
-            // No count of the shards: `Engine::stats` sets it.
+            // The shards do not count it: `Engine::stats` sets it.
             weight: 0,
             watched: left(Statistic::Watched, unwatched),
             completions_pending: left(Statistic::HandedOver, delivered),

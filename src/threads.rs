@@ -1,4 +1,4 @@
-//! The threads that work for a purgatory: which one drives its timer, and which one runs completions.
+//! The threads that work for a purgatory: the thread that drives its timer, and the thread that runs completions.
 
 pub(crate) mod alarm;
 pub(crate) mod dispatch;

@@ -44,7 +44,8 @@ impl Timestamp {
 /// Its methods are called with no lock of the library held, on these threads:
 ///
 /// * threads that build, park or reschedule;
-/// * callers of `remaining`, `snapshot` and `advance`;
+/// * callers of `remaining`, `snapshot`, `point` and `advance`, and of a timer's `now`;
+/// * threads that examine an operation at its deadline;
 /// * the reaper;
 /// * tasks whose listener has rechecks;
 /// * with the feature `metrics` or `tracing`, every thread that ends an operation.
@@ -85,8 +86,8 @@ pub struct WakeFn(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl WakeFn {
     /// A wake function that calls `wake`, on any thread, any number of times. `wake` must not block, and returns
-    /// `false` when no thread is left to wake. A wake-up that comes before the thread sleeps must keep it from
-    /// sleeping.
+    /// `false` when no thread is left to wake. If it is called before the thread sleeps, the thread must not fall
+    /// asleep.
     pub fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wake))
     }

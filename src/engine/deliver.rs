@@ -9,7 +9,8 @@ use crate::threads::dispatch::{Dispatch, Job};
 use scopeguard::guard;
 use std::mem::ManuallyDrop;
 
-/// Where the user's code runs for payloads that did not expire. For expired payloads, the builder decides.
+/// Where the user's code runs for payloads that did not expire. For expired payloads, the builder's [`Dispatch`]
+/// decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunOn {
     /// On the thread that ended the payload.
@@ -18,13 +19,13 @@ pub(crate) enum RunOn {
     Dispatch,
 }
 
-/// Collects payloads that have ended, and delivers them when it is dropped, so that a panic on the way (of a key's
-/// `Hash`, for instance) loses none of them.
+/// Collects payloads that have ended, and delivers them when it is dropped, so that none of them is lost if other code
+/// panics first, for instance a key's `Hash`.
 pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    /// Empty after the destructor of the outbox.
+    /// The destructor of the outbox empties this field, so nothing is left to drop.
     ended: ManuallyDrop<Collected<EndedPayload<H::Value>>>,
 }
 
@@ -41,7 +42,7 @@ impl<T> Collected<T> {
         std::mem::replace(self, Self::None)
     }
 
-    /// Adds a payload to those collected before. Not inlined, so that the first payload stays in registers.
+    /// Adds a payload to the payloads collected before. Not inlined, so that the first payload stays in registers.
     #[inline(never)]
     fn push_another(&mut self, another: T) {
         let mut all = self.take().into_vec();
@@ -77,8 +78,8 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Runs the user's code for the last payload of a call now, if it is the only payload and belongs on this thread.
-    /// Otherwise pushes it. A panic of the user's code unwinds from here.
+    /// Called for the last payload that a call ends. If this is the only payload of the call, and its user code belongs
+    /// on this thread, runs that code now. Otherwise pushes the payload. A panic of the user's code is passed on.
     #[inline(always)]
     pub(crate) fn complete_or_push(&mut self, last: EndedPayload<H::Value>) {
         let is_only = matches!(*self.ended, Collected::None);
@@ -89,7 +90,8 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Delivers the payload, if exactly one was collected. A panic of the user's code unwinds from here.
+    /// If exactly one payload was collected, and its user code belongs on this thread, runs that code now. A panic of
+    /// the user's code is passed on.
     #[inline(always)]
     pub(crate) fn deliver_only(&mut self) {
         let Collected::Only(only) = &*self.ended else {
@@ -102,7 +104,8 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Before other code of users' runs, after each push: hands the last one [over](Handler::hand_over).
+    /// [Hands over](Handler::hand_over) the payload that was pushed last. Called after each push, before other user
+    /// code runs.
     #[inline(always)]
     pub(crate) fn hand_over_last(&mut self) {
         let last = match &mut *self.ended {
@@ -115,7 +118,7 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Takes them back: none of them is delivered.
+    /// Returns the collected payloads. None of them is delivered.
     pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Value>> {
         self.ended.take().into_vec().into_iter()
     }
@@ -144,7 +147,8 @@ impl<H: Handler> Drop for Outbox<'_, H> {
     }
 }
 
-/// Runs the user's code for one payload on the thread where it belongs. No lock is held.
+/// Runs the user's code for one payload: now, at the end of the outermost call, or where the builder's dispatch says.
+/// Called with no lock held.
 #[inline(always)]
 pub(crate) fn deliver<H: Handler>(
     handler: &Arc<H>,
@@ -182,14 +186,16 @@ fn deliver_one<H: Handler>(
     deliver_all(handler, trampoline, vec![ended], run_on);
 }
 
-/// [Hands](Handler::hand_over) a payload over before other code of users' runs.
+/// [Hands over](Handler::hand_over) a payload. Called before other user code runs. Returns whether the payload is still
+/// awaited.
 #[inline(always)]
 pub(super) fn hand_over<H: Handler>(handler: &H, ended: &mut EndedPayload<H::Value>) -> bool {
     handler.hand_over(&mut ended.value, ended.ending)
 }
 
-/// [Delivers](deliver) several. Those that other threads complete come first: they need not wait for what runs here.
-/// What nothing awaits any more runs here: its destructors are not to wait for slow completions of others.
+/// [Delivers](deliver) several payloads. Payloads that other threads complete are passed on first, so that they do not
+/// wait for the completions on this thread. A payload that nothing awaits any more is completed on this thread, so that
+/// its destructors do not wait for slow completions of other payloads.
 pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
@@ -203,7 +209,7 @@ pub(crate) fn deliver_all<H: Handler>(
     };
     let mut elsewhere = Vec::new();
     let here = match &engine.dispatch {
-        // Nothing is sorted where all of it runs here.
+        // All payloads are completed on this thread, so there is nothing to sort.
         Dispatch::Inline => {
             for ended in &mut all {
                 hand_over(&**handler, ended);
@@ -226,7 +232,7 @@ pub(crate) fn deliver_all<H: Handler>(
         // One job for each payload, so that the jobs can run in parallel.
         Dispatch::Executor(executor) => elsewhere.into_iter().for_each(|ended| {
             let job = job(handler, vec![ended], true);
-            // If the executor panics, the unwinding drops the job, and the drop runs it.
+            // If the executor panics, the unwinding drops the job, and the drop runs the job.
             let _ = engine.guarded(|| executor(job));
         }),
         // One job for all payloads: the thread runs them one after another anyway.
@@ -259,12 +265,12 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
         .guarded(move || complete_in_guard(handler, ended));
 }
 
-/// Runs the user's code for one payload, by the only call of [`Handler::complete`]. Then frees its permit, even after a
-/// panic, which unwinds from here.
+/// Runs the user's code for one payload, and then frees the payload's permit, even if the user's code panics. The panic
+/// is passed on. Only this function calls [`Handler::complete`].
 #[inline(always)]
 fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
-    // Take the payload apart, so that it stays in registers: a closure that borrows a part would force the whole to
-    // memory.
+    // Take the payload apart, so that its parts stay in registers. A closure that borrows one part of a payload would
+    // force the whole payload to memory.
     let EndedPayload {
         value,
         ending,
@@ -281,11 +287,12 @@ fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     handler.complete(value, ending);
 }
 
-/// Runs the user's code when it is dropped, on whatever thread: an executor that loses the job cannot lose the ending.
+/// Completes payloads when it is dropped, on any thread. So the payloads are completed even if an executor drops the
+/// job without running it.
 struct Delivery<H: Handler> {
     handler: Arc<H>,
     ended: Vec<EndedPayload<H::Value>>,
-    /// Whether an executor of the user's runs the job, perhaps at once.
+    /// Whether the user's executor runs the job. It may do so inside the call that hands the job over.
     by_executor: bool,
 }
 
@@ -308,7 +315,8 @@ fn job<H: Handler>(
 impl<H: Handler> Drop for Delivery<H> {
     fn drop(&mut self) {
         let ended = std::mem::take(&mut self.ended);
-        // Inside the call that hands the job over, the completions must not nest.
+        // If the executor runs the job inside the call that hands it over, the completions wait for the end of the
+        // outermost call, because completions must not nest.
         if self.by_executor && Trampoline::in_progress() {
             let later = Self {
                 handler: self.handler.clone(),
@@ -317,16 +325,18 @@ impl<H: Handler> Drop for Delivery<H> {
             };
             return run_later(Box::new(move || drop(later)));
         }
-        // The thread may be the user's: enter the library, so that calls caused by a completion do not nest in it.
+        // The thread may be the user's. Enter the library, so that calls that a completion causes run after it, not
+        // inside it.
         let trampoline = Trampoline::enter();
         let engine = self.handler.engine();
         for ended in ended {
             complete(&*self.handler, ended);
-            // ORDERING: Release, see `Stats::of`.
+            // ORDERING: Release pairs with the Acquire fence in `Stats::of`: a thread that reads this delivery there
+            // sees the effects of the completion.
             fence(Ordering::Release);
             engine.count(Statistic::Delivered, 1);
         }
-        // A job never panics, because the thread may be the user's.
+        // Pass on no panic: the thread may be the user's, and a job never panics.
         engine.leave(trampoline);
     }
 }

@@ -14,8 +14,9 @@ use std::time::Duration;
 /// reaper. Returns how many payloads expired.
 ///
 /// A timer that user code starts during this call waits for the next call, however near its deadline is, so that this
-/// call ends. One exception: between two deferred checks, all timers that are due by then expire. This call makes only
-/// the checks that were deferred before it, so the exception ends with the last of these checks.
+/// call ends. One exception: after each deferred check, all timers whose deadline has passed expire, including timers
+/// that user code has just started. The exception does not keep this call from ending: the call makes only the checks
+/// that were deferred before it began.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}
@@ -25,20 +26,20 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     expired
 }
 
-/// No deadline is left: gives memory back.
+/// Releases memory. Called when no deadline is left.
 fn idle<H: Handler>(handler: &H) {
     handler.on_idle();
     shrink(handler);
 }
 
-/// Gives back the memory that no payload needs.
+/// Releases the memory that no payload needs.
 pub(crate) fn shrink<H: Handler>(handler: &H) {
     handler.shrink();
     handler.engine().shards.iter().for_each(Shard::shrink);
 }
 
-/// Lowers the alarm to the tick of the next work. Returns that tick, and whether the alarm was later before: then the
-/// sleeping thread has to be woken.
+/// Lowers the alarm to the tick of the next work. Returns that tick, and whether the alarm was later than it. If so,
+/// the sleeping thread has to be woken.
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
@@ -47,13 +48,13 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     (next, engine.alarm.set(next))
 }
 
-/// Resets the alarm, and sets it to the next work. For the thread that sleeps until the alarm, or a caller in its
-/// place. Returns the tick of the next work, and the tick of the alarm before the reset.
+/// Resets the alarm, and sets it to the next work. Called by the thread that sleeps until the alarm, or by a caller
+/// that acts for it. Returns the tick of the next work, and the tick of the alarm before the reset.
 fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     let alarm = &handler.engine().alarm;
     let before = alarm.reset();
     let (next, _) = set_alarm(handler);
-    // Other threads may have set the alarm to deadlines of their own since: the earliest tick counts.
+    // Since the reset, other threads may have set the alarm to deadlines of their own. The earliest tick counts.
     (next.min(alarm.time()), before)
 }
 
@@ -100,7 +101,8 @@ impl<H: Handler> Driven for H {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        // After a storm: reclaim a part of what expired payloads left, then look at the alarm again.
+        // After many payloads have expired at once, reclaim only a part of their slots and watches. Then look at the
+        // alarm again.
         if reclaim(&self) {
             return Some(Duration::ZERO);
         }

@@ -1,17 +1,17 @@
-//! A pass: expires payloads, runs the user's code for them, and reclaims what they leave behind.
+//! A pass: expires payloads, runs the user's code for them, and reclaims their slots and watches.
 //!
-//! The order matters in a storm. An expired payload has ended, and no thread finds it any more. But its slot and its
-//! entries in the watch lists are still there, and reclaiming them takes longer than all the rest of the pass. So the
-//! order is:
+//! An expired payload has ended, and no thread finds it any more. But its slot and its entries in the watch lists are
+//! still there, and reclaiming them takes longer than all the rest of the pass. So the order of the steps depends on
+//! whether many payloads expire at once. This is called a storm: a slice or more of one timer shard expires, or more
+//! timers of the shard may be due, or the reclaim queue is not empty.
 //!
 //! * In a storm, completions run first. Slots and watches go to the reclaim queue, and a part of the queue is reclaimed
-//!   after each pass. A storm means that a slice or more of one timer shard expires, or that more timers of the shard
-//!   may be due, or that the reclaim queue is not empty.
+//!   after each pass.
 //! * Otherwise, and always with `reclaim_first`, slots and watches are reclaimed first, so that the completions find no
 //!   watch of the expired payloads.
 //!
-//! Reclaiming costs cache misses, because a million slots and lists lie far apart. So each slice of them is first
-//! prefetched by a loop that only loads, with many loads in flight together, and then reclaimed.
+//! Reclaiming costs cache misses, because a million slots and lists lie far apart. So each slice of them is prefetched
+//! before it is reclaimed: a loop that does nothing but load has many loads in flight together.
 
 use super::Engine;
 use super::deliver::{RunOn, deliver_all, hand_over};
@@ -25,24 +25,24 @@ use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
 use std::time::Duration;
 
-/// At most this many payloads expire before their completions run; they are reclaimed together.
+/// At most this many payloads expire before their completions run. These payloads are reclaimed together.
 const BATCH: usize = 8 * SLICE;
 
 /// Makes the deferred checks, and expires every payload whose deadline has passed. Returns how many payloads expired.
 ///
 /// A check that was deferred before a deadline is made before the expiry. Deferred checks do not delay timers: when a
-/// tick has passed, the timers that are due by then fire before the next deferred check, or slice of a long check.
+/// tick has passed, all due timers fire before the next deferred check, or before the next slice of a long check.
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
-    // An expiry examines its operation, and the `try_complete` of that operation may drive the timer again. Passes
-    // would nest, one for each operation that is due. So leave these operations to the pass in progress.
+    // A pass examines each operation that is due, and the operation's `try_complete` may drive the timer again. Then
+    // passes would nest, one for each due operation. So leave the due operations to the pass in progress.
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
     let _underway = handler.engine().underway.begin();
     let mut now = handler.engine().now();
-    // Begin the pass in all timer shards: timers that user code starts from here on, in any shard, are for the next
+    // Begin the pass in all timer shards: timers that user code starts from here on, in any shard, wait for the next
     // pass.
     let begin = |now| {
         let shards = handler.engine().shards.iter();
@@ -53,15 +53,15 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
         begun.into_iter().map(each).sum::<usize>()
     };
-    // The timers that this pass has still to fire. `None` if a later pass has begun between two checks: the later pass
-    // has fired these timers, together with timers that the deferred checks started and that were due by then.
+    // The timers that this pass has still to fire. `None` if `expire_meanwhile` has begun a later pass: that pass has
+    // fired these timers, and also due timers that the deferred checks have started.
     let mut begun = Some(begin(now));
     let mut expired = 0;
-    // If this thread is inside a `try_complete`, it holds an operation, which a deferred check on this thread could not
-    // examine. So the deferred checks stay for the next pass.
+    // If this thread is inside a `try_complete`, it holds an operation, and a deferred check on this thread could not
+    // examine that operation. So the deferred checks are left to the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
     let mut expire_meanwhile = || {
-        // The clock may be user code. If it panics, the timers wait for the next slice.
+        // The clock may be user code. If it panics, the timers wait until the next check or slice has been made.
         let later = handler.engine().guarded(|| handler.engine().now()).ok();
         if let Some(later) = later.filter(|later| *later > now) {
             now = later;
@@ -91,21 +91,22 @@ fn expire_in<H: Handler>(
     let mut more = timers_left > 0;
     let mut fired = Vec::new();
     while more {
-        // The deadlines of the payloads that have expired.
+        // `all` has the payloads that have ended, `deadlines` the deadlines of those that have expired.
         let (mut all, mut unreclaimed, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
         let began_at = engine.guarded(|| engine.now()).ok();
         while more && all.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && timers_left > fired.len();
             timers_left = timers_left.saturating_sub(fired.len());
-            // If timers only moved to a finer level of the wheel, stop: completions do not wait for more such moves.
+            // If no timer has fired, timers have only moved to a finer level of the wheel. Then end the batch: its
+            // completions do not wait for more such moves.
             if fired.is_empty() {
                 break;
             }
             for (at, deadline) in fired.drain(..) {
-                // If another thread holds the payload, that thread ends it.
+                // If another thread holds the payload, that thread finds the mark and ends the payload.
                 let held = engine.claim_or_mark(at, Mark::Expire);
                 if let Some((mut ended, rest)) = held.and_then(|held| handler.expire(held, now)) {
-                    // Hand over before other operations are examined.
+                    // Hand this payload over now: the examination of the next payload runs user code.
                     hand_over(&**handler, &mut ended);
                     if ended.ending == Ending::Expired {
                         deadlines.push(deadline);
@@ -151,12 +152,12 @@ pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     true
 }
 
-/// Counts how late payloads with these deadlines have expired, measured from now.
+/// Counts how late payloads with these deadlines have expired: the time from each deadline to now.
 fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, deadlines: &[Tick]) {
     // The clock may be user code. If it panics, the lateness is not counted.
     if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
         let (mut total, mut max) = (0_u64, 0);
-        // Most deadlines of one bucket are equal.
+        // Compute the lateness once for a run of equal deadlines: in one bucket, most deadlines are equal.
         for same in deadlines.chunk_by(|one, next| one == next) {
             let late = now.saturating_since(engine.scale.timestamp(same[0]));
             let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);

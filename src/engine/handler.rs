@@ -1,5 +1,5 @@
 //! [`Handler`], the trait that the purgatory and the timer implement; and the values that a handler and the engine pass
-//! to each other: payloads that have ended, and what they leave behind.
+//! to each other: payloads that have ended, and their slots and watches.
 
 use super::Engine;
 use super::phase::UnderwayGuard;
@@ -9,7 +9,7 @@ use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex};
 
-/// A pass reclaims one batch, and one more for each `LONG` batches in the queue.
+/// [`ReclaimQueue::take`] takes one batch, and one more for each `LONG` batches in the queue.
 const LONG: usize = 256;
 
 /// A payload that has ended, on its way to the user's code.
@@ -17,11 +17,11 @@ pub(crate) struct EndedPayload<V> {
     /// The part of the payload that the user's code gets.
     pub(crate) value: V,
     pub(crate) ending: Ending,
-    /// The address at which the payload was parked, and for which it still has its permit. [`Address::NONE`] if it has
-    /// no permit.
+    /// The address at which the payload was parked. Its permit is freed under this address. [`Address::NONE`] if it has
+    /// no permit, because it was never parked.
     pub(crate) permit: Address,
-    /// Set if a pass or the shutdown has left this ending to the holder, by a mark. Dropped when the completion is
-    /// handed over or has run.
+    /// Set if a pass or the shutdown has left this ending to the payload's holder, by a mark. Dropped when the
+    /// completion is handed over or has run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     type Scheme: Scheme;
     /// The part of an ended payload that the user's code gets.
     type Value: Send + 'static;
-    /// What an expired payload leaves behind: at least its slot.
+    /// What has to be reclaimed of an expired payload: its slot, and in a purgatory its watches.
     type Unreclaimed: Send + 'static;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
@@ -53,26 +53,27 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
     /// Ends a payload whose timer has fired at `now`: as expired, or as aborted if its `try_complete` panics. `None` if
-    /// the payload has another deadline now, or has ended otherwise and was delivered.
+    /// the payload has a later deadline now, or if this call has ended it in another way and delivered it.
     fn expire(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
         now: Tick,
     ) -> Option<(EndedPayload<Self::Value>, Self::Unreclaimed)>;
 
-    /// Frees the slots of payloads that have expired and been counted, and removes what else they left behind.
+    /// Frees the slots of expired payloads, whose endings have been counted, and removes their watches.
     fn reclaim(&self, batch: Vec<Self::Unreclaimed>);
 
-    /// Ends a payload because of the shutdown. `None` if the user's code gets no part of the payload.
+    /// Ends a payload because of the shutdown. `None` if the payload is kept for the caller of the shutdown, so that no
+    /// callback runs for it.
     fn on_shutdown(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
     ) -> Option<EndedPayload<Self::Value>>;
 
-    /// Prepares `value`, which has ended as `ending` says, for other user code that may run before `value` is
-    /// completed: a future that awaits it can take the user's values out meanwhile. Returns `false` if nothing awaits
-    /// `value` any more: then its completion must not wait in a queue of other threads. A second call does nothing.
-    /// Runs no user code.
+    /// Called when `value` has ended as `ending` says, if other user code may run before [`complete`](Self::complete).
+    /// If a future awaits `value`, moves the user's values to a place where a drop of the future finds them. Returns
+    /// `false` if the future was dropped: then the completion must not wait in a queue of another thread. A second call
+    /// does nothing. Runs no user code.
     #[inline(always)]
     fn hand_over(&self, _value: &mut Self::Value, _ending: Ending) -> bool {
         true
@@ -86,11 +87,11 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         0
     }
 
-    /// Makes one deferred check; calls `pause` between the slices of a long one.
+    /// Makes one deferred check; calls `pause` between the slices of a long check.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
-    /// Gives back memory of the handler; the timer shards are shrunk by the caller. Any thread may call this, at any
-    /// time.
+    /// Releases memory of the handler that is not needed. The caller shrinks the timer shards. Any thread may call
+    /// this, at any time.
     fn shrink(&self) {}
 
     /// Called when the thread that drives the timer finds no deadline. Forgets notes about payloads that have ended.
@@ -100,15 +101,15 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// is no caller to return them to.
     fn on_dropped(&self) {}
 
-    /// Drops all deferred checks, and takes no more. Called when the shutdown has ended every payload, or has left the
-    /// ending to the thread that holds the payload.
+    /// Drops all deferred checks, and accepts no more. Called when the shutdown has ended every payload, or has left
+    /// the ending to the thread that holds the payload.
     fn on_closed(&self) {}
 }
 
 /// The reclaim queue: batches of slots, timers and watches of expired payloads, which no thread needs any more.
 ///
-/// Reclaiming takes longer than expiring. So if many payloads expire at once, what they leave is queued, and a part of
-/// the queue is reclaimed after each pass.
+/// Reclaiming takes longer than expiring. So if many payloads expire at once, their slots and watches are queued, and a
+/// part of the queue is reclaimed after each pass.
 pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<T>>>);
 
 impl<T> ReclaimQueue<T> {
@@ -132,7 +133,7 @@ impl<T> ReclaimQueue<T> {
         let rest = queue.len().saturating_sub(part);
         let mut part = queue.split_off(rest);
         if queue.is_empty() {
-            // Release the memory of a storm.
+            // The queue may have been long: release its memory.
             *queue = Vec::new();
         }
         drop(queue);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// The weight of every payload for which no other weight is noted.
 pub(crate) const ONE: u64 = 1;
 
-/// An empty table with room for at most this many weights keeps its memory, because the next weights need it.
+/// An empty table with room for at most this many weights keeps its memory for the next weights.
 const KEPT: usize = 28;
 
 /// A payload takes a permit before it gets a slot. The permit is freed when the user's code for the payload has run, or
@@ -15,7 +15,8 @@ const KEPT: usize = 28;
 ///
 /// Without a bound nothing is counted, and a park pays for one branch. A bound on the number needs one counter. A bound
 /// on the weight needs a lock, because a payload has to fit under both bounds at once. With two counters, a payload
-/// that fits under the first bound only would take a place there for a moment, and keep out another payload.
+/// that fits under the first bound but not under the second would take a place under the first for a moment, and could
+/// keep out another payload.
 pub(crate) struct Permits(Option<Box<Bounds>>);
 
 enum Bounds {
@@ -34,8 +35,8 @@ enum Bounds {
 struct Taken {
     payloads: u64,
     weight: u64,
-    /// The weights of payloads that weigh more or less than [`ONE`]. A payload is weighed once, so it frees the weight
-    /// that it took.
+    /// The weights of payloads that weigh more or less than [`ONE`]. They are kept because a payload is weighed only
+    /// once, and must free the weight that it took.
     weights: HashMap<Address, u64>,
 }
 
@@ -68,14 +69,14 @@ impl Permits {
         self.0.is_some()
     }
 
-    /// Takes a permit, unless that would exceed a bound. The permit of a payload that gets no slot is freed by
-    /// [`free_unparked`](Self::free_unparked), every other permit by [`free`](Self::free).
+    /// Takes a permit for this weight. Returns `false` if that would exceed a bound. The permit of a payload that gets
+    /// no slot is freed by [`free_unparked`](Self::free_unparked), every other permit by [`free`](Self::free).
     #[inline]
     pub(crate) fn take(&self, weight: u64) -> bool {
         self.0.as_ref().is_none_or(|bounds| bounds.take(weight))
     }
 
-    /// Notes the address at which the payload that took a permit for this weight is parked.
+    /// Notes that a payload that has taken a permit for `weight` is parked at `at`.
     #[inline]
     pub(crate) fn park_at(&self, at: Address, weight: u64) {
         if weight != ONE
@@ -101,7 +102,7 @@ impl Permits {
         }
     }
 
-    /// The weight that is taken, if weights are bounded.
+    /// The sum of the weights that are taken; 0 if weights are not bounded.
     pub(crate) fn weight(&self) -> u64 {
         match self.0.as_deref() {
             Some(Bounds::Weight { taken, .. }) => taken.lock().weight,
@@ -165,7 +166,7 @@ impl Bounds {
 
     fn free_weight(&self, weight: u64) {
         match self {
-            // ORDERING: Relaxed, as in `take`.
+            // ORDERING: Relaxed, as in `take`: a count guards no memory.
             Self::Number { taken, .. } => _ = taken.fetch_sub(1, Ordering::Relaxed),
             Self::Weight { taken, .. } => taken.lock().free(weight),
         }
@@ -180,8 +181,8 @@ mod tests {
         Address::new(0, index, 0)
     }
 
-    /// A payload that is refused for its weight takes no place, and one that is refused for want of a place takes no
-    /// weight.
+    /// A payload that is rejected for its weight takes no place. A payload that is rejected because no place is left
+    /// takes no weight.
     #[test]
     fn g17_a_payload_fits_under_both_bounds_or_takes_nothing() {
         let permits = Permits::new(Some(2), Some(10));

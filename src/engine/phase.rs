@@ -21,22 +21,23 @@ pub(crate) struct Phase(AtomicU32);
 impl Phase {
     #[inline]
     pub(super) fn now(&self) -> u32 {
-        // ORDERING: Acquire pairs with the Release of the exchange in `enter`.
+        // ORDERING: Acquire pairs with the Release of the exchange in `enter`: what a thread did before it entered the
+        // phase happens before what follows this load.
         self.0.load(Ordering::Acquire)
     }
 
-    /// Returns whether this call entered `phase`. Phases only move forward, and only one of the two closed phases is
-    /// entered.
+    /// Enters `phase`, unless the engine is in this phase or in a later one. The two closed phases exclude each other.
+    /// Returns whether this call entered the phase.
     pub(super) fn enter(&self, phase: u32) -> bool {
-        // ORDERING: AcqRel: the Release pairs with the Acquire in `now`. It is an exchange, so that only one of several
-        // callers enters the phase.
+        // ORDERING: AcqRel: the Release pairs with the Acquire in `now`. An exchange, not a store, so that only one of
+        // several callers enters the phase.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
         let enter = |now| (now < phase.min(CLOSED)).then_some(phase);
         self.0.fetch_update(set, fetch, enter).is_ok()
     }
 
-    /// The reason for which payloads are rejected now, if any. This is only a shortcut: each shard decides under its
-    /// lock.
+    /// The reason for which payloads are rejected now, if any. This is only a shortcut: each shard decides, under its
+    /// own lock, whether it takes a payload.
     #[inline(always)]
     pub(crate) fn reject_reason(&self) -> Option<RejectReason> {
         match self.now() {
@@ -54,9 +55,9 @@ impl Phase {
 /// Counts the endings that are under way: passes, the shutdown, and holders that end a payload because a pass or the
 /// shutdown has left a mark.
 ///
-/// A pass first ends payloads and counts them. After that it runs their completions or hands them over. In between, no
-/// payload may be parked and no completion pending, although completions have still to run. So a thread that waits for
-/// the completions also waits until no ending is under way.
+/// A pass first ends payloads and counts them. After that it runs their completions or hands them over. In between, the
+/// counts may show no parked payload and no pending completion, although completions have still to run. So a thread
+/// that waits for the completions also waits until no ending is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Underway(Arc<AtomicU64>);
 
@@ -73,17 +74,18 @@ impl Underway {
         UnderwayGuard(self.0.clone())
     }
 
-    /// Whether all endings are over whose counts this thread has read by `Stats::of`.
+    /// Whether no ending is under way. If `Stats::of` has shown an ending to this thread, the answer takes that ending
+    /// into account.
     pub(crate) fn is_over(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `drop`: a thread that finds an ending over also sees the
-        // completions that it handed over.
+        // ORDERING: Acquire pairs with the Release in `drop`: if this load finds an ending over, the hand-over of its
+        // completions happens before the load.
         self.0.load(Ordering::Acquire) == 0
     }
 }
 
 impl Drop for UnderwayGuard {
     fn drop(&mut self) {
-        // ORDERING: Release, see `is_over`.
+        // ORDERING: Release pairs with the Acquire in `is_over`.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }

@@ -14,7 +14,8 @@ pub(crate) struct Settings {
     pub(crate) wheel_size: usize,
     pub(crate) max_parked: Option<usize>,
     pub(crate) max_weight: Option<usize>,
-    /// Whether what ended payloads leave behind is reclaimed before their completions run, as it is with `max_parked`.
+    /// Whether slots and watches of ended payloads are reclaimed before their completions run. With `max_parked` or
+    /// `max_weight` they always are.
     pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
@@ -82,14 +83,14 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// Slots per level of the timing wheel. Level `n` covers `tick * wheel_size^(n + 1)`; levels are added when
-    /// timeouts need them. From 2 to 65,536; powers of two are a little faster. Default: 64.
+    /// Slots per level of the timing wheel. Level `n`, counted from 0, covers `tick * wheel_size^(n + 1)`; levels are
+    /// added when timeouts need them. From 2 to 65,536; powers of two are a little faster. Default: 64.
     pub fn wheel_size(mut self, slots: usize) -> Self {
         self.settings.wheel_size = slots;
         self
     }
 
-    /// The maximum number of parked operations (timers). A park beyond it is rejected with
+    /// The maximum number of parked operations (of payloads, for a timer). A park beyond it is rejected with
     /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). An ended operation counts until your code for it
     /// has returned, on whatever thread, so this setting bounds memory. The bound is exact, and costs a counter that
     /// every thread writes. Default: no limit.
@@ -98,11 +99,13 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The highest weight of all parked operations (timers) together, for example in bytes. An operation weighs what
-    /// its [`DelayedOperation::weight`](crate::DelayedOperation::weight) returns. A payload of a timer weighs what
-    /// [`Timer::start_weighed`](crate::Timer::start_weighed) is told. A park that would exceed the bound is rejected
-    /// with [`RejectReason::Full`](crate::purgatory::RejectReason::Full), even if nothing else is parked. As with
-    /// [`max_parked`](Self::max_parked), an ended operation counts until your code for it has returned.
+    /// The maximum sum of the weights of all parked operations (of all payloads, for a timer), for example in bytes. An
+    /// operation weighs what its [`DelayedOperation::weight`](crate::DelayedOperation::weight) returns. A payload of a
+    /// timer weighs what [`Timer::start_weighed`](crate::Timer::start_weighed) is told. A park that would exceed the
+    /// bound is rejected with [`RejectReason::Full`](crate::purgatory::RejectReason::Full), even if nothing else is
+    /// parked.
+    ///
+    /// As with [`max_parked`](Self::max_parked), an ended operation counts until your code for it has returned.
     /// [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also together with
     /// `max_parked`. It costs a lock that every park and every ending takes for an instant. Default: no limit, and
     /// nothing is weighed.
@@ -111,8 +114,8 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them.
-    /// Default: none.
+    /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them. Default: no
+    /// limit.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.settings.max_timeout = timeout;
         self
@@ -122,9 +125,10 @@ impl<T: Built> Builder<T> {
     /// made.
     ///
     /// **Default on x86-64 Linux.** If a tick lasts 1 ms or more and the kernel's clock source is the time stamp
-    /// counter (`tsc`), deadlines are computed from the processor's counter. Each thread sets the counter by the clock
-    /// every millisecond. This makes a deadline some microseconds later, at most 1 ms. `clock(Instant::now())` reads
-    /// the clock itself each time; `docs/guarantees.md` (G10) says when that is worth it.
+    /// counter (`tsc`), deadlines are computed from the processor's counter. Each thread compares the counter with the
+    /// clock every millisecond. Deadlines that are computed from the counter are some microseconds later, at most 1 ms.
+    /// With `clock(Instant::now())`, each call reads the clock instead; `docs/guarantees.md` (G10) says when that is
+    /// worth it.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
         self.settings.system_since = None;

@@ -19,15 +19,14 @@ pub(crate) struct Timing {
     /// The tick at which the payload arrived.
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
-    /// A tick that has certainly passed: a wheel that lags behind may advance to it. It is 0 if the caller has supplied
-    /// the reading, because such a reading may lie in the future: a wheel that advanced to it would move past
-    /// deadlines.
+    /// A tick that has certainly passed, so that the wheel may advance to this tick. It is 0 if the user has supplied
+    /// the reading: such a reading may lie in the future, and a wheel that advanced so far would skip deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,
 }
 
-/// The wheel and the shutdown flag of a shard, under the lock of its slots.
+/// The wheel of a shard, and other state that the lock of the shard's slots guards.
 pub(crate) struct Schedule<W> {
     timer: W,
     wheel_size: u32,
@@ -35,7 +34,7 @@ pub(crate) struct Schedule<W> {
     begun: Tick,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     rejects: Option<RejectReason>,
-    /// The number of parks until one empties the remote free list (slots that were freed without the lock).
+    /// How many parks are left until a park empties the remote free list (slots that were freed without the lock).
     parks_to_empty: u32,
 }
 
@@ -69,8 +68,9 @@ pub(crate) struct Shard<P, W> {
     pub(super) counters: Counters,
 }
 
-/// The payload keeps its deadline, for one of these reasons: the payload has ended, its deadline has passed, the scheme
-/// cannot hold the new deadline, or the new deadline needs the reaper and the reaper is not started.
+/// A reschedule has failed, and the payload keeps its deadline, for one of these reasons: the payload has ended, its
+/// deadline has passed, the scheme cannot hold the new deadline, or the new deadline needs the reaper and the reaper is
+/// not started.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unchanged;
 
@@ -102,9 +102,9 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Gives `payload` a slot and starts its timer. At most `limit` slots exist. `guard` is this shard's lock;
-    /// `watches` is only counted. The caller then holds the payload. Also returns the shard's next deadline if it has
-    /// become earlier, so that the caller announces it.
+    /// Gives `payload` a slot and starts its timer. The caller then holds the payload. `guard` is this shard's lock,
+    /// `watches` is only counted, and at most `limit` slots exist. If the payload has made the shard's next deadline
+    /// earlier, also returns that deadline, so that the caller announces it.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
@@ -156,10 +156,10 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Frees the slot of a payload that has ended, stops its timer, and counts the ending. The payload's `watches` have
-    /// left the lists already, and are counted as gone.
+    /// already been removed from the watch lists, and are counted as removed.
     ///
     /// Never waits: if another thread has the lock, this calls `count` to count the ending, and a later holder of the
-    /// lock does the rest.
+    /// lock frees the slot.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -201,8 +201,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Frees a slice of slots whose endings are counted: in one hold of the lock, or by the remote free list if the
-    /// lock is taken.
+    /// Frees a slice of slots whose endings are counted, in one hold of the lock. If the lock is taken, pushes the
+    /// slots to the remote free list.
     pub(crate) fn free_counted(&self, slice: &mut Vec<EndedSlot>) {
         self.slab.prefetch(slice);
         let slots = slice.drain(..);
@@ -218,10 +218,10 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Empties the remote free list if the lock is free. Called after a push to the list: the last holder of the lock
-    /// may have released it just before the push, and then no other thread would come. If the lock is taken again, the
-    /// slot waits for a park that looks (one of `PARKS_PER_EMPTYING`) or for the thread that drives the timer. The slot
-    /// is never lost.
+    /// Frees a slice of the remote free list, if the lock is free. Called after a push to the list, because the last
+    /// holder of the lock may have released the lock just before the push, without seeing the slot. If the lock is
+    /// taken, the slot waits for a park that empties the list (one park in [`PARKS_PER_EMPTYING`] does), or for the
+    /// thread that drives the timer. The slot is never lost.
     fn try_empty_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.empty_remote(&mut guard);
@@ -249,9 +249,9 @@ impl<P, W: Scheme> Shard<P, W> {
         guard.put_back_ended(ended);
     }
 
-    /// Begins a pass at `now`, in which [`fire`](Self::fire) takes out the timers that are in the wheel now and due. A
-    /// timer started later waits for the next pass, however near its deadline is. Returns how many timers the shard
-    /// has.
+    /// Begins a pass at `now`. In this pass, [`fire`](Self::fire) fires the due timers that are in the wheel at this
+    /// moment. A timer that is started later waits for the next pass, however near its deadline is. Returns how many
+    /// timers the shard has.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
         let (schedule, _) = guard.split();
@@ -260,8 +260,9 @@ impl<P, W: Scheme> Shard<P, W> {
         schedule.timer.len()
     }
 
-    /// Gives back what no payload needs. First, the slots on the remote free list, a slice in each hold of the lock.
-    /// Then, the spare block of slots, and the memory of a wheel without timers, if it may have had many.
+    /// Releases memory that no payload needs. First frees the slots of the remote free list, a slice in each hold of
+    /// the lock. Then frees the spare block of slots. If the wheel has no timers but may have had many, replaces the
+    /// wheel by a fresh one.
     pub(crate) fn shrink(&self) {
         while self.empty_remote(&mut self.slab.lock()) {}
         let mut guard = self.slab.lock();
@@ -271,8 +272,9 @@ impl<P, W: Scheme> Shard<P, W> {
             return;
         }
         let (schedule, _) = guard.split();
-        // The fresh wheel begins at the last pass: a timer that is started now and is due waits for the next pass. No
-        // slot has a position in the old wheel: it has no timers, and the position of a fired timer is none.
+        // Begin the fresh wheel at the tick of the last pass, so that a timer that is started now and is due waits for
+        // the next pass. No slot keeps a position in the old wheel: that wheel has no timers, and a timer that has
+        // fired has the position `NONE`.
         let fresh = W::new(schedule.wheel_size, schedule.begun);
         let before = std::mem::replace(&mut schedule.timer, fresh);
         // Free the old wheel without the lock, because freeing much memory takes long.
@@ -280,8 +282,8 @@ impl<P, W: Scheme> Shard<P, W> {
         drop(before);
     }
 
-    /// Takes one slice of the timers that are due at `now` out of the wheel, so that no thread waits long for the lock.
-    /// Adds them to `fired`, and returns whether more may be due.
+    /// Takes timers that are due at `now` out of the wheel and adds them to `fired`: at most a slice of them, so that
+    /// no thread waits long for the lock. Returns whether more may be due.
     pub(crate) fn fire(&self, now: Tick, fired: &mut Vec<(Address, Tick)>) -> bool {
         let mut guard = self.slab.lock();
         self.empty_remote(&mut guard);
@@ -290,9 +292,9 @@ impl<P, W: Scheme> Shard<P, W> {
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {
-                    // INVARIANT: a slot is freed under this lock, with its timer stopped. So the timer that fired
-                    // belongs to the slot's present occupant. There is no occupant if the payload has ended and the
-                    // slot is about to be freed.
+                    // INVARIANT: a slot is freed under this lock, and its timer is stopped in the same hold. So the
+                    // timer that fired belongs to the slot's present occupant. There is no occupant if the payload has
+                    // ended and the slot is about to be freed.
                     if let Some(at) = self.slab.occupant(index) {
                         fired.push((at, deadline));
                     }
@@ -324,8 +326,8 @@ impl<P, W: Scheme> Shard<P, W> {
         self.file_anew(at, timing, false)
     }
 
-    /// [Reschedules](Self::reschedule) a payload even if its timer has fired, for the thread that holds the payload
-    /// because of that.
+    /// [Reschedules](Self::reschedule) a payload even if its timer has fired. Called by the thread that holds the
+    /// payload because the timer has fired.
     pub(crate) fn extend(&self, at: Address, timing: Timing) -> Result<Option<Tick>, Unchanged> {
         self.file_anew(at, timing, true)
     }
@@ -349,8 +351,9 @@ impl<P, W: Scheme> Shard<P, W> {
         if before.deadline != NEVER && is_past && !fired_too {
             return Err(Unchanged);
         }
-        // Check the horizon before the timer is stopped. After a failed start, the old timer would have to be started
-        // again, and a timer that is started during a pass waits for the next pass.
+        // Check the horizon (the latest deadline that the scheme accepts) before the timer is stopped. After a failed
+        // start, the old timer would have to be started again, and a timer that is started during a pass waits for the
+        // next pass.
         if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
             return Err(Unchanged);
         }
@@ -386,7 +389,7 @@ impl<P, W: Scheme> Shard<P, W> {
     /// [Closes](Self::close_with) the shard whose lock this is.
     pub(super) fn reject(guard: &mut Guard<'_, P, W>, reason: RejectReason) {
         let rejects = &mut guard.split().0.rejects;
-        // A drain that comes late does not overwrite a shutdown.
+        // A drain that reaches the shard after a shutdown does not overwrite the shutdown's reason.
         if *rejects != Some(RejectReason::ShutDown) {
             *rejects = Some(reason);
         }

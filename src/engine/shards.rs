@@ -1,9 +1,10 @@
 //! The timer shards of an engine. Each shard is made when a thread first needs it.
 //!
 //! One lock orders four steps: making a shard, starting the engine's own reaper, beginning a drain, beginning a
-//! shutdown. A drain and a shutdown enter their phase before they release the lock. So a later step sees the phase, and
-//! the drain or shutdown sees the shards and the reaper of earlier steps. The start and the end of the completion
-//! thread are ordered by another lock, which belongs to the queue of that thread.
+//! shutdown. A drain and a shutdown enter their phase before they release the lock. So a step that takes the lock after
+//! a drain or a shutdown sees the phase, and the drain or shutdown sees the shards and the reaper that were made
+//! before. Another lock, the lock of the completion thread's queue, orders the start and the end of the completion
+//! thread.
 
 use super::shard::Shard;
 use crate::cell::address::SHARD_BITS;
@@ -12,7 +13,7 @@ use crate::scheme::Scheme;
 use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 
 pub(crate) struct Shards<P, W> {
-    /// The shards by number, each empty until it is made. Entries beyond the last number stay empty.
+    /// The shards by number. An entry is empty until its shard is made. Entries beyond `last` stay empty.
     made: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
     /// The highest number of a shard: a power of two, minus one.
     last: usize,
@@ -35,7 +36,8 @@ impl<P, W: Scheme> Shards<P, W> {
         }
     }
 
-    /// The shard number in the low bits of `number`: the number of a thread, or a number past the last shard.
+    /// Turns `number` into the number of a shard, by taking its low bits. `number` is the number of a thread, or of a
+    /// neighbour of a shard, which may be past the last shard.
     #[inline(always)]
     pub(crate) fn wrap(&self, number: usize) -> usize {
         number & self.last
@@ -75,8 +77,8 @@ impl<P, W: Scheme> Shards<P, W> {
         made.filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
-    /// Enters the last phase by `enter`, and closes all shards, if no shard has a payload. All shards are locked
-    /// meanwhile, so each park comes wholly before or wholly after this call.
+    /// If no shard has a payload, enters the last phase by `enter`, and closes all shards. Returns whether it did. This
+    /// call locks all shards together, so each park takes place before or after it, as a whole.
     pub(super) fn close_if_empty(&self, enter: impl FnOnce() -> bool) -> bool {
         // While this lock is held, no shard is made.
         let _alone = self.order.lock();
@@ -93,8 +95,8 @@ impl<P, W: Scheme> Shards<P, W> {
         true
     }
 
-    /// The [shards](Self::iter), for a thread that has entered a phase. A shard that is not among them is made later,
-    /// in that phase. A thread that would start the reaper later sees the phase.
+    /// The [shards](Self::iter) that exist after the calling thread has entered a phase. A shard that is made later
+    /// rejects payloads from the beginning, and a thread that wants to start the reaper later sees the phase.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.order.lock());
         self.iter()
@@ -136,7 +138,7 @@ mod tests {
         });
     }
 
-    /// The slots that a storm has left may be reclaimed in several batches at once, of several shards.
+    /// A batch of slots to reclaim may contain slots of several shards. Each slot returns to its own shard.
     #[test]
     fn g06_the_slots_of_each_shard_come_back_to_it() {
         let engine = by_hand("g06-shards");
@@ -150,8 +152,8 @@ mod tests {
         assert_eq!(shards.map(Shard::next_deadline), [None, None]);
     }
 
-    /// A thread whose shard is locked parks in the next shard. The shard after the last one is the first, because a
-    /// pass visits no shard beyond the last.
+    /// A thread whose shard is locked parks in the next shard. The neighbour of the last shard is the first shard,
+    /// because a pass visits no shard beyond the last.
     #[test]
     fn g07_the_neighbour_of_the_last_shard_is_one_of_them() {
         let engine = by_hand("g07-neighbours");

@@ -19,23 +19,24 @@ impl<H: Handler> Drop for ShutdownOnDrop<H> {
     }
 }
 
-/// The strong reference inside a public type of the library. Other references do not keep the handler from being shut
-/// down: the reaper has a weak one, and a queued callback has an `Arc` of the handler itself.
+/// A strong reference. Every public type over a handler has one, and the drop of the last one shuts the handler down.
+/// Other references do not prevent this: the reaper has a `Weak`, and a queued callback has an `Arc` of the handler
+/// itself.
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,
 }
 
 impl<H: Handler> SharedHandle<H> {
-    /// Makes the first reference. From now on the handler's reaper drives the handler, and its clock wakes the thread
-    /// that drives.
+    /// Makes the first reference. From now on the reaper drives the handler. Whenever the handler's clock jumps, the
+    /// clock wakes the thread that drives the handler.
     pub(crate) fn start(inner: Arc<H>) -> Self {
         let shutdown = Arc::new(ShutdownOnDrop {
             inner: inner.clone(),
         });
         let driven: Weak<dyn Driven> = Arc::<H>::downgrade(&inner);
         let engine = inner.engine();
-        // If the clock panics in here, the drop of `shutdown` ends the threads.
+        // If the clock panics in this call, the drop of `shutdown` ends the threads.
         engine.threads.adopt(driven, &*engine.clock);
         Self { inner, shutdown }
     }
@@ -119,8 +120,8 @@ macro_rules! shared_methods {
         /// harmless). Returns how many expired.
         ///
         /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says. Timers that your code starts during this
-        /// call are left for the next call, unless a tick passes between deferred checks and the timers are due by
-        /// then.
+        /// call are left for the next call. One exception: if the call makes a deferred check and a tick passes during
+        /// the check, all due timers expire after it.
         $(#[$checks])*
         ///
         /// Takes the locks of the timer shards one by one, each for 64 timers at a time, and the locks of the map
@@ -138,10 +139,11 @@ macro_rules! shared_methods {
             crate::engine::drive::next_deadline(&*self.shared.inner)
         }
 
-        /// The point of the clock at which `timeout` will have passed: for a request that waits in several rounds, all
-        /// until the same moment. A [`Timestamp`](crate::time::Timestamp) is returned as it is. An
-        /// [`Instant`](std::time::Instant) is converted to a point of this clock. `None`, and everything beyond all
-        /// readings, becomes [`Deadline::Never`](crate::Deadline::Never).
+        /// The point of the clock at which `timeout` will have passed. A request that waits in several rounds passes
+        /// this point to each round, so that the rounds together last no longer than `timeout`. A
+        /// [`Timestamp`](crate::time::Timestamp) is returned as it is. An [`Instant`](std::time::Instant) is converted
+        /// to a point of this clock. `None`, and a point beyond all readings of the clock, becomes
+        /// [`Deadline::Never`](crate::Deadline::Never).
         ///
         /// Reads the clock once. Takes no lock.
         ///

@@ -29,7 +29,7 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     closed
 }
 
-/// [Shuts down](shut_down) for the drop of the last clone, which waits for the threads only for a moment.
+/// [Shuts down](shut_down) because the last clone is dropped. Waits for each thread for at most [`GRACE`].
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
     {
@@ -37,8 +37,8 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
         handler.on_dropped();
     }
     let engine = handler.engine();
-    // If the shutdown came from a callback, the threads have not been joined yet. A shutdown in the background joins
-    // them itself.
+    // Join the threads even if an earlier call has shut the handler down: that call may have been made in a callback,
+    // and then did not join them. A shutdown in the background joins the threads itself.
     if engine.phase.now() != CLOSED_IN_BACKGROUND {
         engine.stop_threads(Some(GRACE));
     }
@@ -48,8 +48,9 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 /// have ended.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // Check `underway` before and after `parked`: in between, a payload that the shutdown left to its holder may end,
-    // and that ending is under way until its completion has run.
+    // Check `underway` twice. The first check shows that the shutdown has ended or marked every payload. After that
+    // check, a holder may end a payload that the shutdown has marked. If `parked` does not count this payload any more,
+    // the second check finds its ending under way, until its completion has run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0
@@ -69,12 +70,11 @@ fn shut_down_in_background<H: Handler>(
         Worker::default().start(&engine.name, "shutdown", move || {
             let engine = handler.engine();
             if !close(&handler, CLOSED_IN_BACKGROUND) {
-                // Another thread closes the handler, and may not have finished.
+                // Another thread is closing the handler, or has closed it. Wait until that is done.
                 wait(Duration::MAX, || engine.underway.is_over());
             }
-            // Stop the engine's threads even if another thread has closed the handler: if that thread is in a callback,
-            // it does not wait for them. If another thread is joining them already, the `wait` below waits for their
-            // end.
+            // Stop the engine's threads even if another thread has closed the handler: if it did so in a callback, it
+            // does not wait for them. If another thread is joining them already, the `wait` below waits for their end.
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
@@ -95,7 +95,7 @@ fn keep_promises<H: Handler>(handler: &Arc<H>) {
     }
 }
 
-/// As [`shut_down`], on a background thread.
+/// [Shuts down](shut_down) on a background thread. The future is ready when the shutdown is over.
 pub(crate) fn shut_down_async<H: Handler>(
     handler: &Arc<H>,
 ) -> io::Result<impl Future<Output = ()> + Unpin + use<H>> {
@@ -127,7 +127,7 @@ pub(crate) fn close_now<H: Handler>(handler: &Arc<H>) -> bool {
     close(handler, CLOSED)
 }
 
-/// [Shuts down](shut_down), if nothing is parked. Returns whether this call did it.
+/// [Shuts down](shut_down), if nothing is parked. Returns whether this call did the shutdown.
 pub(crate) fn shut_down_if_idle<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     let closed = close_by(handler, || {
@@ -139,24 +139,25 @@ pub(crate) fn shut_down_if_idle<H: Handler>(handler: &Arc<H>) -> bool {
     closed
 }
 
-/// Ends every payload. Returns whether this call did it.
+/// Enters `phase`, one of the closed phases, and ends every payload. Does nothing if the handler is closed already.
+/// Returns whether this call entered the phase.
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     close_by(handler, || handler.engine().phase.enter(phase))
 }
 
-/// [Closes](close), if `enter` enters the phase.
+/// [Closes](close) the handler, if `enter` reports that it has entered the phase.
 fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool {
     let engine = handler.engine();
-    // Begin before the phase is entered, so that a thread that finds the phase closed finds this shutdown under way or
-    // over.
+    // Count this shutdown as under way before the phase is entered. Then a thread that finds the phase closed also
+    // finds this shutdown under way, or over.
     let _underway = engine.underway.begin();
     if !enter() {
         return false;
     }
     let trampoline = Trampoline::enter();
     for shard in engine.shards.settled() {
-        // After this call no payload gets a slot in this shard. A payload that has a slot and is still being registered
-        // is held, and its holder will find the mark.
+        // After this call no payload gets a slot in this shard. A payload that has a slot but is still being parked has
+        // a holder, and the holder will find the mark.
         shard.close_with(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
@@ -184,15 +185,15 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // Read `parked` first: the completion of each payload that this read finds ended is then handed over, or under
-        // way. `completions_have_run` sees either.
+        // Read `parked` before `completions_have_run`. If this read finds that a payload has ended, the completion is
+        // under way or handed over until it has run. In both states, `completions_have_run` returns `false`.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
 
-/// Whether the completions of all payloads that this thread has found ended have run. A completion that runs in the
-/// call that ended its payload is not included, unless the payload has expired.
+/// Returns whether the completions have run, for the payloads that had ended when this thread last read `stats`. A
+/// completion that runs in the call that ended its payload is not included, unless the payload has expired.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // ORDERING: the Acquire fence in `Stats::of` pairs with the Release fence after each completion in

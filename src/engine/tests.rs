@@ -160,8 +160,8 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// Slots that a storm has left return to the free list even if their shard is locked at that moment, behind the slots
-/// that other threads have freed.
+/// Slots of expired payloads return to the free list even if their shard is locked when they are freed. Slots that
+/// other threads have freed before are on the remote free list too.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     const BEFORE: usize = SLICE / 2;
@@ -273,7 +273,7 @@ fn eventually(condition: impl Fn() -> bool) {
 }
 
 /// Code that still runs on a thread that has given its number back (destructors of thread-local values) does not count
-/// under that number, because another thread may have it by now.
+/// under that number, because another thread may have taken the number.
 #[test]
 fn g16_a_thread_that_has_given_its_number_back_has_none() {
     struct Late(std::sync::mpsc::Sender<u32>);
@@ -428,7 +428,7 @@ fn g15_a_late_drain_does_not_hide_the_shutdown() {
     }
 }
 
-/// A drain makes the checks that are deferred until there is a thread.
+/// A drain makes deferred checks that wait for a thread which the system has refused.
 #[test]
 fn g28_a_drain_does_not_wait_for_a_thread_that_was_refused() {
     let purgatory = Purgatory::<Op>::new("g28-drained");
@@ -490,7 +490,8 @@ fn g15_who_waits_looks_again_every_few_milliseconds() {
     assert!(wait(Duration::from_secs(20), &mut is_done), "{looks} looks");
 }
 
-/// What a storm leaves is reclaimed by batches, and the reaper looks at its timers before each batch.
+/// After a storm, slots and watches of expired operations are reclaimed in batches, and the reaper looks at its timers
+/// before each batch.
 #[test]
 fn g10_timers_do_not_wait_for_what_a_storm_has_left() {
     const STORM: u64 = 3_000;

@@ -13,7 +13,7 @@ pub(crate) struct ThreadSet {
     pub(super) completions: Option<Arc<CompletionThread>>,
     /// Wakes the thread that drives the timer.
     waker: Option<WakeFn>,
-    /// Whether the threads belong to a shared reaper, which runs on without this engine.
+    /// Whether the threads belong to a shared reaper, so that they do not end with this engine.
     shared: bool,
     /// Whether the engine's own reaper was started. Always `true` if the engine has none.
     started: AtomicBool,
@@ -66,11 +66,12 @@ impl ThreadSet {
     /// Whether the engine's own reaper was started, or the engine has none.
     #[inline]
     pub(crate) fn reaper_is_started(&self) -> bool {
-        // ORDERING: Acquire, see `start`.
+        // ORDERING: Acquire pairs with the Release in `start`.
         self.started.load(Ordering::Acquire)
     }
 
-    /// From now on the reaper, if there is one, drives `driven`, and `clock` wakes the thread that drives the timer.
+    /// From now on the reaper, if there is one, drives `driven`. Whenever `clock` jumps, it wakes the thread that
+    /// drives the timer.
     pub(crate) fn adopt(&self, driven: Weak<dyn Driven>, clock: &dyn Clock) {
         if let Some(reaper) = &self.reaper {
             reaper.adopt(driven.clone());
@@ -102,8 +103,8 @@ impl ThreadSet {
         self.completions.as_deref().filter(|_| !self.shared)
     }
 
-    /// Ends the engine's own threads. The reaper ends first, so that no more jobs come to the completion thread, which
-    /// runs all queued jobs before it ends. Waits for each thread as `Worker::join` does.
+    /// Ends the engine's own threads. The reaper ends first, because it makes jobs for the completion thread. The
+    /// completion thread runs all queued jobs before it ends. Waits for each thread as `Worker::join` does.
     pub(crate) fn stop(&self, limit: Option<Duration>) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();

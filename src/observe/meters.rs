@@ -26,8 +26,8 @@ fn histogram(purgatory: &str, metric: &'static str, says: &'static str) -> Histo
 
 macro_rules! instruments {
     ($($field:ident: $type:ident = $ask:ident($metric:literal, $says:literal);)*) => {
-        /// The instruments are looked up once, when the purgatory is built. Using one is then an atomic addition, not a
-        /// search.
+        /// The instruments are looked up once, when the purgatory is built. After that, the use of an instrument is an
+        /// atomic addition, not a search.
         pub(super) struct Meters {
             $(pub(super) $field: $type,)*
         }

@@ -3,16 +3,18 @@
 //! That thread is the reaper, or the user's reactor. A thread that files a deadline earlier than the alarm lowers the
 //! alarm to that deadline, and wakes the sleeping thread.
 //!
-//! To move the alarm later, a thread [resets](Alarm::reset) it, then reads the deadlines under their locks, and then
-//! sets the alarm to the earliest. No deadline that is filed meanwhile is lost. Reset and set are read-modify-writes of
-//! one word, so the set for that deadline comes before or after the reset:
+//! To move the alarm later, a thread [resets](Alarm::reset) it, then reads the deadlines under the locks of the timer
+//! shards, and then sets the alarm to the earliest. A deadline that another thread files during these steps is not
+//! lost. Reset and set are read-modify-writes of one word, so the set for that deadline comes before or after the
+//! reset:
 //!
-//! * Before the reset: the thread that resets sees the deadline when it reads the deadlines.
-//! * After the reset: the thread that sets finds a later tick in the alarm and wakes the sleeping thread, unless the
-//!   alarm has been set to this deadline already.
+//! * If the set comes before the reset, the thread that resets the alarm finds the deadline when it reads the
+//!   deadlines.
+//! * If the set comes after the reset, the thread that sets finds a later tick in the alarm, and wakes the sleeping
+//!   thread. It wakes no thread only if, since the reset, the alarm has been set to this deadline or an earlier one.
 //!
 //! A thread whose deadline is not the earliest of its shard does not set the alarm. The thread with the earlier
-//! deadline sets it, and after that each pass sets it again.
+//! deadline sets it, and each later pass sets the alarm to the next deadline.
 //!
 //! An ending does not touch the alarm. So the sleeping thread may wake once for the deadline of an ended payload, and
 //! then sets the alarm to the next deadline.
@@ -28,21 +30,21 @@ impl Alarm {
         Self(AtomicU64::new(NEVER))
     }
 
-    /// Lowers the alarm to `deadline`, unless it is earlier already. Returns whether it was later, so that the sleeping
-    /// thread must be woken.
+    /// Lowers the alarm to `deadline`, if the alarm is later. Returns whether it was later: then the sleeping thread
+    /// must be woken.
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
-        // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before it set the deadline happens
-        // before what the thread that resets the alarm reads after that.
+        // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call happens before the
+        // reads that follow the reset.
         //
         // The Acquire half is not needed.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 
-    /// Clears the alarm. Returns the tick that it was set to. The caller reads all deadlines after this.
+    /// Clears the alarm, and returns its last tick. The caller reads all deadlines after this.
     pub(crate) fn reset(&self) -> Tick {
-        // ORDERING: Acquire pairs with the Release in `set`. A swap, because a store could overwrite a deadline whose
-        // writes this thread does not see.
+        // ORDERING: Acquire pairs with the Release in `set`. A swap, not a store: a store could overwrite a deadline
+        // without acquiring the writes of the thread that has set it.
         self.0.swap(NEVER, Ordering::AcqRel)
     }
 

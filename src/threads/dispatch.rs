@@ -1,5 +1,5 @@
-//! The choice of the thread that completes operations that have expired or that a deferred check has completed; and the
-//! thread of the library for such completions.
+//! [`Dispatch`], the choice of the thread that runs the completions of expired operations and of deferred checks; and
+//! [`CompletionThread`], the library's thread for these completions.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, SLICE};
@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
-/// Completions that do not run on the spot: of operations that have expired or that a deferred check has completed, and
-/// completions that wait for the end of an outermost call. Made by `job` in `src/engine/deliver.rs`. A job runs once,
-/// and runs also if it is dropped. It never panics: panics of `on_complete` are caught and counted inside.
+/// Completions that do not run at once on the thread that ended the operations: those of operations that have expired
+/// or that a deferred check has completed, and those that wait for the end of an outermost call. Made by `job` in
+/// `src/engine/deliver.rs`. A job runs exactly once: when it is called, or when it is dropped without a call. It never
+/// panics: panics of `on_complete` are caught and counted inside.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) runs for operations that have expired, and
@@ -32,14 +33,14 @@ pub enum Dispatch {
     /// in that call, on the thread of that call. Payloads of a [`Timer`](crate::Timer) are never examined, so no call
     /// that starts, stops or reschedules a payload expires one.
     Inline,
-    /// Where this function runs the job that it is given, for example on a thread pool. Each operation has a job of its
-    /// own. The function may run the job now or later, on any thread. Each job ends its operation, even if the job is
-    /// dropped. A job never panics.
+    /// On the thread on which this function runs its job, for example a thread of a pool. Each operation has a job of
+    /// its own. The function may run the job now or later, on any thread. Each job completes its operation, even if the
+    /// job is dropped. A job never panics.
     ///
     /// The function is called on the thread that drives the timer, or on a thread that was examining the operation at
-    /// its deadline. It should pass the job to another thread rather than run it: a slow function delays the timer. A
-    /// job that is run at once, inside the call that hands it over, takes effect when the outermost call of the library
-    /// on that thread returns: completions do not nest.
+    /// its deadline. It should pass the job to another thread rather than run it: a slow function delays the timer. If
+    /// the function runs the job at once, the completion still waits until the outermost call of the library on that
+    /// thread returns, because completions do not nest.
     Executor(Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>),
 }
 
@@ -81,11 +82,11 @@ impl Queue {
         loop {
             match jobs.waiting.pop_front() {
                 // Release the lock while the job runs, so that a reaper that brings the next job never waits for a
-                // completion. A job never panics. If one did, the jobs behind it would still run.
+                // completion. A job never panics. If it did, the next jobs would still run.
                 Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
                 None if jobs.closed => return,
                 None => {
-                    // Release the memory of a storm.
+                    // The queue may have been long: release its memory.
                     jobs.waiting.shrink_to(SLICE);
                     self.more.wait(&mut jobs);
                 }

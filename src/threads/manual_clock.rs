@@ -21,8 +21,9 @@ use std::time::Duration;
 /// [`reaper`](Self::reaper):
 ///
 /// * [`block_on`](Self::block_on) runs a future, and jumps to the next deadline whenever the future can only wait.
-/// * [`advance`](Self::advance) returns when everything due by then has expired and been completed.
-/// * [`advance_until_idle`](Self::advance_until_idle) goes on until no deadline is left.
+/// * [`advance`](Self::advance) moves the clock, and returns when everything that is then due has expired and been
+///   completed.
+/// * [`advance_until_idle`](Self::advance_until_idle) moves the clock until no deadline is left.
 ///
 /// ```
 /// use request_purgatory::Waits;
@@ -47,12 +48,12 @@ use std::time::Duration;
 /// that deadline, rounded up to the tick.
 ///
 /// **What the clock cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a
-/// purgatory can use [tokio's clock](crate::guide::tokio) instead). `block_on` jumps while another thread is still at
-/// work. A test whose threads work at the same time moves the clock by `advance`, when it knows that they are done.
+/// purgatory can use [tokio's clock](crate::guide::tokio) instead). So `block_on` may jump while another thread is
+/// still at work. If several threads of a test work at the same time, move the clock by `advance`, when they are done.
 ///
-/// Without the clock's reaper, the clock drives no purgatory. Moving it wakes the reaper thread of a purgatory that has
-/// one, and that thread expires operations a moment later. A purgatory with [`Reaper::Manual`] expires no operation
-/// before its `advance` is called.
+/// A purgatory may have this clock but another reaper. Then the clock does not drive the purgatory. With a reaper
+/// thread, a move of the clock wakes that thread, which expires operations a moment later. With [`Reaper::Manual`], no
+/// operation expires before the purgatory's `advance` is called.
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock(Arc<ManualTime>);
 
@@ -60,7 +61,8 @@ pub struct ManualClock(Arc<ManualTime>);
 struct ManualTime {
     now: Mutex<Duration>,
     wakers: Mutex<Vec<WakeFn>>,
-    /// The reaper of everything that the clock drives. The thread that runs its rounds holds the lock of the parker.
+    /// The reaper of everything that the clock drives. The thread that runs the reaper's rounds holds the lock of the
+    /// reaper's parker.
     reaper: OnceLock<ReaperThread>,
     /// The thread that runs a round of the reaper, and the earliest deadline that the round has asked the clock about.
     round: Mutex<Option<(ThreadId, Option<Duration>)>>,
@@ -90,7 +92,7 @@ impl ManualClock {
     /// [executor](crate::threads::Dispatch::Executor). Other threads of the program only park and check.
     ///
     /// `drain` and `shutdown_timeout` of a purgatory with this reaper take their limits as real time, and drive nothing
-    /// meanwhile.
+    /// while they wait.
     pub fn reaper(&self) -> Reaper {
         Reaper::Shared(self.0.reaper().clone())
     }
@@ -122,11 +124,11 @@ impl ManualClock {
     }
 
     /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
-    /// a deadline. Returns whether that state was reached; if not, the clock has moved by `limit` (a timer that its own
-    /// callback restarts never runs out of deadlines).
+    /// a deadline. Returns whether no deadline is left. If one is left, the clock has moved by `limit`: a timer that
+    /// its own callback restarts, for example, always has a deadline.
     ///
     /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
-    /// passes on its panic. If another thread is driving, that thread finishes what is due first.
+    /// passes on a panic. If another thread is driving, that thread first finishes what is due.
     ///
     /// # Panics
     /// If it is called from a callback of the library.
@@ -147,15 +149,15 @@ impl ManualClock {
         is_idle
     }
 
-    /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires all that is due
-    /// in what this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next
-    /// deadline. If there is no deadline, the thread sleeps, and only another thread can wake the future.
+    /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires everything due
+    /// that this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next deadline.
+    /// If there is no deadline, the thread sleeps, and only another thread can wake the future.
     ///
-    /// To run several futures, join them into one. While several threads are in this call, one of them drives; it hands
-    /// over to a thread that moves the clock.
+    /// To run several futures, join them into one. If several threads are in this call, one of them drives at a time.
+    /// If another thread moves the clock by `advance` or `advance_until_idle`, that thread drives first.
     ///
     /// # Panics
-    /// If it is called from a callback of the library, as [`future::block_on`](crate::future::block_on). Panics of
+    /// If it is called from a callback of the library, like [`future::block_on`](crate::future::block_on). Panics of
     /// `future` and of [wake functions](Self::advance) are passed on.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         not_in_a_callback();
@@ -208,7 +210,8 @@ impl ManualClock {
         let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
-        // Reserve as much room again, because a subscription that fills the room calls all wake functions.
+        // Reserve room for as many wake functions again: a subscription that fills the room calls all of them, which
+        // should be rare.
         let left = wakers.len();
         wakers.reserve(left);
         drop(wakers);
@@ -255,8 +258,8 @@ impl ManualTime {
         self.reaper.get_or_init(ReaperThread::by_hand)
     }
 
-    /// Moves the clock to `next`, but by at most `left`, which the step reduces. Returns whether the clock has reached
-    /// `next`.
+    /// Moves the clock to `next`, but by at most `left`, and subtracts the step from `left`. Returns whether the clock
+    /// has reached `next`.
     fn step(&self, next: Duration, left: &mut Duration) -> bool {
         let mut now = self.now.lock();
         // Another thread may have moved the clock beyond `next`.
@@ -285,11 +288,12 @@ impl ManualTime {
     /// this thread lets urgent threads go first.
     fn try_drive_or_wait(&self, is_patient: bool) -> Option<Driving<'_>> {
         let attempt = || {
-            // ORDERING: Relaxed. A stale 0 is harmless: this thread then meets the urgent thread at the lock, as it
-            // would without this number. A stale number above 0 is harmless too. In the second attempt, this thread is
-            // in `waiting` already. If the urgent thread had taken `waiting` before that, in `drop`, the lock of
-            // `waiting` would order that thread's subtraction before this load. So the urgent thread has still to take
-            // `waiting`, and then unparks this thread.
+            // ORDERING: Relaxed, because a stale value is harmless. If the load misses an urgent thread, the two
+            // threads compete for the lock of the parker, as they would without `urgent`. If the load still counts a
+            // thread that is not urgent any more, this thread waits, and is woken: in the second attempt, it is in
+            // `waiting` already. The other thread empties `waiting` in `drop`, after its subtraction. If it had emptied
+            // `waiting` before this thread was added, its subtraction would happen before this load, by the lock of
+            // `waiting`. So it empties `waiting` later, and unparks this thread.
             let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
             may.then(|| self.try_drive()).flatten()
         };
@@ -300,10 +304,10 @@ impl ManualTime {
         })
     }
 
-    /// Makes this thread drive, as soon as no other thread drives. A driving thread that sleeps for lack of work is
-    /// woken, and hands over.
+    /// Waits until no other thread drives, and makes this thread drive. Wakes a driving thread that sleeps for lack of
+    /// work, so that it stops driving.
     fn drive(&self) -> Driving<'_> {
-        // ORDERING: Relaxed, see `try_drive_or_wait`.
+        // ORDERING: Relaxed: a stale value is harmless, see `try_drive_or_wait`.
         self.urgent.fetch_add(1, Ordering::Relaxed);
         let driving = loop {
             if let Some(driving) = self.try_drive_or_wait(false) {
@@ -312,7 +316,7 @@ impl ManualTime {
             self.reaper().handle.waker().wake();
             thread::park();
         };
-        // ORDERING: Relaxed, see `try_drive_or_wait`.
+        // ORDERING: Relaxed: a stale value is harmless, see `try_drive_or_wait`.
         self.urgent.fetch_sub(1, Ordering::Relaxed);
         driving
     }
@@ -358,7 +362,7 @@ impl Drop for Handover<'_> {
     }
 }
 
-/// Wakes a thread in `block_on`, whether it drives or waits for its turn.
+/// Wakes a thread in `block_on`, whether it drives or waits for its turn to drive.
 struct Waking {
     woken: AtomicBool,
     thread: Thread,
@@ -372,14 +376,14 @@ impl Waking {
     }
 
     fn is_woken(&self) -> bool {
-        // ORDERING: Relaxed, because `take` follows.
+        // ORDERING: Relaxed: the next poll comes after `take`, which acquires.
         self.woken.load(Ordering::Relaxed)
     }
 }
 
 impl Wake for Waking {
     fn wake(self: Arc<Self>) {
-        // ORDERING: Release, see `take`.
+        // ORDERING: Release pairs with the Acquire in `take`.
         self.woken.store(true, Ordering::Release);
         self.reaper.wake();
         self.thread.unpark();

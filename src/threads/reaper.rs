@@ -3,8 +3,7 @@
 //! This file has only the loop. A purgatory says how long the reaper may sleep. There is no polling interval: if no
 //! deadline exists, the reaper sleeps until it is woken.
 //!
-//! For tests without threads and without waiting, a clock runs the rounds of the loop on the thread that moves it
-//! (`manual_clock`).
+//! For tests without threads, a `ManualClock` runs the rounds of the loop on the thread that moves the clock.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
@@ -77,7 +76,8 @@ impl ReaperThread {
         }
     }
 
-    /// A reaper that never has threads: its owner runs the [rounds](ReaperLoop::round), where completions run at once.
+    /// A reaper that never has threads: its owner runs the [rounds](ReaperLoop::round), and completions run inside the
+    /// rounds.
     pub(crate) fn by_hand() -> Self {
         let threads = Self::without_threads();
         threads.completions.close();
@@ -85,7 +85,7 @@ impl ReaperThread {
     }
 }
 
-/// The owner's side of the thread. The thread runs [`ReaperLoop::run`].
+/// The owner's handle of the reaper thread. The thread runs [`ReaperLoop::run`].
 pub(crate) struct ReaperHandle {
     pub(crate) shared: Arc<ReaperLoop>,
     unparker: Unparker,
@@ -96,8 +96,8 @@ pub(crate) struct ReaperHandle {
 pub(crate) struct ReaperLoop {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
-    /// The thread sleeps in the parker, and holds this lock for all its life. If there is no thread, the caller that
-    /// runs the rounds holds the lock meanwhile.
+    /// The reaper thread sleeps in the parker, and holds this lock until it ends. If there is no such thread, the
+    /// caller that runs the rounds holds the lock while it does so.
     pub(crate) parker: Mutex<Parker>,
 }
 
@@ -138,8 +138,7 @@ impl ReaperHandle {
 
     /// Makes the thread end.
     pub(crate) fn close(&self) {
-        // ORDERING: Release pairs with the Acquire in `run`, where the thread reads the flag after the wake-up that
-        // follows.
+        // ORDERING: Release pairs with the Acquire in `run`. The wake-up that follows makes the thread read the flag.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
     }
@@ -156,7 +155,7 @@ impl ReaperLoop {
     /// The main function of the thread.
     pub(crate) fn run(&self) {
         let parker = self.parker.lock();
-        // ORDERING: Acquire, see `ReaperHandle::close`.
+        // ORDERING: Acquire pairs with the Release in `ReaperHandle::close`.
         while !self.stopping.load(Ordering::Acquire) {
             parker.park_timeout(self.round());
         }
@@ -171,7 +170,8 @@ impl ReaperLoop {
         while let Some(driven) = at(index) {
             let (driven, begun) = (driven.upgrade(), Instant::now());
             let time = driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC));
-            // For the purgatories driven before, this time is a part of their rest.
+            // `rest` counts from now. It was computed before this purgatory was driven, so subtract the time that
+            // driving took.
             rest = rest.saturating_sub(begun.elapsed());
             match time {
                 Some(time) => {
@@ -259,7 +259,7 @@ mod tests {
             let refused = at_once().build(drop);
             assert!(matches!(refused, Err(BuildError::Thread(_))), "{granted}");
         }
-        // The same if only one thread is to start.
+        // With one thread to start, its refusal is returned as well.
         grant(0);
         let one = at_once().reaper(Reaper::Manual);
         let refused = one.dispatch(Dispatch::OwnThread).build(drop);

@@ -75,20 +75,21 @@ impl Worker {
     }
 
     /// Waits for the thread to end, for at most `limit` if given. A thread that needs longer ends by itself, and no
-    /// later call waits for it. In a callback this call does not wait: the callback may run on that very thread, or on
-    /// a thread that it waits for. A later call can still wait.
+    /// later call waits for it. In a callback this call does not wait: the callback may run on the thread itself, or
+    /// the thread may be waiting for the callback. A later call can still wait.
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
             let ended = limit.map(|limit| started.ended.recv_timeout(limit));
             if ended != Some(Err(RecvTimeoutError::Timeout)) {
-                // Ignore the error: the threads catch every panic, and the panic hook would have reported any other.
+                // Ignore the error: the thread catches the panics of user code, and the panic hook has reported any
+                // other panic.
                 let _ = handle.join();
             }
         }
     }
 
-    /// The handle to join. `None` in a callback, or if another call has taken the handle. `None` also on the thread
-    /// itself, which calls this if it drops the last reference to its owner outside a callback.
+    /// The handle to join. `None` in a callback, or if another call has taken the handle. `None` also if the caller is
+    /// the thread itself, which may drop the last reference to its owner.
     fn take_handle(&self) -> Option<JoinHandle<()>> {
         let started = self.0.get().filter(|_| !Trampoline::in_progress())?;
         let handle = started.thread.lock().take();

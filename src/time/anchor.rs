@@ -1,23 +1,24 @@
-//! The arithmetic by which the processor's time stamp counter replaces the real clock. This module reads neither of the
-//! two: readings come in as numbers, so that a test can drive it over counters of any kind.
+//! The arithmetic by which the processor's time stamp counter replaces the real clock. This module reads neither the
+//! counter nor the clock: callers pass readings as numbers, so that a test can use counters of any kind.
 //!
 //! Each thread has an *anchor*: a reading of the real clock, with a reading of the counter before it and one after it.
 //! For a millisecond after the anchor, measured by the counter, the time is a sum: the clock's reading in the anchor, a
-//! [`MARGIN`], and the time since the anchor by the counter, at a rate taken 1/512 too fast. Then the real clock is
-//! read again.
+//! [`MARGIN`], and the time since the anchor. The latter is computed from the counter, at a rate that is 1/512 too
+//! fast. Then the real clock is read again.
 //!
 //! # What a reading is for
 //!
 //! A deadline is a reading plus a timeout. The thread that drives the timer asks the real clock whether the deadline
-//! has passed. So a reading that is ahead makes an expiry later, and a reading that is behind would make it early.
-//! Therefore readings are meant to be ahead. Where the library needs a time that has certainly passed, it subtracts a
-//! tick, which is a millisecond or more (`Engine::timing`).
+//! has passed. So a reading that is ahead of the clock makes the expiry later. A reading that is behind would make the
+//! expiry too early. Therefore readings are meant to be ahead. Where the library needs a time that has certainly
+//! passed, it subtracts a tick, which is a millisecond or more (`Engine::timing`).
 //!
 //! # Why a reading is not behind
 //!
 //! In an anchor the counter is read before the clock, and later readings count from that reading of the counter. The
-//! rate is the real time between two anchors of this thread, divided by the fewest ticks that can lie between the two
-//! readings of the clock. So the rate is at least the true rate of that time. 1/512 of it is added.
+//! rate is the real time between two anchors of this thread, divided by the fewest ticks of the counter that can lie
+//! between the two readings of the clock. So the rate is at least the true rate during that time. 1/512 is added to
+//! this rate.
 //!
 //! So a reading is behind the true time only if the counter, measured by the real clock, runs more than 1/512 slower
 //! within the millisecond than it did between the two anchors. A clock kept by NTP is steered by less: up to 1/2,000
@@ -48,12 +49,12 @@
 //! * The counter reads less than in the anchor: it jumped back, or restarted after a suspension.
 //! * The thread is on another processor. Counters of two processors are not compared.
 //!
-//! Then the real clock is read. Its reading is the time, and a new anchor is made from it. An anchor holds only if both
-//! conditions are met:
+//! When the anchor has ended, the real clock is read. This reading is the time, and a new anchor is made from it. An
+//! anchor holds only if both conditions are met:
 //!
-//! * Its readings lie close together. A thread that was stopped between them makes a bad anchor.
-//! * The rate that it measures agrees with the rate measured before. A jump between two anchors spoils one measurement,
-//!   and so does a change of the steering.
+//! * The readings of the anchor lie close together. A thread that was stopped between them makes a bad anchor.
+//! * The rate since the last anchor agrees with the rate measured before. A jump of the counter between two anchors, or
+//!   a change of the steering, spoils one measurement.
 //!
 //! Until an anchor holds, each reading is a reading of the real clock. A new thread measures during these readings, for
 //! about a millisecond.
@@ -69,20 +70,20 @@ pub(crate) const HOLDS: u64 = 1_000_000;
 /// margin also covers the rounding of ticks and nanoseconds.
 const MARGIN: u64 = 1_000;
 
-/// The rate is measured over at least this many nanoseconds of the real clock: less than an anchor holds.
+/// The rate is measured over at least this many nanoseconds of the real clock. An anchor holds for longer.
 const MEASURE: u64 = HOLDS / 2;
 
-/// The rate is measured over at most this many nanoseconds, so that the steering of the last second counts.
+/// The rate is measured over at most this many nanoseconds, so that only the steering of the last second counts.
 const RECENT: u64 = 1_000_000_000;
 
 /// The two readings of the counter in an anchor that holds lie at most this many nanoseconds apart.
 const APART: u64 = 1_000;
 
-/// Two measurements agree if they differ by at most one part in this many; a measurement is good if it is known to this
-/// precision.
+/// Two measurements agree if they differ by at most one part in this many. A measurement is used only if its error is
+/// at most one part in this many.
 const AGREE: u64 = 1_024;
 
-/// The rate is taken too fast by one part in this many.
+/// The rate that readings use is too fast by one part in this many.
 const FASTER: u64 = 512;
 
 /// The most nanoseconds that a reading is ahead of the real clock while the counter runs evenly.
@@ -107,11 +108,11 @@ pub(super) struct Anchor {
     holds: Cell<u64>,
     /// The clock, in nanoseconds.
     nanos: Cell<u64>,
-    /// Nanoseconds in 2^32 ticks: what was measured, and one part in [`FASTER`] more.
+    /// Nanoseconds in 2^32 ticks, as used by [`Anchor::time`]: the measured rate, and one part in [`FASTER`] more.
     rate: Cell<u64>,
     /// The greatest reading so far.
     last: Cell<u64>,
-    /// Nanoseconds in 2^32 ticks, rounded up, of the last measurement. 0: there was none.
+    /// The last measured rate: nanoseconds in 2^32 ticks, rounded up. 0: there was no measurement.
     measured: Cell<u64>,
     /// How many ticks passed between the readings of the counter before and after the clock.
     apart: Cell<u32>,
@@ -145,8 +146,9 @@ impl Anchor {
         Some(self.not_back(self.nanos.get() + MARGIN + since))
     }
 
-    /// The time if the anchor does not hold: `nanos`, which the clock showed after `now` was read. Makes a new anchor
-    /// of `now` and `nanos`, if that is worth another reading of the counter, by `read`.
+    /// Returns the time if the anchor does not hold: `nanos`, a reading of the clock that was made after `now`. Also
+    /// makes a new anchor of `now` and `nanos`, with one more reading of the counter, by `read`. Makes none if it is
+    /// too early to measure the rate.
     pub(super) fn renew(&self, now: Reading, nanos: u64, read: impl FnOnce() -> Reading) -> u64 {
         self.holds.set(0);
         let ticks = now.counter.wrapping_sub(self.counter.get());
@@ -158,7 +160,7 @@ impl Anchor {
         if !waits {
             let after = read();
             let apart = u32::try_from(after.counter.wrapping_sub(now.counter)).ok();
-            // No anchor if the thread was stopped or moved between the readings: the next call tries again.
+            // If the thread was stopped or moved between the readings, make no anchor: the next call tries again.
             if let Some(apart) = apart.filter(|_| after.processor == now.processor) {
                 let measured = comparable
                     .then(|| self.measure(ticks, passed, apart))
@@ -169,12 +171,13 @@ impl Anchor {
         self.not_back(nanos)
     }
 
-    /// An upper bound of the nanoseconds in 2^32 ticks since the last anchor, if the rate is known well enough.
+    /// The rate since the last anchor: an upper bound of the nanoseconds in 2^32 ticks. `None` if the bound would be
+    /// too far from the rate.
     fn measure(&self, ticks: u64, passed: u64, apart: u32) -> Option<u64> {
         if !(MEASURE..=RECENT).contains(&passed) {
             return None;
         }
-        // At least 1, so that a counter that stands still is not measured.
+        // `unknown` is at least 1, so that a counter that stands still is not measured.
         let unknown = u64::from(self.apart.get()) + u64::from(apart) + 1;
         if unknown > ticks / AGREE {
             return None;
@@ -217,8 +220,8 @@ impl Anchor {
     }
 }
 
-/// The number of ticks in which an anchor, with the margin, reaches [`HOLDS`] at this rate. That number times the rate
-/// is below 2^52.
+/// The number of ticks after which a reading lies [`HOLDS`] nanoseconds after the anchor's reading of the clock, if the
+/// rate is `rate`. This number times the rate is below 2^52.
 fn holds_at(rate: u64) -> u64 {
     ((HOLDS - MARGIN) << 32) / rate
 }

@@ -1,5 +1,5 @@
-//! The time stamp counter as a clock that leans ahead, for deadlines. The head of [`anchor`](super::anchor) explains
-//! why it may lean ahead, and by how much.
+//! A clock for deadlines that reads the processor's time stamp counter. Its readings are a little ahead of the system's
+//! clock. The head of [`anchor`](super::anchor) explains why, and by how much.
 
 use super::anchor::{Anchor, Reading};
 use super::tsc::Tsc;
@@ -13,11 +13,11 @@ thread_local! {
 /// The instant that all anchors count from.
 static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The replacement of the system's clock.
+/// Replaces the system's clock where deadlines are computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CounterClock {
     tsc: Tsc,
-    /// Added to the time since [`BASE`], in nanoseconds; it wraps.
+    /// Added to the time since [`BASE`], in nanoseconds. The addition wraps.
     offset: u64,
 }
 
@@ -51,7 +51,7 @@ impl CounterClock {
     }
 }
 
-/// Reads the real clock. `now` was read before it.
+/// Reads the real clock, and renews the anchor. `now` is a reading of the counter that was made just before.
 #[cold]
 #[inline(never)]
 fn renew(anchor: &Anchor, tsc: Tsc, now: Reading) -> u64 {
@@ -67,8 +67,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// The environment variable for the number of seconds for which the counter is read beside the clock, instead of
-    /// two.
+    /// The environment variable that says for how many seconds the counter and the clock are compared. Default: two.
     const SECONDS: &str = "CLOCK_SECONDS";
 
     /// The results of one thread.

@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 /// | given | |
 /// |---|---|
 /// | [`Duration`] | a timeout, counted from each call |
+/// | [`Timestamp`] | a point of the clock in use; [`point`](crate::Purgatory::point) makes one |
+/// | [`Instant`] | a point of the system's monotonic clock |
+/// | `None` | no end; `Some` is a timeout |
 ///
-/// A request that waits in several rounds has one deadline for all rounds together. A timeout would be counted again
-/// from each round, and so extend the wait; a point does not:
+/// A request that waits in several rounds has one deadline for all rounds together. A timeout would start again in each
+/// round, and so extend the wait. A point in time does not:
 ///
 /// ```
 /// use request_purgatory::{WaitError, Waits, future::block_on};
@@ -39,23 +42,24 @@ use std::time::{Duration, Instant};
 ///
 /// # Why this shape
 ///
-/// It is an enum, because code between a client and the library looks at what it was given: such code caps a timeout,
-/// and passes a point on. Each call matches on the enum once, at its boundary, so all kinds of deadlines share one copy
-/// of the code behind the boundary. `None` is the usual way to write "no end" ([`Never`](Self::Never)).
-/// [`Duration::MAX`] has no end either: it is a timeout that is longer than any clock runs. It is needed only where a
-/// bare `Duration` is asked for, as by [`DelayedOperation::timeout`](crate::DelayedOperation::timeout).
+/// It is an enum, so that code between a client and the library can tell the kinds of deadlines apart: such code
+/// shortens a timeout, for example, and passes a point on. Each call first matches on the enum, so the code that
+/// follows is compiled once for all kinds of deadlines. `None` is the usual way to write "no end"
+/// ([`Never`](Self::Never)). [`Duration::MAX`] has no end either: it is a timeout that is longer than any clock runs.
+/// It is needed only where a bare `Duration` is asked for, as by
+/// [`DelayedOperation::timeout`](crate::DelayedOperation::timeout).
 ///
 /// # Points
 ///
-/// * A point that has passed expires at once: with the next tick of the thread that drives the timer. A wait still
-///   evaluates its predicate first.
-/// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well, counted from the call.
+/// * If the point has passed already, the operation expires when the timer is next driven. A wait still evaluates its
+///   predicate first.
+/// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well: it counts from the call.
 /// * A point beyond the last tick never comes.
 /// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same
 ///   point. With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant`,
 ///   by the system's clock, is added to the present reading of your clock. A [`ManualClock`](super::ManualClock) that
-///   stands still does not come nearer to an `Instant`. So a loop of waits against one `Instant` is for real clocks,
-///   and code whose tests move the clock by hand keeps a `Timestamp`.
+///   stands still does not come nearer to an `Instant`. So keep an `Instant` for several waits only with real clocks.
+///   If your tests move the clock by hand, keep a `Timestamp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Deadline {

@@ -62,7 +62,8 @@ impl TickScale {
         self.round(present, present + wait)
     }
 
-    /// [`start_and_deadline`](Self::start_and_deadline) of a reading in nanoseconds since the clock's origin.
+    /// [`start_and_deadline`](Self::start_and_deadline) for a reading that is given in nanoseconds since the clock's
+    /// origin.
     #[inline(always)]
     pub(crate) fn start_and_deadline_of(&self, reading: u64, timeout: Duration) -> (Tick, Tick) {
         let present = reading.checked_sub(self.origin_nanos);
@@ -76,7 +77,7 @@ impl TickScale {
         }
     }
 
-    /// The present rounded down and the end rounded up to a tick, both in nanoseconds since tick zero.
+    /// Rounds `present` down and `end` up to a tick. Both are given in nanoseconds since tick zero.
     #[inline(always)]
     fn round(&self, present: u64, end: u64) -> (Tick, Tick) {
         let (ticks, exact) = self.divide_nanos(end);
@@ -90,7 +91,7 @@ impl TickScale {
         let since = at.saturating_since(self.origin);
         let timeout = match timeout {
             Duration::MAX => timeout,
-            // The part of the timeout that is left at the origin.
+            // If the reading is before the origin, only the part of the timeout after the origin counts.
             _ => timeout.saturating_sub(self.origin.saturating_since(at)),
         };
         let deadline = match since.checked_add(timeout) {

@@ -1,8 +1,8 @@
 //! The processor's time stamp counter.
 //!
 //! The unsafe code here is three instructions: `rdtsc`, `rdtscp` and `rdpid`. Whatever their operands, they write
-//! registers and no memory. Their only risk is a processor or process that does not have them: there they end the
-//! process by a signal. Three facts exclude that, as far as it matters:
+//! registers and no memory. Their only risk is a processor or process that does not have them: then a signal ends the
+//! process. Three facts exclude this, as far as it matters:
 //!
 //! * Every x86-64 processor has `rdtsc` and `cpuid`.
 //! * `rdtscp` and `rdpid` are run only with a [`Tsc`]. Only [`Tsc::detect`] makes one, after `cpuid` has reported the
@@ -53,8 +53,8 @@ mod imp {
     /// The instruction that reads the number of the processor. Made only by [`detect`].
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {
-        /// `rdpid`, which does not wait, together with `rdtsc`. A thread that is moved between the two gets the counter
-        /// of one processor and the number of another: the window is nanoseconds.
+        /// `rdpid`, which does not wait, together with `rdtsc`. A thread that is moved between the two instructions,
+        /// which take nanoseconds, gets the counter of one processor and the number of another.
         Rdpid,
         /// `rdtscp`, which reads the counter and the number, and waits for all earlier instructions.
         Rdtscp,

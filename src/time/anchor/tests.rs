@@ -11,7 +11,7 @@ struct Machine {
     counter: u128,
     /// Ticks of 2^-32 in a nanosecond.
     frequency: u64,
-    /// How far the counter of processor 1 is ahead of that of processor 0; it wraps.
+    /// How far the counter of processor 1 is ahead of the counter of processor 0, wrapping.
     ahead: u64,
     processor: u32,
     anchor: Anchor,
