@@ -16,12 +16,13 @@ use crate::time::{Deadline, Timestamp};
 use inner::Inner;
 use std::time::Duration;
 
-/// Passes each payload to a callback when its timeout has passed. For use by any number of threads.
+/// Passes each payload to a callback when its timeout has passed. Any number of threads can use it.
 ///
-/// It has the guarantees of a [`Purgatory`](crate::Purgatory): any [`Duration`] is a timeout; no timer fires before its
-/// deadline or more than a tick after it (while the callbacks keep up); a panic of the callback ends only its payload;
-/// and the timer's thread sleeps while there is nothing to do. The type parameter `W` is the scheme that keeps the
-/// deadlines: the [hierarchical wheel](HierarchicalWheel), or the [chosen scheme](crate::purgatory::Builder::scheme).
+/// It has the guarantees of a [`Purgatory`](crate::Purgatory). Any [`Duration`] is a timeout. No timer fires before its
+/// deadline. While the callbacks keep up, no timer fires more than a tick after its deadline. A panic of the callback
+/// ends only its payload. The timer's thread sleeps while there is nothing to do. The type parameter `W` is the scheme
+/// that keeps the deadlines: the [hierarchical wheel](HierarchicalWheel), or the [chosen
+/// scheme](crate::purgatory::Builder::scheme).
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -48,31 +49,33 @@ use std::time::Duration;
 /// ```
 ///
 /// Cloning is cheap, and all clones are the same timer. The drop of the last clone [shuts the timer
-/// down](Self::shutdown): the payloads are dropped on the dropping thread, and the drop waits for each thread of the
-/// timer for at most about 10 ms.
+/// down](Self::shutdown). The payloads are dropped on the thread that drops the clone. This thread waits at most about
+/// 10 ms for each thread of the timer.
 ///
 /// * The callback may call every method.
 /// * No method holds a lock of the library while your code runs, and only [`shutdown`](Self::shutdown) waits for your
 ///   code.
-/// * Of the methods, only [`advance`](Self::advance) runs the callback, so you may start, stop or reschedule a timer
-///   under a lock that the callback takes.
-/// * The clock and the wake function of a [reactor](crate::threads::Reaper::Reactor) are your code as well: if they
-///   take your lock, use [`start_under_lock`](Self::start_under_lock).
-/// * Starting takes the lock of one timer shard, and may wait for it shortly. Stopping does not wait for this lock.
+/// * No method except [`advance`](Self::advance) runs the callback, so you may start, stop or reschedule a timer under
+///   a lock that the callback takes.
+/// * The clock and the wake function of a [reactor](crate::threads::Reaper::Reactor) are your code as well. If they
+///   take a lock under which you start timers, use [`start_under_lock`](Self::start_under_lock).
+/// * A start takes the lock of one timer shard, and may wait for it briefly. A stop does not wait for this lock.
 ///
 /// # When a timer has expired
 ///
-/// The deadline is a moment of the clock: `timeout` after the reading of the start, rounded up to the tick. From that
-/// moment on the timer cannot be rescheduled, and its callback will run once, even if the thread that drives the timer
-/// is late (after a stall of the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper).
-/// [`stop`](Self::stop) does not look at the clock: it withdraws every payload whose timer has not fired, so that
-/// either the callback or `stop` gets the payload, never both. If a stop past the deadline must fail, compare the
-/// [deadline](Self::deadline) with [`now`](Self::now) first.
+/// The deadline is a point of the clock. The start reads the clock, adds `timeout`, and rounds up to the tick. From the
+/// deadline on, the timer cannot be rescheduled, even if the thread that drives the timer is late and has not fired it
+/// yet (after a stall of the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper).
+///
+/// [`stop`](Self::stop) does not look at the clock: it withdraws every payload whose timer has not fired. So either the
+/// callback or `stop` gets the payload, never both. If a stop past the deadline must fail, first compare the
+/// [deadline](Self::deadline) with [`now`](Self::now).
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: SharedHandle<Inner<T, W>>,
 }
 
-/// Names a timer that was started. After the timer has fired or was stopped, the id is stale: calls with it do nothing.
+/// Names a timer that was started. When the timer has fired or was stopped, its id is stale: a call with it does
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerId {
     address: Address,
@@ -86,14 +89,14 @@ reasons! {
         /// The timer has fired or was stopped, or its deadline has passed; or the timeout is longer than a
         /// [`SimpleWheel`](crate::scheme::SimpleWheel) holds.
         Unchanged = "the timer has fired, was stopped or is past its deadline, or the timeout is too long for its scheme",
-        /// The system refused the reaper's thread, which is started for the first deadline of all timers.
+        /// The system refused the reaper's thread, which is started for the first timer that has a deadline.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
 
-/// A wake-up that is due after a deadline was set. Waking the thread that drives the timer may run your code (the wake
-/// function of a [reactor](crate::threads::Reaper::Reactor)), so a call under your lock leaves the wake-up to the drop
-/// of this value. The drop wakes the thread if the deadline is the earliest. Until then the timer may fire late.
+/// Wakes the thread that drives the timer when this value is dropped, if the new deadline is the earliest. Until the
+/// drop, the timer may fire late. The wake-up may run your code (the wake function of a
+/// [reactor](crate::threads::Reaper::Reactor)), so drop this value after you have released your lock.
 ///
 /// Made by [`start_under_lock`](Timer::start_under_lock) and [`reschedule_under_lock`](Timer::reschedule_under_lock).
 #[must_use = "to be dropped when the lock is released: until then the timer may fire late"]
@@ -115,8 +118,8 @@ debug_fields!(
 );
 
 impl<T: Send + 'static, W: Scheme> Timer<T, W> {
-    // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in
-    // `src/engine/shared_handle.rs`.
+    // `src/engine/shared_handle.rs` has the methods that timers and purgatories share: `len`, `stats`, `advance`,
+    // `point` and others.
     shared_methods!("timers that run");
 
     /// The address of a timer. `None` for an id of another `Timer`.
@@ -125,7 +128,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         (id.timer == self.shared.inner.number).then_some(id.address)
     }
 
-    /// The timer's clock, read once.
+    /// The present time by the timer's clock, which is read once.
     ///
     /// # Panics
     /// A panic of the clock is passed on.
@@ -134,13 +137,14 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.clock.now()
     }
 
-    /// The time by the timer's clock, or a moment after it: the start of the timeout that
-    /// [`start_under_lock`](Self::start_under_lock) takes. A deadline later than this has not passed (the rare
-    /// exceptions: `docs/guarantees.md`, G10). For an earlier deadline, ask [`now`](Self::now).
+    /// The present time by the timer's clock, or a time shortly after it. [`start_under_lock`](Self::start_under_lock)
+    /// takes it as the start of a timeout. A deadline that is later than this time has not passed
+    /// (`docs/guarantees.md`, G10, has the rare exceptions). Use [`now`](Self::now) to find out whether an earlier
+    /// deadline has passed.
     ///
     /// If the timer computes its deadlines from the processor's counter, as [`clock`](Builder::clock) explains, this
-    /// reads the counter. That takes less than half the time of `now`; the result is ahead by some microseconds, at
-    /// most by one millisecond. Otherwise this is `now`.
+    /// call reads the counter. That takes less than half the time of `now`. The result is some microseconds ahead of
+    /// the clock, and at most one millisecond. Otherwise this call does the same as `now`.
     ///
     /// # Panics
     /// A panic of the clock is passed on.
@@ -149,11 +153,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.soon()
     }
 
-    /// Passes `payload` to the callback once `timeout` has passed, or at a [point in time](Deadline) (`None`: never).
-    /// Reads the clock once.
+    /// Starts a timer: `payload` is passed to the callback when `timeout` has passed, or at a [point in time](Deadline)
+    /// (`None`: never). Reads the clock once.
     ///
     /// # Errors
-    /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
+    /// The payload comes back in a [`Rejected`] if the timer is full or shut down, the timeout is longer than a simple
     /// wheel holds, or the system refused a thread.
     ///
     /// # Panics
@@ -165,15 +169,15 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     #[inline]
     fn start_until(&self, deadline: Deadline, payload: T) -> Result<TimerId, Rejected<T>> {
         let engine = &self.shared.inner.engine;
-        // Read the clock first: it is user code, and at its panic nothing has to be undone yet.
+        // Read the clock first. It is user code, and if it panics now, nothing has to be undone.
         let timing = engine.timing(None, deadline);
         let (id, wake) = self.admit(timing, payload, ONE)?;
         drop(wake);
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer whose payload has this weight under [`max_weight`](Builder::max_weight). A payload
-    /// that another method starts weighs 1.
+    /// [Starts](Self::start) a timer whose payload has the given weight, which counts for
+    /// [`max_weight`](Builder::max_weight). A payload that another method starts weighs 1.
     ///
     /// ```
     /// use request_purgatory::{RejectReason, Timer};
@@ -193,10 +197,10 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// ```
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     ///
     /// # Panics
-    /// As [`start`](Self::start).
+    /// A panic of the clock is passed on. Then nothing was started, and the payload is dropped.
     pub fn start_weighed(
         &self,
         timeout: impl Into<Deadline>,
@@ -209,15 +213,16 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer for a caller that holds a lock: runs no code of yours. Only an `Instant` makes
-    /// this call read a clock of yours, so turn it into a [`point`](Self::point) before you take the lock.
+    /// [Starts](Self::start) a timer for a caller that holds a lock. The call runs no code of yours, with one
+    /// exception: if the deadline is an `Instant`, it may read your clock. So convert an `Instant` to a
+    /// [`point`](Self::point) before you take the lock.
     ///
     /// `timeout` counts from `since`, a reading of the timer's clock by [`now`](Self::now) or [`soon`](Self::soon).
-    /// Drop the [`PendingWake`] when you have released the lock: this wakes the thread that drives the timer, if
+    /// Drop the [`PendingWake`] when you have released the lock: its drop wakes the thread that drives the timer, if
     /// necessary.
     ///
-    /// So you can make a record and its timer under one hold of your lock. A callback that takes the same lock finds
-    /// the record of its payload:
+    /// With this method you can add a record and start its timer in one hold of your lock. A callback that takes the
+    /// same lock then finds the record of its payload:
     ///
     /// ```
     /// use request_purgatory::Timer;
@@ -241,7 +246,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// ```
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     #[inline]
     pub fn start_under_lock(
         &self,
@@ -281,10 +286,10 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         }
     }
 
-    /// Withdraws a payload whose timer has not fired, even past its deadline. `None` if the timer has fired, is firing
-    /// or was stopped: then the callback, or another call of `stop`, has the payload.
+    /// Stops a timer that has not fired, even past its deadline, and returns the payload. `None` if the timer has
+    /// fired, is firing or was stopped: then the callback, or another call of `stop`, has the payload.
     ///
-    /// Runs no code of yours. Waits for no lock, except for the lock of the weights if there is a
+    /// Runs no code of yours. Waits for no lock, except the lock of the weights if there is a
     /// [`max_weight`](Builder::max_weight).
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
@@ -311,12 +316,12 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         address.is_some_and(|address| engine.reschedule(address, deadline))
     }
 
-    /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock, as
-    /// [`start_under_lock`](Self::start_under_lock) starts a timer. `timeout` counts from `since`, and that reading
-    /// decides whether the old deadline has passed.
+    /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock. `timeout` counts from `since`, and
+    /// `since` decides whether the old deadline has passed. Convert an `Instant`, and drop the [`PendingWake`], as
+    /// [`start_under_lock`](Self::start_under_lock) explains.
     ///
     /// # Errors
-    /// The timer keeps its deadline, for the [reason](RescheduleError) that is returned.
+    /// The timer keeps its deadline. The [`RescheduleError`] is the reason.
     #[inline]
     pub fn reschedule_under_lock(
         &self,
@@ -343,32 +348,32 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// The time until the deadline; zero if the deadline has passed. `None` if the timer has fired or was stopped, or
-    /// never fires; [`is_running`](Self::is_running) tells which. Takes the lock of a timer shard. Reads the clock; a
-    /// panic of the clock is passed on.
+    /// if it never fires; [`is_running`](Self::is_running) distinguishes these cases. Takes the lock of a timer shard.
+    /// Reads the clock; a panic of the clock is passed on.
     pub fn remaining(&self, id: TimerId) -> Option<Duration> {
         let address = self.address_of(id)?;
         self.shared.inner.engine.remaining(address)
     }
 
-    /// The deadline on the timer's clock, rounded up to the tick. `None` if the timer has fired or was stopped, or
-    /// never fires; [`is_running`](Self::is_running) tells which. Takes the lock of a timer shard.
+    /// The deadline on the timer's clock, rounded up to the tick. `None` if the timer has fired or was stopped, or if
+    /// it never fires; [`is_running`](Self::is_running) distinguishes these cases. Takes the lock of a timer shard.
     pub fn deadline(&self, id: TimerId) -> Option<Timestamp> {
         self.shared.inner.engine.deadline(self.address_of(id)?)
     }
 
-    /// Rejects every start from now on, and returns the payloads whose timers had not fired; a later call returns none.
-    /// Does not wait: callbacks of timers that had fired may still run. A [`shutdown`](Self::shutdown) after this waits
-    /// for these callbacks.
+    /// Rejects every start from now on. The first call returns the payloads whose timers had not fired; a later call
+    /// returns none. Does not wait: callbacks of timers that had fired may still run. A [`shutdown`](Self::shutdown)
+    /// after this call waits for these callbacks.
     ///
-    /// For a caller that must handle the payloads before running callbacks can return, or without waiting for them.
+    /// Use `close` if you must handle the payloads without waiting for running callbacks, or before these can return.
     pub fn close(&self) -> Vec<T> {
         self.shared.inner.close()
     }
 
-    /// Ends the timer: every start is rejected from now on. Returns the payloads whose timers had not fired; a later
-    /// call returns none. Joins the timer's own threads, after the callbacks in their queues have run.
+    /// Ends the timer: every start is rejected from now on. The first call returns the payloads whose timers had not
+    /// fired; a later call returns none. Joins the timer's own threads, which first run the callbacks in their queues.
     ///
-    /// A call inside a callback does not wait for the threads; they end when their running callbacks have returned.
+    /// A call inside a callback does not wait for the threads, which end when their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<T> {
         let remains = self.close();
         self.shared.inner.engine.stop_threads(None);
@@ -385,15 +390,15 @@ impl<T: Send + 'static> Timer<T> {
         sound(Self::builder(name).build(on_expiry))
     }
 
-    /// Begins to build a timer with other choices: its tick, clock and threads, limits, the scheme. The settings are
-    /// methods of [`Builder`].
+    /// Begins to build a timer with other settings: tick, clock, threads, limits, scheme. Each setting is a method of
+    /// [`Builder`].
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         Builder::new(name, ())
     }
 }
 
 impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
-    /// The scheme that keeps the deadlines; see [`scheme`](crate::scheme) for when to choose which. Default:
+    /// The scheme that keeps the deadlines; [`scheme`](crate::scheme) explains which scheme to choose. Default:
     /// [`HierarchicalWheel`](crate::scheme::HierarchicalWheel).
     ///
     /// ```

@@ -1,18 +1,21 @@
 //! Scheme 6 of Varghese & Lauck (1987): a hashed wheel with unordered slots.
 //!
-//! A timer lies in the slot `deadline % slots`. The hand examines every timer of a slot, and skips those whose deadline
-//! is in a later round (revolution) of the wheel. A pass fires overdue timers first, in no order, and then slot by
-//! slot. Within a slot, timers fire in the order in which they were started. So timers fire by deadline, unless the
-//! pass comes more than one revolution late.
+//! A timer lies in the slot `deadline % slots`. A pass turns the *hand* of the wheel through the slots of the ticks
+//! since the last pass. The hand examines every timer of a slot, and fires the timers whose deadline is not in a later
+//! revolution.
+//!
+//! A pass first fires the overdue timers (those that were started after their deadline), in no particular order, and
+//! then the other timers slot by slot. Within a slot, timers fire in the order in which they were started. So timers
+//! fire by deadline, unless the pass comes more than one revolution late.
 //!
 //! | | cost |
 //! |---|---|
 //! | start, stop | O(1) |
-//! | tick | O(n / slots) on average, O(n) at worst; a jump at most O(n + slots) |
+//! | tick | O(n / slots) on average, O(n) at worst; a pass after many ticks: at most O(n + slots) |
 //! | space | the slots and the timers |
 //!
 //! *Used by* Netty's `HashedWheelTimer` and FreeBSD's callouts. *Choose it* if most timeouts are shorter than one
-//! revolution, or if most timers are stopped within one: the wheel examines a timer once per revolution.
+//! revolution, or most timers are stopped within one revolution: the wheel examines a timer once per revolution.
 
 use crate::parts::intrusive_lists::IntrusiveLists;
 use crate::parts::ring::Ring;
@@ -23,12 +26,12 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct HashedWheel {
     ring: Ring,
-    /// The node that the hand examines next. If that node has no timer, the hand has finished its slot.
+    /// The node that the hand examines next. If this node has no timer, the hand has finished its slot.
     cursor: u32,
 }
 
 impl HashedWheel {
-    /// The latest deadline that is in the present round at `now`.
+    /// The latest deadline within one revolution of `now`.
     pub(crate) fn latest_in_this_round(&self, now: Tick) -> Tick {
         self.ring.latest(now)
     }

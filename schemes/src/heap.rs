@@ -1,9 +1,9 @@
 //! Scheme 3 of Varghese & Lauck (1987): timers in a tree ordered by deadline, here a heap.
 //!
-//! The heap is 4-ary: it is half as deep as a binary heap, and four children share a cache line. The record of each
-//! timer holds the index of the timer in the heap. So a stop removes the timer at once, and the heap holds no stopped
-//! timers. A pass fires overdue timers first, then the other timers by deadline. Timers with the same deadline fire in
-//! no particular order.
+//! The heap is 4-ary: it is half as deep as a binary heap, and four children share a cache line. The record of a timer
+//! has the timer's index in the heap. So a stop removes the timer at once, and no stopped timers are left in the heap.
+//! A pass first fires the overdue timers (those that were started after their deadline), and then the other timers by
+//! deadline. Timers with the same deadline fire in no particular order.
 //!
 //! | | cost |
 //! |---|---|
@@ -19,20 +19,20 @@ use crate::parts::overdue::Overdue;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Children of a node.
+/// The number of children of a node.
 const ARITY: usize = 4;
 
-/// Scheme 3: a heap that tells each timer its position.
+/// Scheme 3: a heap that writes the position of each timer to the timer's record.
 #[derive(Debug)]
 pub struct Heap {
-    /// INVARIANT: no timer is earlier than its parent, the timer at `(index - 1) / ARITY`.
+    /// INVARIANT: no timer is earlier than its parent. The parent of the timer at `index` is at `(index - 1) / ARITY`.
     timers: Vec<(Tick, u32)>,
     overdue: Overdue,
 }
 
 impl Heap {
-    /// Moves the timer at `index` up until its parent is not later. Returns the timer's new index, and leaves it to the
-    /// caller to write the timer's record.
+    /// Moves the timer at `index` up until its parent is not later. Returns the timer's new index, which the caller
+    /// must write to the timer's record.
     fn sift_up(&mut self, records: &mut impl Records, mut index: usize) -> usize {
         let timer = self.timers[index];
         while index > 0 {
@@ -47,8 +47,8 @@ impl Heap {
         index
     }
 
-    /// Moves the timer at `index` down until no child is earlier. Returns the timer's new index, and leaves it to the
-    /// caller to write the timer's record.
+    /// Moves the timer at `index` down until no child is earlier. Returns the timer's new index, which the caller must
+    /// write to the timer's record.
     fn sift_down(&mut self, records: &mut impl Records, mut index: usize) -> usize {
         let timer = self.timers[index];
         loop {
@@ -72,7 +72,8 @@ impl Heap {
         records.set_position(timer.1, Position::new(index as u32));
     }
 
-    /// Removes the timer at `index`, if there is one. The last timer takes its place and moves from there.
+    /// Removes the timer at `index`, if there is one. The last timer of the vector takes this place, and is then moved
+    /// up or down.
     fn remove(&mut self, records: &mut impl Records, index: usize) {
         if index >= self.timers.len() {
             return;

@@ -1,13 +1,12 @@
-//! Scheme 7 of Varghese & Lauck (1987), driven by a queue of bucket deadlines.
+//! Scheme 7 of Varghese & Lauck (1987), with a queue of bucket deadlines.
 //!
 //! Each level has `slots` slots, and a slot is as wide as the whole level below. A level is added when a deadline needs
-//! it. A timer lies in the bucket (the slot of a level) that
-//! [`Geometry::locate`](crate::parts::geometry::Geometry::locate) names. When time reaches a bucket of a higher level,
-//! its timers *cascade*: each timer moves to a lower level, until it lies in a slot one tick wide. So each timer fires
-//! exactly in its tick.
+//! it. A *bucket* is a slot of a level with its timers; [`Geometry::locate`](crate::parts::geometry::Geometry::locate)
+//! chooses the bucket of a timer. When time reaches a bucket of a higher level, the bucket's timers *cascade*: each
+//! timer moves to a lower level, until it lies in a slot one tick wide. So each timer fires exactly in its tick.
 //!
-//! A binary heap holds the deadlines of the buckets that are not empty. So time jumps from bucket to bucket, and empty
-//! slots cost nothing.
+//! The deadline of a bucket is the first tick of its window. A binary heap holds the deadlines of the buckets that are
+//! not empty. So time jumps from bucket to bucket, and empty slots cost nothing.
 //!
 //! | | cost |
 //! |---|---|
@@ -15,14 +14,15 @@
 //! | tick | O(1) per fired timer and per cascade, with at most one cascade per level and timer; an empty tick costs nothing |
 //! | space | the slots of the levels in use, and the timers |
 //!
-//! *Used by* Kafka's request purgatory, which queues its buckets in a `DelayQueue`. *Choose it* if timeouts are wide or
-//! sparse, if an idle timer must not wake its thread, or when in doubt.
+//! *Used by* Kafka's request purgatory, which queues its buckets in a `DelayQueue`. *Choose it* if timeouts vary widely
+//! or are sparse, if an idle timer must not wake its thread, or if you are in doubt.
 //!
-//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever the bucket is not empty. When a
-//! bucket becomes empty, its deadline stays in the heap until this deadline comes to the top.
+//! INVARIANT: a bucket that is not empty has exactly one entry in the heap, and an empty bucket has at most one. When a
+//! bucket becomes empty, its entry stays in the heap until it comes to the top.
 //!
-//! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket drains, `current`
-//! is the start of the bucket's window, and a timer that is started meanwhile cannot be filed in this bucket.
+//! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket is drained,
+//! `current` is the start of the bucket's window, and a timer that is started during that time is filed in another
+//! bucket.
 
 use crate::parts::bucket_pool::Entry;
 use crate::parts::levels::Levels;
@@ -36,14 +36,14 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     levels: Levels,
-    /// A bucket below this number has a window so narrow that the low bits in an [`Entry`] identify the deadline.
+    /// The buckets below this number have windows so narrow that the low bits in an [`Entry`] identify the deadline.
     narrow: u32,
     /// All buckets with a deadline up to this tick are empty, except the bucket that is being drained.
     current: Tick,
-    /// The deadline and the number of every queued bucket.
+    /// The deadline and the number of each queued bucket.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     overdue: Overdue,
-    /// Timers in the buckets.
+    /// The number of timers in the buckets.
     len: usize,
 }
 
@@ -69,7 +69,7 @@ impl HierarchicalWheel {
         None
     }
 
-    /// Files timer `id` in its bucket as seen from `current`, which is before `deadline`.
+    /// Files timer `id` in the bucket for `deadline`, which is past `current`.
     #[inline(always)]
     fn file(&mut self, id: u32, deadline: Tick) -> Started {
         let location = self.levels.geometry().locate(self.current, deadline);
@@ -83,7 +83,7 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// Files a timer from the log of a [`LoggedWheel`](crate::LoggedWheel). Its deadline is past `current`, but the
+    /// Files a timer from the log of a [`LoggedWheel`](crate::LoggedWheel). The deadline is past `current`, but the
     /// present may have reached it.
     pub(crate) fn file_late(&mut self, records: &mut impl Records, id: u32, deadline: Tick) {
         self.len += 1;
@@ -131,7 +131,8 @@ impl HierarchicalWheel {
         }
     }
 
-    /// Queues the deadline `start` of a bucket. Returns this deadline if it is the scheme's earliest.
+    /// Queues bucket `number`, whose deadline is `start`. Returns `start` if it is now the earliest deadline of the
+    /// scheme.
     #[cold]
     fn enqueue(&mut self, number: u32, start: Tick) -> Option<Tick> {
         self.levels.bucket(number).queued = true;
@@ -170,8 +171,8 @@ impl Scheme for HierarchicalWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        // Move `current` first: an idle wheel has fallen behind, and a timer that is filed from the true present gets a
-        // lower level and fewer cascades.
+        // First move `current` forward: if the wheel was idle, `current` is far behind `now`. A timer gets a lower
+        // level, and cascades less often, if `current` is nearer to its deadline.
         let limit = match self.next_bucket() {
             Some(next) => now.min(next.saturating_sub(1)),
             None => now,
@@ -188,7 +189,8 @@ impl Scheme for HierarchicalWheel {
     fn stop(&mut self, records: &mut impl Records, position: Position) {
         match self.levels.remove(records, position) {
             Some(_) => self.len -= 1,
-            // Last, because overdue timers are rare. No bucket has the position of an overdue timer.
+            // Look among the overdue timers last, because they are rare. No bucket has the position of an overdue
+            // timer.
             None => self.overdue.remove(records, position),
         }
     }

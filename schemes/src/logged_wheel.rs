@@ -1,17 +1,17 @@
-//! A log of arrivals before a [`HierarchicalWheel`].
+//! A [`HierarchicalWheel`] behind a log of arrivals.
 //!
-//! A timer that is started is appended to a log. It moves to the wheel when its deadline, or a somewhat earlier
-//! deadline in the same segment of the log, comes near. Most timers are stopped before that. Such a timer leaves a hole
-//! in the log, and its stop touches no bucket and no other timer.
+//! A new timer is appended to the log. The log consists of segments. Shortly before the earliest deadline of a segment,
+//! the segment is visited, and its timers with near deadlines move to the wheel. Most timers are stopped before this
+//! visit. A timer that is stopped leaves a hole in the log, and the stop touches no bucket and no other timer.
 //!
 //! | | cost |
 //! |---|---|
-//! | start, stop | O(1), at one place of the log; O(log segments) if the deadline is the earliest of its segment |
-//! | tick | as the wheel; each timer moves from the log to the wheel once at most |
-//! | space | 8 bytes for each timer in the log, four times as much if three of four have been stopped; and the wheel |
+//! | start, stop | O(1); O(log segments) if the deadline is the earliest of its segment |
+//! | tick | the cost of the wheel; each timer moves from the log to the wheel at most once |
+//! | space | 8 bytes for each timer in the log, four times as much if three of four were stopped; and the wheel |
 //!
-//! Timers fire in the same order as from the wheel alone, also in a late pass: until the timer with the first deadline
-//! in the log has moved to the wheel, the wheel advances only to the tick before that deadline.
+//! Timers fire in the same order as in the wheel without a log, also in a late pass: the wheel advances only to the
+//! tick before the first deadline in the log, until the timer with this deadline has moved to the wheel.
 //!
 //! INVARIANT: the deadline of a timer in the log is past the wheel's `current` tick, and past the present of every pass
 //! that had begun when the timer was started.
@@ -27,7 +27,7 @@ use crate::scheme::{Scheme, sealed::Sealed};
 pub struct LoggedWheel {
     log: Arrivals,
     wheel: HierarchicalWheel,
-    /// The latest `now` of a pass or of a [slow start](Self::start_slowly).
+    /// The latest `now` that a pass or a [slow start](Self::start_slowly) was given.
     seen: Tick,
 }
 
@@ -122,8 +122,8 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // During a visit the wheel has nothing to do: it has advanced as far as the log allows, and the timers that the
-        // visit files are due later.
+        // While a segment is visited, the wheel has nothing to do: it has advanced as far as the log allows, and the
+        // timers that the visit files are due later.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);

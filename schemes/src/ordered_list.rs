@@ -1,8 +1,9 @@
 //! Scheme 2 of Varghese & Lauck (1987): timers in a list sorted by deadline.
 //!
-//! The list is doubly linked, so a stop needs no search. A start searches from the latest deadline backwards: if all
-//! timeouts are equal, the search ends at the first node. A pass fires overdue timers first, in no order, and then the
-//! other timers by deadline. Timers with the same deadline fire in the order in which they were started.
+//! The list is doubly linked, so a stop needs no search. A start searches backwards from the latest deadline: if all
+//! timeouts are equal, the search ends at the first node that it examines. A pass first fires the overdue timers (those
+//! that were started after their deadline), in no particular order, and then the other timers by deadline. Timers with
+//! the same deadline fire in the order in which they were started.
 //!
 //! | | cost |
 //! |---|---|
@@ -19,7 +20,7 @@ use crate::parts::overdue::Overdue;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// The only list of the pool.
+/// The number of the only list in `lists`.
 const LIST: u32 = 0;
 
 /// Scheme 2: a doubly linked list sorted by deadline.

@@ -1,4 +1,4 @@
-//! The parts that the schemes are made of. No part knows a scheme.
+//! The parts of which the schemes are made. No part depends on a scheme.
 
 pub(crate) mod arrivals;
 pub(crate) mod bucket_pool;

@@ -11,7 +11,7 @@ pub type Tick = u64;
 pub struct Position(u32);
 
 impl Position {
-    /// The position of a timer that is not in the scheme: it was never started, was stopped, or has fired.
+    /// The position of a timer that is not in the scheme: the timer was never started, was stopped, or has fired.
     pub const NONE: Self = Self(u32::MAX);
 
     /// The position with this number. `u32::MAX` is [`NONE`](Self::NONE).
@@ -27,8 +27,8 @@ impl Position {
 
 /// The caller's table of timers.
 ///
-/// A scheme stores 32-bit ids and asks this table for the rest. The caller passes the same table to every call of one
-/// scheme, under these rules:
+/// A scheme knows a timer by a 32-bit id, and reads the timer's deadline from this table. The caller passes the same
+/// table to every call of one scheme, under these rules:
 ///
 /// * From the return of [`start`](crate::Scheme::start) until the timer fires or is stopped,
 ///   [`deadline`](Self::deadline) returns the deadline with which the timer was started.
@@ -36,7 +36,8 @@ impl Position {
 ///   [`set_position`](Self::set_position). The record of a new timer need not exist before `start` returns.
 /// * During any call the scheme may set the position of any timer that it holds, because timers move.
 ///
-/// Neither method should panic. If one does, the scheme may lose timers or fire them again; memory stays safe.
+/// No method of this trait should panic. After a panic, the scheme may lose timers or fire them again; memory stays
+/// safe.
 pub trait Records {
     /// The deadline of timer `id`, in ticks.
     fn deadline(&self, id: u32) -> Tick;
@@ -44,7 +45,8 @@ pub trait Records {
     fn set_position(&mut self, id: u32, position: Position);
 }
 
-/// The simplest table: deadlines and positions, with the ids as indices. An id without an element causes a panic.
+/// The simplest table: a vector of deadlines and positions, indexed by the ids. An id without an element causes a
+/// panic.
 impl Records for Vec<(Tick, Position)> {
     #[inline]
     fn deadline(&self, id: u32) -> Tick {
@@ -63,13 +65,14 @@ impl Records for Vec<(Tick, Position)> {
 pub struct Started {
     /// The position of the timer, which the caller stores in its record.
     pub position: Position,
-    /// The new [`next_deadline`](crate::Scheme::next_deadline), if this start made it earlier: then wake a thread that
-    /// sleeps until the old deadline.
+    /// The new [`next_deadline`](crate::Scheme::next_deadline), if this start made it earlier, otherwise `None`. If it
+    /// is given, wake a thread that sleeps until the old deadline.
     pub earliest: Option<Tick>,
 }
 
 impl Started {
-    /// The result of a start at `position` that changed the scheme's next deadline from `before` to `after`.
+    /// The result of a start that put the timer at `position`, and changed the scheme's next deadline from `before` to
+    /// `after`.
     pub(crate) fn at(position: Position, before: Option<Tick>, after: Option<Tick>) -> Self {
         let earlier = |&after: &Tick| before.is_none_or(|before| after < before);
         Self {
@@ -92,7 +95,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Reports that timer `id`, which has left the scheme, fired.
+    /// Returns [`Fired`](Self::Fired) for timer `id`, which has left the scheme, and clears the position in its record.
     #[inline]
     pub(crate) fn fire(records: &mut impl Records, id: u32, deadline: Tick) -> Self {
         records.set_position(id, Position::NONE);
@@ -109,7 +112,7 @@ impl Step {
     }
 }
 
-/// A deadline is past the horizon of the scheme. Only a simple wheel has a horizon: one revolution.
+/// A deadline is past the horizon of the scheme. Only a simple wheel has a horizon: one revolution ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HorizonError {

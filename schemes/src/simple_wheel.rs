@@ -1,17 +1,17 @@
 //! Scheme 4 of Varghese & Lauck (1987): one slot for each of the next ticks.
 //!
-//! The wheel has a horizon of one revolution: with `slots` slots, a deadline lies at most `slots - 1` ticks ahead. It
-//! is a [hashed wheel](crate::HashedWheel) whose timers are all in the present round. So if there is a pass at each
-//! tick, the hand skips no timer. Timers fire in the same order as in a hashed wheel.
+//! The wheel has a horizon of one revolution: with `slots` slots, a deadline lies at most `slots - 1` ticks ahead. So
+//! it is a [hashed wheel](crate::HashedWheel) without timers of later revolutions: if there is a pass at each tick,
+//! every timer in the slot of this tick fires. Timers fire in the same order as in a hashed wheel.
 //!
 //! | | cost |
 //! |---|---|
 //! | start, stop | O(1) |
-//! | tick | O(1), and O(1) per fired timer; a jump at most O(slots) |
+//! | tick | O(1), and O(1) per fired timer; a pass after many ticks: at most O(slots) more |
 //! | space | one slot for each tick of the longest timeout, and the timers |
 //!
-//! *Used by* logic simulators, from whose event wheels the paper starts, and by traffic shapers with a bounded horizon,
-//! such as Carousel. *Choose it* if no timeout is longer than a moderate number of ticks.
+//! *Used by* logic simulators, whose event wheels are the starting point of the paper, and by traffic shapers with a
+//! bounded horizon, such as Carousel. *Choose it* if no timeout is longer than a moderate number of ticks.
 
 use crate::hashed_wheel::HashedWheel;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};

@@ -1,18 +1,22 @@
 //! Scheme 5 of Varghese & Lauck (1987): a hashed wheel with sorted slots.
 //!
-//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. If the first timer of a slot is not due,
-//! the hand need not examine the others. A pass fires overdue timers first, in no order, and then slot by slot. Within
-//! a slot, timers fire by deadline; timers with the same deadline fire in the order in which they were started. So
-//! timers fire by deadline, unless the pass comes more than one revolution late.
+//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. A pass turns the *hand* of the wheel
+//! through the slots of the ticks since the last pass. If the first timer of a slot is not due, the hand skips the
+//! others.
+//!
+//! A pass first fires the overdue timers (those that were started after their deadline), in no particular order, and
+//! then the other timers slot by slot. Within a slot, timers fire by deadline; timers with the same deadline fire in
+//! the order in which they were started. So timers fire by deadline, unless the pass comes more than one revolution
+//! late.
 //!
 //! | | cost |
 //! |---|---|
-//! | start | O(1) on average with fewer timers than slots, O(n) at worst |
+//! | start | O(1) on average if there are fewer timers than slots, O(n) at worst |
 //! | stop | O(1) |
-//! | tick | O(1), and O(1) per fired timer; a jump at most O(slots) |
+//! | tick | O(1), and O(1) per fired timer; a pass after many ticks: at most O(slots) more |
 //! | space | the slots and the timers |
 //!
-//! *Used by* no library known to us; in the paper it is the step from scheme 2 to scheme 6. *Choose it* if the time of
+//! *Used by* no library known to us. In the paper it is the step from scheme 2 to scheme 6. *Choose it* if the time of
 //! a tick matters more than the time of a start, and there are fewer timers than slots.
 
 use crate::parts::intrusive_lists::IntrusiveLists;

@@ -1,25 +1,27 @@
-//! Scheme 7 of Varghese & Lauck (1987), driven tick by tick.
+//! Scheme 7 of Varghese & Lauck (1987), advanced tick by tick.
 //!
-//! The levels, slots and cascades are those of a [`HierarchicalWheel`](crate::HierarchicalWheel), but there is no queue
-//! of buckets. While the wheel holds a timer, `next_deadline` asks for an advance at every tick. The wheel counts the
+//! Levels, slots and cascades work as in a [`HierarchicalWheel`](crate::HierarchicalWheel), but the buckets are not
+//! queued. While the wheel holds a timer, `next_deadline` asks for an advance at every tick. The wheel counts the
 //! timers of each level, and skips a level without timers. So a late pass visits at most one revolution of a level, and
-//! then goes from slot to slot of the next higher level. From each bucket that the pass reaches, it fires the timers
-//! whose deadline is not past the present, and moves the other timers to the slots below.
+//! then goes from slot to slot of the next higher level. In each bucket that the pass reaches, timers whose deadline is
+//! not later than the present fire, and the other timers move to the slots below.
 //!
-//! A pass fires overdue timers first, in no order, and then the other timers by deadline. In a late pass the timers of
-//! one bucket of a higher level fire in no particular order.
+//! A pass first fires the overdue timers (those that were started after their deadline), in no particular order, and
+//! then the other timers by deadline. In a late pass, the timers of one bucket of a higher level fire in no particular
+//! order.
 //!
 //! | | cost |
 //! |---|---|
 //! | start, stop | O(1) |
-//! | tick | O(1), and O(1) per fired timer and per cascade, with at most one cascade per level and timer; a jump at most O(slots × levels) more |
+//! | tick | O(1), and O(1) per fired timer and per cascade, with at most one cascade per level and timer; a pass after many ticks: at most O(slots × levels) more |
 //! | space | the slots of the levels in use, and the timers |
 //!
-//! *Used by* Linux until 4.7, and NetBSD's callouts; tokio's wheel has these levels, each with a bitmap of its used
-//! slots. *Choose it* if the program runs at every tick anyway, so that a wake-up at every tick costs nothing more.
+//! *Used by* Linux until 4.7, and NetBSD's callouts. The wheel of tokio has the same levels, and for each level a
+//! bitmap of the slots in use. *Choose it* if the program runs at every tick anyway: then a wake-up at every tick costs
+//! nothing more.
 //!
-//! INVARIANT: `current` is never past the start of a bucket that is not empty. So while a bucket drains, `current` is
-//! the start of the bucket's window, and a timer that is started meanwhile cannot be filed in this bucket.
+//! INVARIANT: `current` is never past the start of a bucket that is not empty. So while a bucket is drained, `current`
+//! is the start of the bucket's window, and a timer that is started during that time is filed in another bucket.
 
 use crate::parts::geometry::Location;
 use crate::parts::levels::Levels;
@@ -27,24 +29,25 @@ use crate::parts::overdue::Overdue;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 7: a hierarchical timing wheel that is advanced through its empty buckets.
+/// Scheme 7: a hierarchical timing wheel that is advanced tick by tick.
 #[derive(Debug)]
 pub struct SteppedWheel {
     levels: Levels,
     /// All buckets that start up to this tick are empty, except the bucket that is being drained.
     current: Tick,
-    /// The bucket that starts at `current`, until it is found empty.
+    /// The bucket that starts at `current`. `None` when this bucket has been found empty.
     draining: Option<u32>,
-    /// The number of timers in each level. Two slots per level make the most levels: one for each bit of a tick.
+    /// The number of timers in each level. There are the most levels with two slots per level: one for each bit of a
+    /// tick.
     timers: [usize; Tick::BITS as usize],
     overdue: Overdue,
-    /// Timers in the buckets.
+    /// The number of timers in the buckets.
     len: usize,
 }
 
 impl SteppedWheel {
-    /// Moves `current` to `now` if all buckets are empty: a timer that is filed from the true present gets a lower
-    /// level.
+    /// Moves `current` to `now` if all buckets are empty. A timer gets a lower level if `current` is nearer to its
+    /// deadline.
     fn catch_up(&mut self, now: Tick) {
         if self.len == 0 {
             self.current = self.current.max(now);
@@ -55,13 +58,14 @@ impl SteppedWheel {
     /// The next bucket that `current` will reach, in the lowest level that has a timer.
     fn next_bucket(&self) -> Option<Location> {
         let level = self.timers.iter().position(|&timers| timers > 0)?;
-        // INVARIANT: a timer of this level lies in a later slot of the same revolution, so the next slot is in it.
+        // INVARIANT: a timer of this level lies in a later slot of the present revolution, so the next slot belongs to
+        // this revolution.
         let geometry = self.levels.geometry();
         let start = geometry.next_slot(self.current, level as u32);
         Some(geometry.locate(self.current, start))
     }
 
-    /// Files timer `id` in its bucket as seen from `current`, which is before `deadline`.
+    /// Files timer `id` in the bucket for `deadline`, which is past `current`.
     fn file(&mut self, id: u32, deadline: Tick) -> Position {
         let location = self.levels.geometry().locate(self.current, deadline);
         self.timers[location.level as usize] += 1;
@@ -76,7 +80,8 @@ impl SteppedWheel {
         self.len -= 1;
     }
 
-    /// Takes a timer out of bucket `number`, which is being drained, and fires it or moves it to a slot below.
+    /// Takes a timer out of bucket `number`, which is being drained, and fires the timer or moves it to a slot below.
+    /// `None` if the bucket is empty.
     fn drain(&mut self, records: &mut impl Records, number: u32, now: Tick) -> Option<Step> {
         let id = self.levels.pop(number)?.id;
         self.removed(number);
@@ -146,7 +151,7 @@ impl Scheme for SteppedWheel {
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let step = self.overdue.step(records, now);
-        // If `current` is past `now`, a later pass has gone further.
+        // If `current` is past `now`, a later pass has advanced further than this pass can.
         if step != Step::Idle || self.current > now {
             return step;
         }

@@ -7,7 +7,7 @@ use model::{CENTURY, Model, Table, When, event, origin, slots};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// A scheme, and what distinguishes its promises.
+/// A scheme, and the promises in which schemes differ.
 trait Tested: Scheme {
     /// Whether `next_deadline` is the earliest deadline, unless the earliest deadline has passed.
     const EXACT: bool;
@@ -80,7 +80,8 @@ schemes! {
     logged_wheel: LoggedWheel, exact: false, endless: true;
 }
 
-/// Starts timers 0, 1, 2 ... with these deadlines, as far as the scheme accepts them.
+/// Starts a timer for each of these deadlines, unless the scheme rejects the deadline. A timer's id is the index of its
+/// deadline.
 fn started<S: Scheme>(slots: u32, now: Tick, deadlines: &[Tick]) -> (S, Table) {
     let (mut scheme, mut records) = (S::new(slots, now), Table::default());
     for (id, &deadline) in (0..).zip(deadlines) {
@@ -118,8 +119,8 @@ fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32])
     assert_eq!(scheme.next_deadline(), None);
 }
 
-/// Jumps of a hundred years, at a tick of 1 ms and at a tick of 1 ns, with eleven timers: some near, some far, and one
-/// that is left to the second jump.
+/// Two jumps of a hundred years, at a tick of 1 ms and at a tick of 1 ns, with eleven timers: some near, some far, and
+/// one that fires in the second jump.
 fn a_jump_costs_entries_not_ticks<S: Tested>() {
     for century in [CENTURY, CENTURY * 1_000_000] {
         for slots in [2, 20, 64, 1_000] {
@@ -128,7 +129,7 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
                 model.start(7 + century / 9 * n / n.pow(9), 7);
             }
             model.start(7 + century * 2, 7);
-            // Even the simple wheel accepts this one.
+            // Even the simple wheel accepts this timer.
             model.start(8, 7);
             for _ in 0..2 {
                 // `pass` itself bounds the steps by the timers and the levels.
@@ -138,7 +139,8 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
             assert_eq!(model.scheme.len(), 0);
             let steps = model.pass(When::In(century), &[], None);
             assert_eq!(steps, 0, "without timers a jump is free");
-            // A timer that is started long after the last pass is filed as seen from the present, not from that pass.
+            // A timer that is started long after the last pass is filed as seen from the present, not from the last
+            // pass.
             model.present += century;
             let soon = model.present + 1;
             model.start(soon, model.present);
@@ -170,8 +172,8 @@ fn timers_that_come_and_go_use_few_places<S: Scheme>() {
     assert!(places.len() < 100, "{} places", places.len());
 }
 
-/// Timers around each power of the number of slots. Each timer alone: by jumps to one tick before its deadline, and to
-/// the deadline. Then all timers at once: by a jump to each deadline.
+/// Timers with timeouts around each power of the number of slots. First each timer is started alone, with a jump to one
+/// tick before its deadline and a jump to the deadline. Then all timers are started, with a jump to each deadline.
 fn fires_at_the_borders_of_levels<S: Tested>() {
     for slots in [2, 3, 10, 64] {
         for origin in [0, 1, 63, 64, (1 << 30) - 1, (1 << 36) - 1] {
@@ -230,8 +232,7 @@ fn timers_fire_by_deadline() {
     assert!(order::<Heap>().is_sorted_by_key(|&(deadline, _)| deadline));
 }
 
-/// A pass that comes long after all deadlines fires the timers by deadline, wherever they stand: far or near, started
-/// early or late.
+/// A late pass fires timers in the order of their deadlines, whatever their levels were.
 #[test]
 fn a_late_pass_fires_by_deadline() {
     fn fired<S: Scheme>() -> Vec<(Tick, u32)> {
@@ -260,7 +261,7 @@ fn a_simple_wheel_has_a_horizon_of_one_revolution() {
     assert_eq!(refused(&mut model, Tick::MAX - 1, 100), 107);
     model.start(107, 100);
     assert_eq!(model.scheme.len(), 1);
-    // The wheel has fallen behind, but the horizon follows the present.
+    // There was no pass since tick 100, but the horizon follows the present.
     model.present = 105;
     assert_eq!(refused(&mut model, 113, 105), 112);
     model.start(112, 105);
@@ -286,8 +287,8 @@ fn the_wheel_names_the_upcoming_timers() {
     assert_eq!(wheel.upcoming().next(), None);
 }
 
-/// Counts how often a scheme wakes a thread that sleeps until the next deadline: with a timer of 10 s and a far timer,
-/// at a tick of 1 ms.
+/// Counts how often a scheme wakes a thread that sleeps until the next deadline. The scheme has a timer of 10 s and a
+/// far timer, at a tick of 1 ms.
 #[test]
 fn an_idle_scheme_wakes_its_thread_so_often() {
     fn wake_ups<S: Scheme>(far: Tick) -> u64 {
@@ -331,8 +332,8 @@ fn the_wheel_announces_only_earlier_deadlines() {
     let mut model = Model::<HierarchicalWheel>::new(64, 0);
     model.begin_pass(When::At(70));
     model.start(64, 0);
-    // The timer goes into the bucket that starts at 64. `start` compares the announcement with the deadlines before and
-    // after.
+    // The timer goes into the bucket that starts at 64. `Model::start` checks that `Started::earliest` is given only if
+    // the next deadline is earlier than before.
     model.start(100, 0);
     assert_eq!(model.scheme.next_deadline(), Some(64));
 }

@@ -1,16 +1,16 @@
-//! Scheme 1 of Varghese & Lauck (1987): timers in no order, all examined in each tick.
+//! Scheme 1 of Varghese & Lauck (1987): timers in no order, all of which each pass examines.
 //!
-//! The timers lie in a vector, and a removal fills the hole with the last timer. The scheme does not keep track of the
-//! earliest deadline, but searches for it on request. Timers fire in no particular order.
+//! The timers lie in a vector, and a removal fills the hole with another timer. The scheme does not keep track of the
+//! earliest deadline, but searches for it when `next_deadline` is called. Timers fire in no particular order.
 //!
 //! | | cost |
 //! |---|---|
 //! | start, stop | O(1) |
-//! | tick | O(n), in steps of O(1); O(n) more to find the next deadline |
+//! | tick | O(n), in steps of O(1); O(n) more if the next deadline is then searched for |
 //! | space | the timers |
 //!
-//! *Used by* Contiki's event timers; in the paper, by interfaces that keep one timer for each of a few modules. *Choose
-//! it* for a handful of timers, or if nearly all timers are stopped before the next tick.
+//! *Used by* Contiki's event timers, and, says the paper, by interfaces with one timer for each of a few modules.
+//! *Choose it* for a handful of timers, or if nearly all timers are stopped before the next tick.
 
 use crate::parts::overdue::Overdue;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
@@ -43,8 +43,8 @@ impl Scheme for UnorderedList {
         deadline: Tick,
         _: Tick,
     ) -> Result<Started, HorizonError> {
-        // Compare lower bounds: `next_deadline` would take O(n). Its last call has returned the bound, and only earlier
-        // deadlines have lowered the bound since.
+        // Compare lower bounds of the deadlines, because a search for the earliest would take O(n). The last call of
+        // `next_deadline` has returned this bound, and since then only earlier deadlines have lowered it.
         let before = self.timers.earliest();
         let position = self.timers.push(id, deadline);
         Ok(Started::at(position, before, self.timers.earliest()))

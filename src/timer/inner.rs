@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct Inner<T, W> {
     pub(crate) engine: Engine<T, W>,
-    /// A number that distinguishes the ids of this timer from those of other timers.
+    /// A number that no other timer has. Ids contain this number, so a timer recognises its own ids.
     pub(super) number: u64,
     on_end: Box<dyn Fn(T, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,
@@ -23,8 +23,8 @@ pub(crate) struct Inner<T, W> {
 }
 
 impl<T: Send + 'static, W: Scheme> Inner<T, W> {
-    /// `on_end` runs the user's code for a payload that has expired, and drops a payload that the drop of the last
-    /// handle has ended. `on_end` may panic.
+    /// `on_end` is called with each payload that has expired, and runs the user's code for it. At the drop of the last
+    /// handle, `on_end` is called with each payload that is left, and drops it. `on_end` may panic.
     pub(super) fn new(
         engine: Engine<T, W>,
         on_end: impl Fn(T, Ending) + Send + Sync + 'static,
@@ -40,7 +40,7 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
         })
     }
 
-    /// Ends a timer. `None` if it has ended, or is expiring.
+    /// Ends a timer, and returns its payload. `None` if the timer has ended already, or is expiring.
     #[inline]
     pub(super) fn withdraw(&self, address: Address, ending: Ending) -> Option<T> {
         let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
@@ -96,7 +96,8 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
     fn on_dropped(&self) {
         let remains = std::mem::take(&mut *self.remains.lock());
         for payload in remains {
-            // One by one: two destructors that panic together would abort the process.
+            // Catch the panic of each destructor by itself. If a second destructor panicked during the unwinding of the
+            // first panic, the process would abort.
             let discard = || (self.on_end)(payload, Ending::ShutDown);
             let _ = self.engine.guarded(discard);
         }
@@ -118,7 +119,7 @@ mod tests {
         let builder = Timer::<()>::builder("g07").clock(ManualClock::new());
         let timer = builder.build(drop).expect("the system has threads left");
         let alarm = &timer.shared.inner.engine.alarm;
-        // The state after a timer was started and stopped: the reaper sleeps until that tick.
+        // Set the alarm as after a start and a stop of a timer: the reaper sleeps until the timer's tick.
         assert!(alarm.set(1));
         assert_eq!(timer.next_deadline(), None);
         assert_eq!(timer.advance(), 0);

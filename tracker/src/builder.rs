@@ -11,26 +11,26 @@ use std::time::Duration;
 /// The settings that trackers and requests share.
 pub(crate) struct Settings {
     pub(crate) timer: request_purgatory::purgatory::Builder<Timer<Expiring>>,
-    /// A copy of the timer's setting: `Shared::expiry` uses it to compute the deadline of a value, from the same
-    /// reading of the clock as the timer.
+    /// A copy of the timer's setting. `Shared::expiry` needs it to compute the deadline of a value.
     pub(crate) max_timeout: Duration,
 }
 
-/// Unwraps what was built with the default settings.
+/// Unwraps the result of a build with the default settings, which does not fail.
 pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
     built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
 }
 
-/// A type that has a [`Builder`].
+/// A type that a [`Builder`] can build: `Tracker` or `Requests`.
 pub(crate) trait Built {
-    /// The settings that only this type has.
+    /// The settings that are not settings of the timer.
     type Own;
 }
 
 /// The settings of a [`Tracker`](crate::Tracker) or of [`Requests`](crate::Requests), each with a default.
 ///
-/// Made by `builder(name)` of the type, and consumed by `build`. All settings except `first_token`, `remembered_ids`
-/// and `hasher` are settings of the underlying [`Timer`].
+/// Made by [`Tracker::builder`](crate::Tracker::builder) or [`Requests::builder`](crate::Requests::builder), and
+/// consumed by `build`. All settings except `first_token`, `remembered_ids` and `hasher` are settings of the underlying
+/// [`Timer`].
 #[expect(private_bounds, reason = "only `Tracker` and `Requests` can be built")]
 pub struct Builder<T: Built> {
     pub(crate) settings: Settings,
@@ -43,7 +43,7 @@ macro_rules! of_the_timer {
         $(#[$doc])*
         #[doc = ""]
         #[doc = concat!(
-            "As [`Builder::", stringify!($name), "`](request_purgatory::purgatory::Builder::", stringify!($name), ") of the timer."
+            "Sets [`Builder::", stringify!($name), "`](request_purgatory::purgatory::Builder::", stringify!($name), ") of the timer."
         )]
         pub fn $name(mut self $(, $argument: $type)?) -> Self {
             self.settings.timer = self.settings.timer.$name($($argument)?);
@@ -75,8 +75,8 @@ impl<T: Built> Builder<T> {
         max_parked(count: usize);
         /// The source of time. Default: the system's monotonic clock.
         clock(clock: impl Clock);
-        /// The thread on which your code runs for expired values. Default: [`Dispatch::OwnThread`]; if no reaper thread
-        /// of the library drives the timer, [`Dispatch::Inline`].
+        /// The thread on which your code runs for expired values. Default: [`Dispatch::OwnThread`], or
+        /// [`Dispatch::Inline`] if no reaper thread of the library drives the timer.
         dispatch(dispatch: Dispatch);
         /// Which thread drives the timer. Default: [`Reaper::Own`].
         reaper(reaper: Reaper);
@@ -84,8 +84,8 @@ impl<T: Built> Builder<T> {
         threads_at_once();
     }
 
-    /// The longest timeout: longer timeouts are shortened to it. Clients choose timeouts, operators bound them.
-    /// Default: no limit.
+    /// The longest timeout: longer timeouts are shortened to it. Useful if clients choose the timeouts. Default: no
+    /// limit.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.settings.timer = self.settings.timer.max_timeout(timeout);
         self.settings.max_timeout = timeout;

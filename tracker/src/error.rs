@@ -1,4 +1,4 @@
-//! Rejections, and their reasons; errors of builders.
+//! Rejections of values and requests, with their reasons; errors of the builders.
 
 use parking_lot::Mutex;
 use std::error::Error;
@@ -9,7 +9,8 @@ use std::fmt;
 /// `?` converts a rejection into a `Box<dyn Error + Send + Sync>` if the value is `Send`.
 pub struct Rejected<T> {
     reason: RejectReason,
-    /// Never locked. The mutex makes a `Send` value `Sync`, and its owner can take the value out.
+    /// The mutex is never locked. It makes this type `Sync` if the value is `Send`, and the owner can take the value
+    /// out.
     value: Mutex<T>,
 }
 
@@ -17,14 +18,14 @@ pub struct Rejected<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
-    /// The number of values, with expired ones whose callback has not returned, has reached
-    /// [`max_parked`](crate::Builder::max_parked).
+    /// The number of values has reached [`max_parked`](crate::Builder::max_parked). Expired values count until their
+    /// callback has returned.
     Full,
     /// The tracker is shut down.
     ShutDown,
     /// A value is kept for this key already, or a request with this id is pending.
     Duplicate,
-    /// The value with this token is not kept any more, because it was replaced, completed or withdrawn, or has expired.
+    /// The value with this token is not kept any more: it was replaced, completed or withdrawn, or it has expired.
     StaleToken,
     /// The system refused the reaper's thread, which is started for the first value with a finite timeout. A later call
     /// tries again. With [`threads_at_once`](crate::Builder::threads_at_once), `build` fails instead.
@@ -45,7 +46,8 @@ impl fmt::Display for RejectReason {
 
 impl Error for RejectReason {}
 
-/// Converts the reasons of a timer on the hierarchical wheel, which accepts every timeout.
+/// Converts the reasons for which a timer with the hierarchical wheel rejects a payload. This wheel accepts every
+/// timeout, so the other reasons do not occur.
 impl From<request_purgatory::RejectReason> for RejectReason {
     fn from(reason: request_purgatory::RejectReason) -> Self {
         use request_purgatory::RejectReason;

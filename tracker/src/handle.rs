@@ -6,12 +6,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
-/// A public type, tracker or requests, over shared state.
+/// A public handle, [`Tracker`](crate::Tracker) or [`Requests`](crate::Requests), over shared state.
 pub(crate) trait Handle: Sized {
     /// The type of the shared state.
     type Shared: Any + Send + Sync;
 
-    /// A handle over the shared state.
+    /// Makes a handle over this shared state.
     fn over(shared: Arc<Self::Shared>) -> Self;
 }
 
@@ -19,8 +19,8 @@ pub(crate) trait Handle: Sized {
 /// [`Tracker::downgrade`](crate::Tracker::downgrade) or [`Requests::downgrade`](crate::Requests::downgrade).
 #[expect(private_bounds, reason = "it refers only to `Tracker` or `Requests`")]
 pub struct WeakRef<T: Handle> {
-    /// The shared state with its type erased. A value `V` may hold a reference to its own tracker; with the type, the
-    /// compiler would need `V: Send` in order to decide `V: Send`.
+    /// The shared state with its type erased. A value `V` may hold a `WeakRef` to its own tracker. If the type were not
+    /// erased, the compiler would need `V: Send` to decide whether that `WeakRef`, and with it `V`, is `Send`.
     shared: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }
@@ -63,8 +63,8 @@ impl<T: Handle> fmt::Debug for WeakRef<T> {
 macro_rules! handle {
     ([$($generics:tt)*] $type:ty, $name:literal, $shared:ty, $what:literal) => {
         impl<$($generics)*> $type {
-            #[doc = concat!("The number of ", $what, " now. One whose deadline has passed counts until the thread that")]
-            /// drives the timer has expired it. Takes no lock.
+            #[doc = concat!("The number of ", $what, " now. Each of them counts until a call ends it, or until the thread")]
+            /// that drives the timer has fired its timer. Takes no lock.
             pub fn len(&self) -> usize {
                 self.shared.timer.len()
             }
@@ -80,11 +80,11 @@ macro_rules! handle {
                 self.shared.stats()
             }
 
-            #[doc = concat!("Expires ", $what, " whose deadline has passed. For use without a reaper (with one, it is")]
-            /// harmless). Returns how many expired.
+            #[doc = concat!("Expires ", $what, " whose deadline has passed. Returns how many expired. Needed only without a")]
+            /// reaper, but harmless with a reaper.
             ///
-            /// Your code runs where [`Dispatch`](request_purgatory::threads::Dispatch) says. What your code adds during
-            /// this call expires in a later call.
+            /// Your code runs on the thread that [`Dispatch`](request_purgatory::threads::Dispatch) chooses. If your
+            /// code adds a value or request during this call, the addition expires in a later call.
             ///
             /// Takes the lock of one timer shard after another, for at most 64 timers per hold, and the locks of the
             /// map shards of the expired keys. Reads the clock; a panic of the clock is passed on.
@@ -92,17 +92,17 @@ macro_rules! handle {
                 self.shared.timer.advance()
             }
 
-            /// The time at which to call [`advance`](Self::advance) next, on the clock in use: at or before the
-            /// earliest deadline, and in the past if there is work now. `None` if there is no work.
+            /// The time, on the clock in use, at which [`advance`](Self::advance) is to be called next. This time is at
+            /// or before the earliest deadline, and in the past if there is work now. `None` if there is no work.
             ///
-            /// Takes the lock of one timer shard after another, and may wake the reaper, or call the reactor's wake
-            /// function.
+            /// Takes the lock of one timer shard after another. May wake the reaper, or call the wake function of a
+            /// reactor.
             pub fn next_deadline(&self) -> Option<Timestamp> {
                 self.shared.timer.next_deadline()
             }
 
-            /// The point of the clock at which `timeout` has passed, as
-            /// [`Timer::point`](request_purgatory::Timer::point) says. Reads the clock once, and takes no lock.
+            /// The point of the clock at which `timeout` will have passed, as
+            /// [`Timer::point`](request_purgatory::Timer::point) computes it. Reads the clock once, and takes no lock.
             ///
             /// # Panics
             /// A panic of the clock is passed on.
@@ -111,14 +111,14 @@ macro_rules! handle {
             }
 
             /// Releases memory of the timer that is not needed now, as
-            /// [`Timer::shrink`](request_purgatory::Timer::shrink) does. Leaves the tables of the map alone: each table
-            /// is released when it becomes empty. May be called at any time, from any thread; runs no code of yours.
-            /// Takes the lock of one timer shard after another, for an instant.
+            /// [`Timer::shrink`](request_purgatory::Timer::shrink) does. Does not touch the tables of the map: a large
+            /// table is released when it becomes empty. May be called at any time, from any thread; runs no code of
+            /// yours. Takes the lock of one timer shard after another, for an instant.
             pub fn shrink(&self) {
                 self.shared.timer.shrink();
             }
 
-            /// Whether it has been shut down. Takes no lock.
+            /// Whether the tracker or the requests have been shut down. Takes no lock.
             pub fn is_shut_down(&self) -> bool {
                 self.shared.timer.is_shut_down()
             }

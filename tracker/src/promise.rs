@@ -1,13 +1,13 @@
-//! The end that answers a request. The other end is the future that polls; both share a [`Promise`].
+//! The two ends of a request share a [`Promise`]: the future polls it, and the [`Responder`] answers it.
 
 use request_purgatory::WaitError;
 use request_purgatory::future::Promise;
 use std::sync::Arc;
 
-/// The answer to a request: its response, or why there is none.
+/// The answer to a request: its response, or the reason why there is no response.
 pub(crate) type Answer<R> = Result<R, WaitError>;
 
-/// The end that answers. Its drop without an answer answers [`WaitError::ShutDown`].
+/// The end that answers the request. If it is dropped without an answer, the answer is [`WaitError::ShutDown`].
 pub(crate) struct Responder<R>(Option<Arc<Promise<Answer<R>>>>);
 
 impl<R> Responder<R> {

@@ -11,13 +11,13 @@ mod noticed {
         static UNDER_LOCK: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Marks this thread as holding the lock of a map shard.
+    /// While this value exists, this thread counts as a thread that holds the lock of a map shard.
     pub(crate) struct UnderLock(());
 
     impl UnderLock {
         #[track_caller]
         pub(crate) fn enter() -> Self {
-            // A thread that is ending has already destroyed this thread-local, so its calls are not checked.
+            // If the thread is ending, this thread-local may be destroyed already. Then the call is not checked.
             let nested = UNDER_LOCK.try_with(|inside| inside.replace(true));
             assert!(
                 !nested.unwrap_or(false),

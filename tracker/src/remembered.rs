@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// The remembered requests, in the order of their ends. Ids are not stored, so their size does not matter.
 pub(crate) struct Remembered {
-    /// By hash: how many requests wait for a late response, and how many have received one.
+    /// For each hash: how many requests wait for a late response, and how many have received one.
     counts: HashMap<u64, Ended, RandomState>,
     /// The hashes of all these requests, oldest first.
     order: VecDeque<u64>,
@@ -51,7 +51,8 @@ impl Remembered {
         }
     }
 
-    /// Remembers that a request with an id of this hash has ended. May forget the oldest request for that.
+    /// Remembers that a request with an id of this hash has ended. If `max` requests are remembered, first forgets the
+    /// oldest.
     pub(crate) fn add(&mut self, hash: u64) {
         if self.max == 0 {
             return;
@@ -70,8 +71,8 @@ impl Remembered {
         let Some(ended) = self.counts.get_mut(&hash) else {
             return;
         };
-        // Each response counts for the oldest waiting request of its hash. So if any of them is answered, the oldest
-        // is.
+        // Each response counts for the oldest waiting request of its hash. So if any request of this hash has been
+        // answered, the oldest has been answered.
         match ended.answered {
             0 => ended.waiting -= 1,
             _ => ended.answered -= 1,
@@ -81,7 +82,7 @@ impl Remembered {
         }
     }
 
-    /// Counts a response to an id of this hash for the oldest request that waits for one. `false` if none waits.
+    /// Counts a late response for the oldest waiting request of this hash. `false` if no request of this hash waits.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let ended = self.counts.get_mut(&hash);
         let Some(ended) = ended.filter(|ended| ended.waiting > 0) else {
@@ -97,7 +98,7 @@ impl Remembered {
 mod tests {
     use super::Remembered;
 
-    /// Compares with a list of all ends.
+    /// Compares `Remembered` with a list of all ends.
     #[test]
     fn g06_as_many_ends_are_remembered_as_are_asked_for() {
         let mut random = fastrand::Rng::with_seed(1);

@@ -20,21 +20,22 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-/// The outcome of a response that was given to [`Requests::respond`].
+/// What has become of a response that was passed to [`Requests::respond`].
 ///
-/// The caller drops a response that comes back. If the destructor of that response calls `respond`, and another
-/// response comes back, the destructors nest on the stack.
+/// A response that comes back is dropped by the caller. If its destructor calls `respond`, and a second response comes
+/// back from that call, the destructors nest on the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a response to an id that is unknown may mean that the connection is broken"]
 pub enum Responded<R> {
-    /// A pending request got the response. If its future is dropped at the same time, the response is dropped with it.
+    /// A pending request got the response. If its future is dropped at the same time, the response is dropped as well.
     Delivered,
-    /// The request has ended without a response: its deadline has passed, its future was dropped,
-    /// [`fail_where`](Requests::fail_where) (or `fail_all_with`) has ended it, or the shutdown. A second response to
-    /// the same request is [`Unknown`](Self::Unknown).
+    /// The request had ended without a response: its deadline had passed, its future had been dropped, or
+    /// [`fail_where`](Requests::fail_where), `fail_all_with` or the shutdown had ended the request. A second response
+    /// to the same request is [`Unknown`](Self::Unknown).
     Late(R),
-    /// No request had this id; or the request has already had a response; or it has been forgotten, because after it as
-    /// many requests as are [remembered](Builder::remembered_ids) ended without a response.
+    /// No request had this id, or the request had already got a response. Or the request had ended without a response,
+    /// but is not [remembered](Builder::remembered_ids) any more, because too many other requests have ended without
+    /// one since.
     Unknown(R),
 }
 
@@ -63,8 +64,8 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An id may be used again once its request has ended. If the ids come from a counter that wraps around, the counter
-/// may come to the id of a request that is still pending. Then skip this id:
+/// An id may be used again when its request has ended. If the ids come from a counter that wraps around, the counter
+/// may reach the id of a request that is still pending. Then skip this id:
 ///
 /// ```
 /// use request_purgatory_tracker::{RejectReason, Requests, ResponseFuture};
@@ -90,15 +91,16 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The deadline of a request is a moment of the clock, as for a [value](crate::Tracker#when-a-value-has-expired) of a
-/// tracker: a response after that moment is late. The future ends later: when the thread that drives the timer has
-/// fired the request's timer.
+/// The deadline of a request is a point of the clock, as for a [value](crate::Tracker#when-a-value-has-expired) of a
+/// tracker: a response that comes after the deadline is late. The future of an expired request is woken a little later:
+/// after the thread that drives the timer has fired the request's timer.
 ///
-/// `Eq` and `Clone` of ids run under the lock of one map shard, and must not call the requests. A panic of `Hash`,
-/// `Eq`, `Clone` or the clock goes to the caller, and nothing has changed. Panics of wakers are caught and counted.
+/// `Eq` and `Clone` of ids run under the lock of one map shard, and must not call a method of these requests. A panic
+/// of `Hash`, `Eq`, `Clone` or the clock is passed on to the caller, and the call has changed nothing. Panics of wakers
+/// are caught and counted.
 ///
-/// By default each `Requests` starts a thread with its first timeout, and a second thread when a request expires. In a
-/// client with many connections, all `Requests` can share one
+/// By default each `Requests` starts a thread at its first request with a timeout, and a second thread when a request
+/// expires. In a client with many connections, all `Requests` can share one
 /// [`ReaperThread`](request_purgatory::threads::ReaperThread).
 ///
 /// Cloning is cheap, and all clones are the same requests. When the last clone is dropped, pending requests end with
@@ -108,17 +110,19 @@ pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
 }
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
-    // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/handle.rs`.
+    // `src/handle.rs` has the methods that `Tracker` and `Requests` share: `len`, `stats`, `advance`, `point` and
+    // others.
 
-    /// Expects a response to request `id` within `timeout`, or until a [point in time](Deadline). Call it before you
-    /// send the request: a response that arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets
-    /// the request.
+    /// Registers request `id`, to which a response is expected within `timeout` or before a [point in time](Deadline).
+    /// Call this method before you send the request: a response that arrives before this call is unknown. Drop the
+    /// [`ResponseFuture`] to end the request without a response.
     ///
-    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); twice if a request that seems to have
-    /// expired has this id. Takes the lock of the id's map shard and, inside it, the lock of a timer shard.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon), or twice if the id belongs to a
+    /// request that seems to have expired. Takes the lock of the id's map shard and, inside it, the lock of a timer
+    /// shard.
     ///
     /// # Errors
-    /// The id comes back in a [`Rejected`]: a request with this id is pending
+    /// The id comes back in a [`Rejected`] if a request with this id is pending
     /// ([`Duplicate`](crate::RejectReason::Duplicate)), [`max_parked`](Builder::max_parked) is reached, the requests
     /// are shut down, or the system refused a thread.
     pub fn request(
@@ -146,9 +150,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// form: `str` for `String`, or a type with [`Equivalent`].
     ///
     /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); if the request seems to have expired,
-    /// once more by `now`. Takes the lock of the id's map shard and, inside it, tries the lock of a timer shard; if no
-    /// such request is pending, takes the lock of the remembered ids. Then wakes the future on this thread, with no
-    /// lock held.
+    /// reads the clock again, by `now`. Takes the lock of the id's map shard. Inside it, tries to take the lock of a
+    /// timer shard if the request is pending, and otherwise takes the lock of the remembered ids. Then wakes the
+    /// future's task on this thread, with no lock held.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         match self.shared.complete(id, None) {
             Ok(entry) => {
@@ -160,33 +164,36 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Sets the answer of a future. If its waker answers another future, the second answer waits for the first to
-    /// return, so a chain of answers needs no deep stack.
+    /// Sets the answer of a future, and wakes the future's task. If the waker calls this method for another future, the
+    /// second answer is set after the waker has returned. So a chain of answers needs no deep stack.
     fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
         run_unnested_on(&self.shared, move |shared| {
             shared.contained(|| responder.answer(answer));
         });
     }
 
-    /// Ends every pending request, for example because the connection is lost. `response` makes the response of each
-    /// request from its id. New requests are still accepted. Returns how many requests this call ended.
+    /// Ends every pending request, for example because the connection is lost. `response` is called with the id of each
+    /// request, and returns the response with which this request ends. New requests are still accepted. Returns how
+    /// many requests this call ended.
     ///
     /// Every request that was pending when the call began has ended when the call returns. A request that another
-    /// thread makes meanwhile may end as well, so make the requests of the next connection after this call. A response
-    /// of the server to an ended request is [late](Responded::Late), as long as the request is
-    /// [remembered](Builder::remembered_ids). A request whose deadline has passed expires instead.
+    /// thread makes during the call may end as well, so make the requests of the next connection after this call. If
+    /// the server responds to an ended request, the response is [late](Responded::Late), as long as the request is
+    /// [remembered](Builder::remembered_ids). A request whose deadline has passed is not ended by this call, but
+    /// expires.
     ///
-    /// `response` is called with no lock held, before the first request ends: it may call every method, and if it
-    /// panics, no request has ended. Reads the clock once, and once more for each request. Takes the lock of one map
-    /// shard after another, and clones the ids of a shard under its lock; then, for each request, takes the lock of its
-    /// map shard. When all requests have ended, wakes the futures on this thread, with no lock held.
+    /// `response` is called with no lock held, before any request is ended: it may call every method, and if it panics,
+    /// no request has ended. Reads the clock once, and once more for each request; if such a later reading panics, the
+    /// requests that this call has ended get [`WaitError::ShutDown`]. Takes the lock of one map shard after another,
+    /// and clones the ids of a shard under its lock. Then takes, for each request, the lock of the request's map shard.
+    /// When all requests have ended, wakes their futures on this thread, with no lock held.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
 
-    /// Ends every pending request whose id `is_wanted` picks, for example because one of several servers is lost. In
-    /// all else, works as [`fail_all_with`](Self::fail_all_with). Both closures may call every method; if one panics,
-    /// no request has ended.
+    /// Ends every pending request for whose id `is_wanted` returns `true`, for example because one of several servers
+    /// is lost. Otherwise works as [`fail_all_with`](Self::fail_all_with). Both closures may call every method; if one
+    /// of them panics, no request has ended.
     pub fn fail_where(
         &self,
         mut is_wanted: impl FnMut(&K) -> bool,
@@ -198,8 +205,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let wanted = pending
             .into_iter()
             .filter_map(|(id, hash, token)| is_wanted(&id).then(|| (hash, token, response(&id))));
-        // First call the closures for all requests, then end all requests, then wake the futures. So this call does not
-        // end a request that a woken task makes.
+        // First call the closures for all requests, then end the picked requests, then wake their futures. So this call
+        // does not end a request that is made by a woken task.
         let wanted = wanted.collect::<Vec<_>>();
         shared.values.end_together(pending_count);
         let (mut failed, mut spare) = (Vec::new(), Vec::new());
@@ -219,8 +226,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// Moves the deadline of request `id` to `timeout` from now, or to a [point in time](Deadline), for example because
-    /// the server has said that it is still at work. `false` if no such request is pending. Takes locks, reads the
-    /// clock and may fail as [`Tracker::reschedule`] does.
+    /// the server has said that it is still at work. Returns `false` if no such request is pending. Reads the clock,
+    /// takes locks and can fail in the same way as [`Tracker::reschedule`].
     ///
     /// [`Tracker::reschedule`]: crate::Tracker::reschedule
     #[must_use = "a request whose deadline has passed cannot be rescheduled, and expires"]
@@ -242,7 +249,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.shared.values.unknown()
     }
 
-    /// From now on rejects requests, and ends pending requests with [`WaitError::ShutDown`]: wakes their futures on
+    /// Rejects requests from now on. Ends the pending requests with [`WaitError::ShutDown`], and wakes their futures on
     /// this thread. Then joins the threads, as [`Tracker::shutdown`](crate::Tracker::shutdown) does.
     pub fn shutdown(&self) {
         for entry in self.shared.close() {
@@ -257,18 +264,18 @@ handle!(
     "requests that are pending"
 );
 
-/// `Own`: the hasher, and how many ended requests are remembered, if the user has chosen.
+/// The requests' own settings are the hasher, and how many ended requests are remembered if the user has chosen.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
     type Own = (S, Option<usize>);
 }
 
-/// A [`Future`] of the response to one request, or of the reason why there is none.
+/// A [`Future`] of the response to one request, or of the reason why there is no response.
 ///
-/// The future ends without a response with [`WaitError::Expired`] if the deadline passes, and with
+/// The future resolves to [`WaitError::Expired`] if the deadline passes without a response, and to
 /// [`WaitError::ShutDown`] if the requests are shut down or dropped.
 ///
-/// Any executor can poll the future. Dropping it forgets the request, and a later response is late. The future does not
-/// keep the [`Requests`] alive.
+/// Any executor can poll the future. Dropping the future ends the request, and a later response is late. The future
+/// does not keep the [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     /// `None` once a poll has returned the answer.
@@ -290,7 +297,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer<R>> {
         let this = self.get_mut();
-        // After the poll that returned the answer, every poll is pending.
+        // A poll after the poll that returned the answer is pending.
         let Some(promise) = &this.promise else {
             return Poll::Pending;
         };
@@ -310,12 +317,13 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         let Some(promise) = self.promise.take() else {
             return;
         };
-        // Close first, so that the end of the request wakes no task.
+        // Close the promise first, so that the end of the request wakes no task.
         let unreceived = promise.close();
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(self.place));
-        // An unreceived response, or the waker, may own another `ResponseFuture`. What that future owns is dropped
-        // after what this future owns, not nested, so a long chain of futures needs no deep stack.
+        // An unreceived response, or the waker, may own another `ResponseFuture`. If this drop runs inside a drop of
+        // such a response or waker, what this future owns is dropped after the outer drop. So a long chain of futures
+        // needs no deep stack.
         run_unnested(move || drop((unreceived, ended)));
     }
 }
@@ -351,14 +359,16 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
         }
     }
 
-    /// How many of the most recent requests that ended without a response are remembered. A response to a remembered
-    /// request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose as many as may end while one
-    /// response is under way. Default: 8,192, or more after a call of [`fail_all_with`](Requests::fail_all_with) or
-    /// [`fail_where`](Requests::fail_where) that met more pending requests: then the number of these.
+    /// The number of remembered requests. These are the requests that have most recently ended without a response. A
+    /// response to a remembered request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose
+    /// the number of requests that may end while one response is on its way.
     ///
-    /// Only the hashes of the ids are stored: about 40 bytes for each id, however large the id is. So a response whose
-    /// id has the hash of a remembered request is taken for a response to that request. With the default hasher, two
-    /// ids have the same hash with a probability of one in 2^64.
+    /// Default: 8,192. A call of [`fail_all_with`](Requests::fail_all_with) or [`fail_where`](Requests::fail_where)
+    /// that meets more pending requests raises the default to their number.
+    ///
+    /// Only the hashes of the ids are stored: about 40 bytes for each id, however large the id is. A response with an
+    /// unknown id is taken for a response to a remembered request if their ids have the same hash. With the default
+    /// hasher, two ids have the same hash with a probability of one in 2^64.
     pub fn remembered_ids(mut self, count: usize) -> Self {
         self.own.1 = Some(count);
         self
@@ -375,7 +385,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
         let (hasher, remembered) = self.own;
         let values = Values::new(hasher, 1, Some(Remembered::new(remembered)));
-        // Called by the timer, which catches and counts a panic of the waker.
+        // The timer calls this closure, and catches and counts a panic of the waker.
         let on_expiry = |_, responder: Responder<R>, _| responder.answer(Err(WaitError::Expired));
         Ok(Requests {
             shared: Shared::new(self.settings, values, on_expiry)?,

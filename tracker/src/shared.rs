@@ -24,11 +24,11 @@ pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
     pub(crate) values: Arc<Values<K, V, S>>,
     pub(crate) timer: Timer<Expiring>,
     max_timeout: Duration,
-    /// Panics of wakers and destructors, in addition to those that the timer counts.
+    /// The number of panics of wakers and destructors that the timer does not count.
     panicked: AtomicU64,
 }
 
-/// A value that is kept from now on: its token and its place, and the value that it has replaced.
+/// What [tracking](Shared::track) a value returns: the value's token and place, and the value that it has replaced.
 pub(crate) struct Tracked<K, V> {
     pub(crate) token: FencingToken,
     pub(crate) place: Expiring,
@@ -36,7 +36,7 @@ pub(crate) struct Tracked<K, V> {
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
-    /// `on_expiry` runs the user's code for a value that has expired.
+    /// `on_expiry` is called with each value that has expired. It runs the user's code.
     pub(crate) fn new(
         settings: Settings,
         values: Values<K, V, S>,
@@ -59,8 +59,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }))
     }
 
-    /// The deadline, with an `Instant` converted into a point of the timer's clock. May read that clock, which is user
-    /// code: called before a lock is taken.
+    /// Converts a deadline that is an `Instant` to a point of the timer's clock. This may read the clock, which is user
+    /// code. So call this method before a lock is taken.
     #[inline]
     fn of_the_clock(&self, deadline: Deadline) -> Deadline {
         match deadline {
@@ -69,12 +69,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// The moment at which a value expires whose deadline was set at `since`. `None`: never.
+    /// The time at which a value expires if its deadline was set at `since`. `None` if it never expires.
     #[inline]
     fn expiry(&self, since: Timestamp, deadline: Deadline) -> Option<Timestamp> {
         let after = |timeout: Duration| {
-            // A sum that overflows is later than all readings. `Duration::MAX` means never, but added to the origin it
-            // does not overflow.
+            // A sum that overflows would be later than all readings, so the value never expires. `Duration::MAX` also
+            // means never, but the sum does not overflow if `since` is the origin of the clock.
             let at = since.since_origin().checked_add(timeout);
             at.filter(|_| timeout != Duration::MAX)
                 .map(Timestamp::from_origin)
@@ -86,7 +86,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Keeps a value, if no other value is kept for the key, or if `replace` is set.
+    /// Keeps a value if the key has no other value, or if `replace` is set.
     #[inline]
     pub(crate) fn track(
         &self,
@@ -95,14 +95,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         deadline: Deadline,
         replace: bool,
     ) -> Result<Tracked<K, V>, Rejected<V>> {
-        // The clock, `Hash` and (in `track_at`) `Eq` are user code. They run first, so their panic leaves nothing to
-        // undo.
+        // The clock, `Hash` and (in `track_at`) `Eq` are user code. They run before anything is changed, so if one of
+        // them panics, nothing has to be undone.
         let deadline = self.of_the_clock(deadline);
         self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
     }
 
-    /// [Tracks](Self::track) by an exact reading: by a reading that may be of the near future, the key's value has
-    /// expired.
+    /// [Tracks](Self::track) by an exact reading of the clock. Called if the key's value has expired by a reading that
+    /// may be ahead of the clock.
     #[cold]
     #[inline(never)]
     fn track_exactly(
@@ -190,8 +190,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         })
     }
 
-    /// Takes the value for `key`; with `only`, only if the value has that token. If no such value is kept, the error
-    /// says whether a response for `key` is late.
+    /// Takes out the entry of `key`. If `only` is given, the entry must have this token. If no such value is kept, the
+    /// error says whether a response for `key` is late.
     #[inline]
     pub(crate) fn complete<Q>(
         &self,
@@ -204,8 +204,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.complete_at(Reading::soon(&self.timer), key, only)
     }
 
-    /// [Completes](Self::complete) by an exact reading: by a reading that may be of the near future, the value has
-    /// expired.
+    /// [Completes](Self::complete) by an exact reading of the clock. Called if the value has expired by a reading that
+    /// may be ahead of the clock.
     #[cold]
     #[inline(never)]
     fn complete_exactly<Q>(&self, key: &Q, only: Option<FencingToken>) -> Result<Entry<K, V>, bool>
@@ -244,8 +244,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             drop(shard);
             return self.complete_exactly(key, only);
         }
-        // An entry whose timer has fired stays for the callback. An entry whose timer `close` has ended stays for
-        // `close`.
+        // If the timer has fired, the entry stays in the map until the callback takes it out. If `close` has ended the
+        // timer, the entry stays until `close` takes it out.
         if !entry.is_live(now) || self.timer.stop(entry.timer).is_none() {
             return Err(values.is_late(hash, Some(entry)));
         }
@@ -256,8 +256,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         Ok(entry)
     }
 
-    /// Replaces the value for `key` that has this token by `value`, which gets the old value's timer. Returns the new
-    /// token and the old value.
+    /// Replaces the value for `key` by `value`, if the old value has this token. The new value keeps the old value's
+    /// timer. Returns the new token and the old value.
     pub(crate) fn replace<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
@@ -305,7 +305,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Moves the deadline of the value for `key`. Returns whether it was moved.
+    /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Returns whether
+    /// the deadline was moved.
     pub(crate) fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
@@ -362,7 +363,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         copies
     }
 
-    /// Ends the value with this hash and this token, unless it has expired.
+    /// Ends the value with this hash and this token, unless the value has expired.
     pub(crate) fn withdraw_live(&self, hash: u64, token: FencingToken) -> Option<Entry<K, V>> {
         let reading = Reading::exact(&self.timer);
         let mut shard = self.values.find_shard(hash)?.lock();
@@ -371,7 +372,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.withdraw_from(shard, hash, is_it)
     }
 
-    /// Ends the value in this place, whatever the clock says. `None` if the value has ended, or its timer has fired.
+    /// Ends the value in this place, even past its deadline. `None` if the value has ended, or its timer has fired.
     pub(crate) fn withdraw(&self, place: Expiring) -> Option<Entry<K, V>> {
         let shard = self.values.find_shard(place.hash)?.lock();
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
@@ -401,14 +402,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             .collect()
     }
 
-    /// The counts of the timer, corrected: the timer counts a completion as cancelled, and does not see every rejection
-    /// and every panic.
+    /// The counts of the timer, with corrections: the timer counts a completion as cancelled, and does not count every
+    /// rejection and every panic.
     pub(crate) fn stats(&self) -> Stats {
         let shards = self.values.shards();
         let sum = |count: fn(&crate::values::Counted<K, V>) -> &Count| {
             shards.iter().map(|shard| count(shard).read()).sum::<u64>()
         };
-        // Read the completions before the timer's counts: the timer has counted each of them as cancelled before.
+        // Read the completions before the timer's counts: each completed value was counted as cancelled by the timer
+        // before it was counted as completed.
         let completed = sum(|shard| &shard.completed);
         let mut stats = self.timer.stats();
         stats.completed = completed;
@@ -420,10 +422,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         stats
     }
 
-    /// Runs user code, a waker or a destructor. Its panic is caught and counted.
+    /// Runs user code (a waker or a destructor), and catches and counts its panic.
     pub(crate) fn contained(&self, user_code: impl FnOnce()) {
         if !contained(user_code) {
-            // ORDERING: Relaxed, see `stats`.
+            // ORDERING: Relaxed: the count guards no memory. See `stats` for when it is exact.
             self.panicked.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -434,25 +436,27 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
     fn drop(&mut self) {
         let remains = self.close();
         // A value may own the last handle of another tracker. The values of that tracker are dropped after these
-        // values, not inside the destructor of one of them.
+        // values, not inside their destructors.
         run_unnested(move || drop_all(remains));
     }
 }
 
-/// Drops values one by one: two destructors that panic together would abort the process.
+/// Drops values one by one, and catches the panic of each destructor. If a second destructor panicked during the
+/// unwinding of the first panic, the process would abort.
 pub(crate) fn drop_all<T>(all: Vec<T>) {
     for one in all {
         contained(|| drop(one));
     }
 }
 
-/// Runs `user_code`. Returns `false` after a panic, which is caught here; the panic hook has reported it.
+/// Runs `user_code` and catches its panic, which the panic hook has reported. Returns `false` if it panicked.
 fn contained(user_code: impl FnOnce()) -> bool {
     let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) else {
         return true;
     };
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        // Leak the second payload: the destructor of the first one panicked, and the destructor of the second might.
+        // The destructor of the panic's payload has panicked too. Leak the payload of this second panic, because its
+        // destructor might panic again.
         std::mem::forget(again);
     }
     false

@@ -1,4 +1,5 @@
-//! The lock of the map shards: parking_lot's mutex, or under loom (`loom-tests`) an instrumented one.
+//! The lock of the map shards: parking_lot's mutex or, in the tests under the model checker loom, an instrumented
+//! mutex.
 
 #[cfg(not(request_purgatory_loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// Names one value that a [`Tracker`](crate::Tracker) keeps or has kept. The number of a token grows from one value to
-/// the next.
+/// Names one value that a [`Tracker`](crate::Tracker) keeps or has kept. Each new value of a tracker gets a token with
+/// a greater number.
 ///
-/// [`track`](crate::Tracker::track) returns the token. With it, a holder acts only on its own value:
-/// [`reschedule_if`](crate::Tracker::reschedule_if), [`complete_if`](crate::Tracker::complete_if) and
-/// [`replace_if`](crate::Tracker::replace_if) do nothing once another value has replaced the holder's, even under the
-/// same key and with an equal value. The number may be sent over the network; `From<u64>` makes a token of it again.
+/// [`track`](crate::Tracker::track) returns the token of the value. A holder that passes this token acts only on its
+/// own value: [`reschedule_if`](crate::Tracker::reschedule_if), [`complete_if`](crate::Tracker::complete_if) and
+/// [`replace_if`](crate::Tracker::replace_if) do nothing if the key has another value now, even an equal one. The
+/// number may be sent over the network; `From<u64>` converts the number back to the token.
 ///
-/// Of two values that one tracker has kept, under any keys, the later one has the greater number. So a resource that
-/// refuses numbers lower than the highest it has seen is safe from a holder that does not know that its lease has
-/// ended. A tracker forgets its numbers when the process ends. After a restart,
-/// [`first_token`](crate::Builder::first_token) lets the next tracker begin above these numbers.
+/// Of two values that one tracker has kept, under any keys, the later value has the greater number. So a resource can
+/// refuse each number that is lower than the highest number it has seen. This protects the resource from a holder that
+/// does not know that its lease has ended. A tracker forgets its numbers when the process ends. After a restart,
+/// [`first_token`](crate::Builder::first_token) lets the next tracker begin with a greater number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

@@ -14,9 +14,9 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keeps one value for each key until the value is completed, or its timeout passes. For sessions that live as long as
-/// heartbeats [reschedule](Self::reschedule) them, and for leases with a holder. For calls that wait for a response,
-/// use [`Requests`](crate::Requests).
+/// Keeps one value for each key until the value is completed, or its timeout passes. A value can be a session that
+/// lives as long as heartbeats [reschedule](Self::reschedule) it, or a lease with a holder. For calls that wait for a
+/// response, use [`Requests`](crate::Requests).
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -46,47 +46,50 @@ use std::time::Duration;
 ///
 /// # When a value has expired
 ///
-/// The deadline of a value is a moment of the clock: a timeout after the reading of the call that set it, or the point
-/// that this call was given. From that moment on the value has expired for every call: it is not found, cannot be
-/// rescheduled, replaced or completed, and another value can be tracked for its key. This does not depend on the thread
-/// that drives the timer: after a stall of the process that thread may be seconds late.
+/// The deadline of a value is a point of the clock. The call that sets the deadline reads the clock and adds the
+/// timeout, or gets the point from its caller. From the deadline on, the value has expired for every call: it is not
+/// found, cannot be rescheduled, replaced or completed, and another value can be tracked for its key. This is so even
+/// if the thread that drives the timer is late; after a stall of the process it may be seconds late.
 ///
-/// The callback of an expired value runs once, after that thread has fired the value's timer, on the thread that
-/// [`dispatch`](Builder::dispatch) chooses. The callback runs even if the key has another value by then. It gets the
-/// [token](FencingToken) of the expired value; the other value has a [greater token](Self::token). No method except
-/// [`advance`](Self::advance) runs the callback, so you may track, reschedule or complete a value under a lock that the
-/// callback takes. The callback may call every method.
+/// The callback of an expired value runs once, after the thread that drives the timer has fired the value's timer. It
+/// runs on the thread that [`dispatch`](Builder::dispatch) chooses, and it runs even if the key has got another value
+/// in the meantime. The callback gets the [token](FencingToken) of the expired value; the other value has a [greater
+/// token](Self::token). No method except [`advance`](Self::advance) runs the callback, so you may track, reschedule or
+/// complete a value under a lock that the callback takes. The callback may call every method.
 ///
-/// A call reads the clock when it begins, and that reading decides. Once a call has found a value expired, no later
-/// call finds the value alive, not even one that has read the clock earlier.
+/// A call reads the clock when it begins, and this reading decides whether a value has expired. Once one call has found
+/// a value expired, no other call finds it alive, even if the other call has read the clock earlier.
 ///
 /// # What runs under a lock
 ///
 /// `Eq` and `Clone` of keys, and `Clone` of values, run under the lock of one map shard. They must not call the
 /// tracker: in a debug build such a call panics, in a release build it may hang. A panic of `Eq`, `Clone`, `Hash` or
-/// the clock goes to the caller, and nothing has changed. Closures and destructors of yours never run under a lock.
+/// the clock is passed on to the caller, and the call has changed nothing. Your closures and destructors never run
+/// under a lock.
 ///
 /// # Its end
 ///
 /// Cloning is cheap, and all clones are the same tracker. The drop of the last clone [shuts the tracker
-/// down](Self::shutdown): the values are dropped on the dropping thread, and the drop waits for each thread of the
-/// tracker for at most about 10 ms.
+/// down](Self::shutdown). The values are dropped on the thread that drops the clone. This thread waits at most about 10
+/// ms for each thread of the tracker.
 pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: Arc<Shared<K, V, S>>,
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
-    // `len`, `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/handle.rs`.
+    // `src/handle.rs` has the methods that `Tracker` and `Requests` share: `len`, `stats`, `advance`, `point` and
+    // others.
 
-    /// Keeps `value` for `key` until `timeout` has passed, or until a [point in time](Deadline) (`None`: without end).
-    /// Returns the token of `value`, and the value that it has replaced, if the key had one that had not expired.
+    /// Keeps `value` for `key` until `timeout` has passed. `timeout` is a duration or a [point in time](Deadline); with
+    /// `None` the value never expires. Returns the token of `value`. Also returns the previous value of the key, if the
+    /// key had a value that had not expired.
     ///
-    /// Reads the clock once; twice if the key's value seems to have expired. Takes the lock of the key's map shard and,
-    /// inside it, the lock of a timer shard.
+    /// Reads the clock once, or twice if the key's previous value seems to have expired. Takes the lock of the key's
+    /// map shard and, inside it, the lock of a timer shard.
     ///
     /// # Errors
-    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or the system refused a thread. The
-    /// previous value stays.
+    /// The value comes back in a [`Rejected`] if the tracker is full or shut down, or the system refused a thread. The
+    /// key then keeps its previous value.
     pub fn track(
         &self,
         key: K,
@@ -100,7 +103,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Keeps `value` for `key` as [`track`](Self::track) does, but only if no value is kept for the key.
     ///
     /// # Errors
-    /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::RejectReason::Duplicate).
+    /// The errors of [`track`](Self::track); and [`RejectReason::Duplicate`](crate::RejectReason::Duplicate) if a value
+    /// is kept for the key.
     pub fn try_track(
         &self,
         key: K,
@@ -113,13 +117,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Replaces the value for `key` by `value`, with a new deadline, if the old value still has `token`. Returns the
     /// token of the new value, which is never `token`, and the old value.
     ///
-    /// A full tracker does not reject the new value, which takes the old value's place under
-    /// [`max_parked`](Builder::max_parked). In the statistics the two values count as one.
+    /// A full tracker does not reject the new value, because the number of values stays the same (see
+    /// [`max_parked`](Builder::max_parked)). In the statistics the two values count as one.
     ///
     /// Reads the clock once. Takes the lock of the key's map shard and, inside it, the lock of a timer shard.
     ///
     /// # Errors
-    /// The value comes back in a [`Rejected`]: the value with this token is not kept any more
+    /// `value` comes back in a [`Rejected`] if the key has no value with this token any more
     /// ([`StaleToken`](crate::RejectReason::StaleToken)), the tracker is shut down, or the system refused a thread.
     pub fn replace_if<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -131,10 +135,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.replace(key, token, value, timeout.into())
     }
 
-    /// Takes the value for `key`, for example because a session was closed. `None` if no value is kept for the key.
+    /// Ends the value for `key`, without the callback, and returns it; for example because a session was closed. `None`
+    /// if no value is kept for the key.
     ///
-    /// Reads the clock once; twice if the value seems to have expired. Takes the lock of the key's map shard and,
-    /// inside it, tries the lock of a timer shard.
+    /// Reads the clock once, or twice if the value seems to have expired. Takes the lock of the key's map shard and,
+    /// inside it, tries to take the lock of a timer shard.
     pub fn complete<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V> {
         let completed = self.shared.complete(key, None).ok()?;
         Some(completed.value)
@@ -151,12 +156,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     }
 
     /// Moves the deadline of the value for `key` to `timeout` from now, or to a [point in time](Deadline) (`None`:
-    /// never). `false` if no value is kept for `key`; or if this would be the first deadline of the tracker, and the
-    /// system refuses a thread.
+    /// never). Returns `false` if no value is kept for `key`, or if this would be the first deadline of the tracker and
+    /// the system refuses a thread for it.
     ///
-    /// Reads the clock when it begins, and the timeout counts from that reading. If two calls are concurrent, the last
-    /// to take effect decides, even if it has read the clock earlier. Takes the lock of the key's map shard and, inside
-    /// it, the lock of a timer shard.
+    /// Reads the clock when it begins, and the timeout counts from that reading. Of several concurrent calls, the last
+    /// to get the lock sets the deadline, even if it was the first to read the clock. Takes the lock of the key's map
+    /// shard and, inside it, the lock of a timer shard.
     #[must_use = "a value that has expired cannot be rescheduled: its owner has lost it"]
     pub fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -192,10 +197,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.read(key, |entry, _| entry.value.clone())
     }
 
-    /// The token of the value for `key`. Reads the clock once, and takes the lock of the key's map shard.
+    /// The token of the value for `key`. `None` if no value is kept for `key`. Reads the clock once, and takes the lock
+    /// of the key's map shard.
     ///
-    /// To change a value that other threads change as well, get the token first and then [get](Self::get) the value: a
-    /// [replacement](Self::replace_if) with that token fails if the value has changed in between.
+    /// To change a value that other threads change as well, first read its token, then [get](Self::get) the value, and
+    /// [replace](Self::replace_if) the value with that token. The replacement fails if the value has changed in the
+    /// meantime.
     pub fn token<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<FencingToken> {
         self.shared.read(key, |entry, _| entry.token)
     }
@@ -206,7 +213,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     }
 
     /// The time until the value for `key` expires. `None` if no value is kept for `key`, or if the value never expires;
-    /// [`contains`](Self::contains) tells which. Reads the clock once, and takes the lock of the key's map shard.
+    /// [`contains`](Self::contains) distinguishes these cases. Reads the clock once, and takes the lock of the key's
+    /// map shard.
     pub fn remaining<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Duration> {
         let remaining = |deadline: Timestamp, now| deadline.saturating_since(now);
         self.shared.read(key, |entry, now| {
@@ -214,7 +222,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         })?
     }
 
-    /// The keys of all values, in no order. A value that is tracked or ends during the call may be included or not.
+    /// The keys of all values, in no particular order. A value that is tracked or ends during the call may be included
+    /// or not.
     ///
     /// Reads the clock once. Takes the lock of one map shard after another; the keys of a shard are cloned under its
     /// lock, so `Clone` must not call the tracker.
@@ -222,18 +231,19 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.copies(|entry| entry.key.clone())
     }
 
-    /// Ends every value that `is_wanted` picks, without the callback, and returns the values that this call has ended.
-    /// For the sessions of a banned client, or the leases of a node that has died.
+    /// Ends every value for which `is_wanted` returns `true`, without the callback. Returns the values that this call
+    /// has ended: the sessions of a banned client, for example, or the leases of a node that has died.
     ///
     /// * A value that is tracked during the call may be included or not.
-    /// * A picked value that is [replaced](Self::replace_if) during the call stays, because the closure has not seen
-    ///   the new value.
-    /// * A picked value that expires during the call stays for its callback.
+    /// * If a picked value is [replaced](Self::replace_if) during the call, the new value stays, because `is_wanted`
+    ///   has not seen it.
+    /// * If a picked value expires during the call, it is not returned, and its callback runs.
     ///
     /// `is_wanted` is called with clones, and with no lock held: it may call every method. If it panics, no value has
-    /// ended. Reads the clock once, and once more for each picked value. Takes the lock of one map shard after another,
-    /// and clones the shard's keys and values under the lock (keep large values in an [`Arc`](std::sync::Arc)); then
-    /// takes the lock of each picked key's map shard.
+    /// ended. Reads the clock once, and once more for each picked value; a panic of such a later reading drops the
+    /// values that have already ended. Takes the lock of one map shard after another, and clones the shard's keys and
+    /// values under the lock (keep large values in an [`Arc`](std::sync::Arc)). Then takes the lock of the map shard of
+    /// each picked key.
     pub fn withdraw_where(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
     where
         V: Clone,
@@ -247,7 +257,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             .filter_map(|((key, value), hash, token)| {
                 is_wanted(&key, &value).then_some((hash, token))
             });
-        // Call the closure for all values before the first one ends.
+        // Call the closure for all values before any value is ended.
         let wanted = wanted.collect::<Vec<_>>();
         let withdrawn = wanted.into_iter().filter_map(|(hash, token)| {
             let ended = self.shared.withdraw_live(hash, token)?;
@@ -257,10 +267,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     }
 
     /// Ends the tracker: every value is rejected from now on. The first call returns the values whose timers have not
-    /// fired. Their callbacks never run, not even the callbacks of values that have expired. Joins the tracker's own
-    /// threads, after the callbacks in their queues have run.
+    /// fired. The callbacks of these values never run, even if a value has expired. Joins the tracker's own threads,
+    /// which first run the callbacks in their queues.
     ///
-    /// A call inside a callback does not wait for the threads; they end when their running callbacks have returned.
+    /// A call inside a callback does not wait for the threads, which end when their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
         let remains = self.shared.close();
         self.shared.timer.shutdown();
@@ -271,7 +281,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
 handle!([K: Key, V: Send + 'static, S: KeyHasher] Tracker<K, V, S>, "Tracker", Shared<K, V, S>, "values kept");
 
-/// `Own`: the hasher, and the number of the first token.
+/// The tracker's own settings are the hasher, and the number of the first token.
 impl<K: Key, V: Send + 'static, S: KeyHasher> Built for Tracker<K, V, S> {
     type Own = (S, u64);
 }
@@ -293,7 +303,8 @@ impl<K: Key, V: Send + 'static> Tracker<K, V> {
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
-    /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed, because clients often choose keys.
+    /// The hasher of keys. Default: [`RandomState`], a fast hash. Its seed is random, because clients often choose
+    /// keys, and could otherwise choose keys with equal hashes.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Tracker<K, V, H>> {
         Builder {
             settings: self.settings,
@@ -303,9 +314,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
 
     /// The number of the first [`FencingToken`], at most 2^63. Default: 1.
     ///
-    /// A tracker forgets its tokens when the process ends. If tokens must grow across restarts, set a number above all
-    /// numbers that earlier processes can have reached: a stored count of the restarts, in the upper 32 bits; or the
-    /// time in microseconds since 1970, if the clock is never set back and there are fewer values than microseconds.
+    /// A tracker forgets its tokens when the process ends. If tokens must grow across restarts, set a number that is
+    /// greater than every number that earlier processes can have reached. Two ways to get such a number:
+    ///
+    /// * Count the restarts in stable storage, and put the count into the upper 32 bits.
+    /// * Take the time in microseconds since 1970, if the clock is never set back and the tracker keeps fewer than a
+    ///   million new values per second.
     pub fn first_token(mut self, number: u64) -> Self {
         self.own.1 = number;
         self

@@ -1,26 +1,28 @@
-//! The values of a tracker: a map, in shards, from each key to its value with the value's token, deadline and timer id.
+//! The values of a tracker: a map, in shards, from each key to its [`Entry`]. An entry contains the value, its token,
+//! its deadline and the id of its timer.
 //!
 //! A timer's payload names the entry that the timer ends: by the entry's hash, and by a number that is unique in the
-//! map shard. A value ends by its timer or by a call, and the timer decides between the two: the call first stops the
-//! timer, and takes the entry out only if the timer had not fired. Otherwise the entry stays for the callback.
+//! map shard. Either the timer ends a value, or a call does. A call first stops the timer, and takes the entry out only
+//! if the timer had not fired. Otherwise the entry stays in the map for the callback.
 //!
 //! * INVARIANT: an entry is in the map until its timer is stopped, or its callback takes it out. The timer is started
 //!   and the entry is added in one hold of the map shard's lock. The callback takes the same lock, so it finds the
 //!   entry.
-//! * INVARIANT: a key has at most one entry in the table of its shard. If a value is tracked for a key whose entry has
-//!   expired, and the callback has not run yet, the old entry moves to `aside`, where only its number finds it. So a
-//!   search by key takes the same time, however many callbacks are still to run.
+//! * INVARIANT: a key has at most one entry in the table of its shard. A value may be tracked for a key whose old entry
+//!   has expired, but whose callback has not run yet. Then the old entry moves to `aside`, where it is found only by
+//!   its number. So waiting callbacks do not slow down a search by key.
 //! * Every call compares the deadline with a reading of the clock to decide whether a value has expired. The shard
-//!   remembers the latest exact reading. So if one thread has found a value expired, a thread that gets the lock later
-//!   does not find the value alive, even if it has read the clock earlier.
+//!   remembers the latest exact reading. So once one thread has found a value expired, no thread that gets the lock
+//!   later finds the value alive, even if the later thread has read the clock earlier.
 //! * A call that keeps or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. If
 //!   the deadline is after such a reading, the value is alive. Otherwise the call decides by an exact reading.
-//! * A request that ends without a response moves from the table to the remembered ends under the lock of its map
-//!   shard. A response looks in both places under the same lock, so it finds the request in one of them.
+//! * When a request ends without a response, the entry is taken out of the table and its hash is added to
+//!   [`Remembered`] in one hold of the map shard's lock. A response is looked up in both places under the same lock, so
+//!   the request is found in one of them.
 //!
-//! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either goes to the
-//! caller, and nothing has to be undone. The lock of a timer shard may be taken inside the lock of a map shard, never
-//! the other way round. Destructors run without either lock.
+//! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either is passed on to
+//! the caller, and nothing has to be undone. The lock of a timer shard may be taken inside the lock of a map shard,
+//! never the other way round. Destructors run without either lock.
 
 use crate::reentry::UnderLock;
 use crate::remembered::Remembered;
@@ -91,7 +93,8 @@ impl<K, V> Entry<K, V> {
         self.deadline.is_none_or(|deadline| now < deadline)
     }
 
-    /// Whether this is the entry of `key`. Compares the hashes first, so a key with another hash is not compared.
+    /// Whether this is the entry of `key`. Compares the hashes first, so `Eq` is not called for a key with another
+    /// hash.
     pub(crate) fn is_of<Q: Equivalent<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
         self.expiring.hash == hash && key.equivalent(&self.key)
     }
@@ -101,22 +104,22 @@ impl<K, V> Entry<K, V> {
     }
 }
 
-/// Entries under one lock.
+/// One shard of the map: the entries under one lock.
 pub(crate) struct Shard<K, V> {
     pub(crate) table: HashTable<Entry<K, V>>,
     /// Expired entries whose keys have new entries, by number. Their callbacks have not run yet.
     pub(crate) aside: BTreeMap<u64, Entry<K, V>>,
-    /// The latest exact reading of the clock that a call has passed.
+    /// The latest exact reading of the clock among the calls that have locked this shard.
     latest: Timestamp,
     /// The last number that was given out for an entry.
     numbers: u64,
 }
 
-/// An empty table with room for at most this many entries is kept, because the next entries need a table.
+/// An empty table with room for more entries than this is released. A smaller one is kept for the next entries.
 const KEPT: usize = 28;
 
 impl<K, V> Shard<K, V> {
-    /// The present for this call: `reading`, or the shard's latest exact reading if that is later.
+    /// The present time for this call: `reading`, or the shard's latest exact reading if that reading is later.
     #[inline]
     pub(crate) fn present(&mut self, reading: Reading) -> Timestamp {
         let latest = self.latest.max(reading.at);
@@ -131,7 +134,7 @@ impl<K, V> Shard<K, V> {
         self.numbers
     }
 
-    /// The entry of `key`. `None` if there is none, or the entry has expired.
+    /// The entry of `key`. `None` if there is no entry, or the entry has expired.
     #[inline]
     pub(crate) fn live<Q: Equivalent<K> + ?Sized>(
         &mut self,
@@ -144,7 +147,7 @@ impl<K, V> Shard<K, V> {
         found.filter(|entry| entry.is_live(now))
     }
 
-    /// Takes the entry with this hash for which `is_it` holds out of the table.
+    /// Takes an entry out of the table: the entry with this hash for which `is_it` returns `true`.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -170,7 +173,7 @@ impl<K, V> Shard<K, V> {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds one. For the thread that has the lock.
+    /// Adds one. Only a thread that has the lock of the shard may call this.
     #[inline]
     pub(crate) fn add_one(&self) {
         // ORDERING: Relaxed, as in `read`. A count needs to be exact only if no call is in progress. Then other
@@ -185,12 +188,12 @@ impl Count {
     }
 }
 
-/// A shard, and its counts.
+/// A shard of the map, with its counts.
 pub(crate) struct Counted<K, V> {
     shard: Mutex<Shard<K, V>>,
     /// Values that were completed.
     pub(crate) completed: Count,
-    /// Values that were rejected, except the ones whose rejection the timer counts.
+    /// Rejected values that the timer has not counted as rejected.
     pub(crate) refused: Count,
 }
 
@@ -218,7 +221,7 @@ impl<K, V> Counted<K, V> {
     }
 }
 
-/// A shard, locked.
+/// The guard of a locked shard.
 pub(crate) struct Locked<'a, K, V> {
     shard: MutexGuard<'a, Shard<K, V>>,
     _under_lock: UnderLock,
@@ -238,20 +241,20 @@ impl<K, V> DerefMut for Locked<'_, K, V> {
     }
 }
 
-/// The value of each key.
+/// The entries of a tracker, or of requests, by key.
 pub(crate) struct Values<K, V, S> {
-    /// Made for the first value.
+    /// The shards are made when the first value is tracked.
     shards: OnceLock<Box<[CachePadded<Counted<K, V>>]>>,
     hasher: S,
     /// The number of the next token.
     next_token: AtomicU64,
-    /// `None` for a tracker.
+    /// The requests that ended without a response. `None` for a tracker.
     ended: Option<Ended>,
 }
 
 /// The requests that ended without a response.
 struct Ended {
-    /// The lock is taken inside the lock of a map shard.
+    /// This lock is taken inside the lock of a map shard.
     remembered: Mutex<Remembered>,
     /// The number of responses to remembered requests.
     late: AtomicU64,
@@ -285,15 +288,15 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         self.hasher.hash_one(key)
     }
 
-    /// The shard of the entries with this hash. `None` if no shard has been made yet. Bits 32 and up choose the shard,
-    /// because its table chooses a place by the lowest and the highest bits.
+    /// The shard of the entries with this hash. `None` if no shard has been made yet. Bits 32 and up of the hash choose
+    /// the shard, because the table of a shard uses the lowest and the highest bits.
     #[inline]
     pub(crate) fn find_shard(&self, hash: u64) -> Option<&Counted<K, V>> {
         let shards = self.shards.get()?;
         Some(&shards[(hash >> 32) as usize & (shards.len() - 1)])
     }
 
-    /// The [shard](Self::find_shard). Makes all shards if they do not exist yet.
+    /// The shard of the entries with this hash. Makes all shards if they do not exist yet.
     #[inline]
     pub(crate) fn shard(&self, hash: u64) -> &Counted<K, V> {
         self.find_shard(hash).unwrap_or_else(|| self.make(hash))
@@ -307,15 +310,16 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         &shards[(hash >> 32) as usize & (shards.len() - 1)]
     }
 
-    /// All shards; empty if none has been made yet.
+    /// All shards; an empty slice if they have not been made yet.
     pub(crate) fn shards(&self) -> &[CachePadded<Counted<K, V>>] {
         self.shards.get().map_or(&[], |shards| shards)
     }
 
     /// The token of a new entry with this number. Called under the lock of the key's map shard.
     ///
-    /// The token of a tracker's entry is greater than all earlier tokens. The lock makes the tokens of a key grow from
-    /// one of its values to the next. The tokens of requests are not public: they only differ within a map shard.
+    /// In a tracker, the token is greater than all earlier tokens. Because of the lock, the order of a key's tokens is
+    /// the order of its values. The tokens of requests are not public: they only need to be distinct within a map
+    /// shard.
     #[inline]
     pub(crate) fn token_of(&self, number: u64) -> FencingToken {
         match self.ended {
@@ -327,8 +331,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
     /// A token that is greater than all earlier ones.
     #[inline]
     pub(crate) fn next_token(&self) -> FencingToken {
-        // ORDERING: Relaxed: a read-modify-write gives every call another token. For one key the tokens grow, because
-        // the lock of its map shard orders these calls.
+        // ORDERING: Relaxed. A read-modify-write gives each call a different number. For one key the tokens grow,
+        // because the lock of the key's map shard orders the calls.
         self.next_token.fetch_add(1, Ordering::Relaxed).into()
     }
 
@@ -341,13 +345,14 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             None => shard.aside.remove(&ended.number)?,
         };
         // Note the end while the shard is locked, so that a response finds the request either in the map or among the
-        // ended requests.
+        // remembered requests.
         self.note_end(&mut entry);
         drop(shard);
         Some(entry)
     }
 
-    /// Remembers the end of a request without a response. Called under the lock of its map shard.
+    /// Remembers that a request has ended without a response, unless this is noted already. Called under the lock of
+    /// the request's map shard.
     pub(crate) fn note_end(&self, entry: &mut Entry<K, V>) {
         if let Some(ended) = &self.ended
             && !entry.is_noted
@@ -364,19 +369,20 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
-    /// Whether a response to a request that is not pending is late. `found` is the expired entry of the id, if there is
-    /// one. Called under the lock of the map shard, if the shard exists.
+    /// Counts a response to a request that is not pending. Returns whether the response is late; otherwise the request
+    /// is unknown. `found` is the expired entry of the id, if there is one. Called under the lock of the map shard, if
+    /// the shard exists.
     pub(crate) fn is_late(&self, hash: u64, found: Option<&mut Entry<K, V>>) -> bool {
         let Some(ended) = &self.ended else {
             return false;
         };
-        // Note the end now, as the callback would: then this response counts as late, and a second response as unknown.
+        // Note the end before the callback does. Then this response counts as late, and a second response as unknown.
         if let Some(entry) = found {
             self.note_end(entry);
         }
         let is_late = ended.remembered.lock().take(hash);
         let count = if is_late { &ended.late } else { &ended.unknown };
-        // ORDERING: Relaxed, here and below: a count guards no memory.
+        // ORDERING: Relaxed, here and in `late` and `unknown`: a count guards no memory.
         count.fetch_add(1, Ordering::Relaxed);
         is_late
     }

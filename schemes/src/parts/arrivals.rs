@@ -1,42 +1,42 @@
-//! The log of arrivals: timers in the order in which they were started, before they are filed in a wheel.
+//! The log of arrivals: it contains timers in the order in which they were started, before they are filed in a wheel.
 //!
-//! A timer is appended to a *segment*: its id, and its deadline as an offset from the segment's base. A timer that is
-//! stopped leaves a hole, and no other timer moves. Each segment is queued by its *bound*, a lower bound of its
-//! deadlines, and is *visited* [`LEAD`] ticks before the bound. A visit takes out the timers whose deadlines are near,
-//! for the wheel, and queues the segment again by the earliest deadline that is left. So a timer that is stopped before
-//! the visit is never filed in the wheel.
+//! The log consists of *segments*. A timer is appended to a segment as its id, and its deadline as an offset from the
+//! segment's base. A timer that is stopped leaves a hole, and no other timer moves. Each segment is queued by its
+//! *bound*, a lower bound of its deadlines, and is *visited* [`LEAD`] ticks before the bound. A visit takes out the
+//! timers whose deadlines are near, which then go to the wheel, and queues the segment again by the earliest deadline
+//! that is left. So a timer that is stopped before the visit is never filed in the wheel.
 //!
-//! Each timer belongs to a *strand*, by its *level* and its slot, as in a wheel. The level is the number of base-64
-//! digits of the distance to the deadline, less one. The slot is a window of the deadlines, 64^level ticks wide; every
-//! sixteenth slot belongs to the same strand. Each strand has an open segment of its own, and a visit takes the timers
-//! that are due within the width of a slot. So the visit for a near deadline files no far ones, and a segment is
-//! visited only a few times.
+//! A segment gets timers of one *strand* only, so that its deadlines lie close together. The strand of a timer depends
+//! on its level and its slot, as in a wheel. The level is the number of base-64 digits of the distance to the deadline,
+//! minus one. A slot is a window of deadlines, 64^level ticks wide; every sixteenth slot of a level belongs to the same
+//! strand. New timers of a strand are appended to its open segment. A visit takes the timers that are due within the
+//! width of a slot. So the visit for a near deadline files no far timers, and a segment is visited only a few times.
 //!
 //! INVARIANT: a segment with timers, unless it is being visited, has an entry in the queue with its `bound`, and no
-//! timer of the segment has an earlier deadline. An entry with another bound means nothing. A segment that is not in
-//! use has the bound `Tick::MAX`, which is the deadline of no timer.
+//! timer of the segment has an earlier deadline. An entry with any other bound is stale, and means nothing. A segment
+//! that is not in use has the bound `Tick::MAX`, which is the deadline of no timer.
 
 use crate::record::{Position, Tick};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Timers in a segment. Under loom and shuttle only two, so that few timers fill a segment.
+/// The number of places in a segment. Only two in tests under loom and shuttle, so that few timers fill a segment.
 const SEGMENT: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shuttle)) {
     2
 } else {
     256
 };
-/// A segment is visited this number of ticks before its first deadline. At a tick of 1 ms that is time enough to file a
-/// million timers whose deadlines lie close together.
+/// A segment is visited this number of ticks before its first deadline. At a tick of 1 ms, this is enough time to file
+/// a million timers whose deadlines lie close together.
 const LEAD: Tick = 256;
 /// A timer whose deadline is nearer than this number of ticks goes to the wheel at once.
 const NEAR: Tick = 2 * LEAD;
-/// Bits in a digit of a distance.
+/// The number of bits in a base-64 digit.
 const DIGIT: u32 = 6;
-/// Timers of these levels go to the log: 512 ms to 12 days ahead, at a tick of 1 ms. Farther deadlines would soon need
-/// offsets of more than 32 bits.
+/// Timers of these levels go to the log: at a tick of 1 ms, timers with deadlines 512 ms to 12 days ahead. Farther
+/// deadlines would soon need offsets of more than 32 bits.
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=4;
-/// Strands of a level: each has the deadlines of every sixteenth slot.
+/// The number of strands of a level. Every sixteenth slot of the level belongs to the same strand.
 const STRANDS: usize = 16;
 /// The number of levels that a distance of 64 bits can have.
 const ALL: usize = 11;
@@ -48,27 +48,27 @@ const NONE: u32 = u32::MAX;
 const LOGGED: u32 = 1 << 30;
 /// At most this many segments without timers are kept for reuse.
 const SPARE: usize = 4;
-/// If the log uses more than four times the segments that its timers fill, and this many more, it gives up segments
-/// with many holes.
+/// The log gives up segments with many holes if it uses more than four times the segments that its timers fill, plus
+/// this number.
 const SPARSE: usize = 16;
 /// The number of offsets that [`Segment::find`] compares together.
 const LANES: usize = 16;
 
 #[derive(Debug)]
 struct Segment {
-    /// Offsets count from this tick.
+    /// Each offset is the difference between a deadline and this tick.
     base: Tick,
     /// A lower bound of the deadlines.
     bound: Tick,
-    /// Whether `bound` was the earliest deadline once, and no timer has left the segment since.
+    /// Whether `bound` was the earliest deadline when it was set, and no timer has left the segment since.
     exact: bool,
     /// A visit takes the timers that are due within this number of ticks.
     reach: Tick,
     /// The index of this segment in `Arrivals::open`, if the segment is open.
     strand: usize,
-    /// Places used, with holes.
+    /// The number of places in use, including holes.
     len: usize,
-    /// Timers: places without holes.
+    /// The number of timers: places in use that are not holes.
     live: usize,
     offsets: [u32; SEGMENT],
     ids: [u32; SEGMENT],
@@ -106,13 +106,14 @@ impl Segment {
         place
     }
 
-    /// The first place from `from` on with an offset up to `most`.
+    /// The first place, at `from` or later, whose offset is at most `most`.
     fn find(&self, from: usize, most: u32) -> Option<usize> {
         let mut start = from;
         while start < self.len {
             let end = self.len.min((start / LANES + 1) * LANES);
             let lanes = &self.offsets[start..end];
-            // No branch for each offset, so that the compiler compares several offsets with one instruction.
+            // Compare without a branch for each offset, so that the compiler compares several offsets with one
+            // instruction.
             if lanes
                 .iter()
                 .fold(false, |any, &offset| any | (offset <= most))
@@ -146,9 +147,9 @@ impl Segment {
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     number: u32,
-    /// Places before this one have been examined.
+    /// The places before this place have been examined.
     place: usize,
-    /// Timers with offsets up to this one are taken.
+    /// The visit takes the timers with offsets up to this offset.
     most: u32,
     has_taken: bool,
 }
@@ -156,7 +157,7 @@ struct Visit {
 /// What a step of a pass finds in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// The timer with this id has left the log. The second field is its deadline.
+    /// A timer, which has left the log: its id and its deadline.
     Timer(u32, Tick),
     /// A visit has ended without taking a timer.
     Nothing,
@@ -164,29 +165,29 @@ pub(crate) enum Taken {
     Idle,
 }
 
-/// Timers in order of arrival.
+/// The log of arrivals.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    /// The segments by number. `None` at the numbers in `vacant`.
+    /// The segments by number: `None` if the number is in `vacant`.
     segments: Vec<Option<Box<Segment>>>,
     vacant: Vec<u32>,
     #[expect(
         clippy::vec_box,
-        reason = "a segment moves between its place and here by its pointer"
+        reason = "a segment moves between `segments` and `spare` as a pointer"
     )]
     spare: Vec<Box<Segment>>,
-    /// For each strand, the number of the segment to which timers are appended.
+    /// For each strand, the number of its open segment, to which timers are appended.
     open: [u32; ALL * STRANDS],
-    /// Bounds and numbers of segments, former bounds among them.
+    /// Bounds and numbers of segments. Entries with former bounds are stale.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     visit: Option<Visit>,
-    /// Timers in all segments.
+    /// The number of timers in all segments.
     len: usize,
-    /// Where [`thin_out`](Self::thin_out) has stopped its search for a segment with many holes.
+    /// The segment at which [`thin_out`](Self::thin_out) has stopped its last search for a segment with many holes.
     hand: usize,
 }
 
-/// The level of a distance: the number of its base-64 digits, less one.
+/// The level of a distance: the number of its base-64 digits, minus one.
 #[inline(always)]
 fn level_of(ahead: Tick) -> u32 {
     let highest = 63 - (ahead | 1).leading_zeros();
@@ -223,8 +224,8 @@ impl Arrivals {
         self.segments.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// Appends a timer to an open segment, if this does not lower the segment's bound. Otherwise `None`: then call
-    /// [`push_slowly`](Self::push_slowly).
+    /// Appends a timer to the open segment of its strand, if this does not lower the segment's bound. Otherwise returns
+    /// `None`: then call [`push_slowly`](Self::push_slowly).
     #[inline(always)]
     pub(crate) fn push(&mut self, id: u32, deadline: Tick, now: Tick) -> Option<Position> {
         let ahead = deadline.wrapping_sub(now);
@@ -242,8 +243,8 @@ impl Arrivals {
     }
 
     /// Appends a timer that may be the first or the earliest of its segment. Returns its position, and whether a
-    /// segment was opened for it. `None` if the deadline is too near or too far for the log, or before the segment's
-    /// base.
+    /// segment was opened for it. `None` if the deadline is too near or too far for the log, or earlier than the base
+    /// of the open segment.
     pub(crate) fn push_slowly(
         &mut self,
         id: u32,
@@ -259,8 +260,8 @@ impl Arrivals {
         let number = self.open[strand];
         let (number, opened) = match self.segment(number) {
             Some(segment) if segment.live == 0 => {
-                // The segment begins again. Its bound and its entry in the queue stay, unless the new deadline is
-                // earlier.
+                // Start the empty segment again from its first place. Its bound and its entry in the queue stay, unless
+                // the new deadline is earlier.
                 segment.len = 0;
                 (number, false)
             }
@@ -303,7 +304,7 @@ impl Arrivals {
         }
     }
 
-    /// Replaces the queue by a queue with one entry for each segment.
+    /// Builds the queue again, without stale entries.
     #[cold]
     fn forget_former_bounds(&mut self) {
         let visited = self.visit.map(|visit| visit.number);
@@ -341,7 +342,7 @@ impl Arrivals {
         }
     }
 
-    /// Recycles a segment that its last timer has left. An open segment stays, for the next timers.
+    /// Recycles a segment whose last timer has left. If the segment is open, it stays for the next timers.
     #[inline(never)]
     fn empty(&mut self, number: u32) {
         if self.open_strand(number).is_none() {
@@ -362,7 +363,7 @@ impl Arrivals {
         }
     }
 
-    /// From now on no timer is appended to this segment.
+    /// Closes a segment: no timer is appended to it from now on.
     fn close(&mut self, number: u32) {
         if let Some(strand) = self.open_strand(number) {
             self.open[strand] = NONE;
@@ -402,8 +403,8 @@ impl Arrivals {
         visited.into_iter().chain(first).min()
     }
 
-    /// The tick at which the next visit is due. First makes the bound of its segment exact, so that a stopped timer
-    /// causes no visit.
+    /// The tick at which the next visit is due. First makes the bound of the next segment exact, so that a timer that
+    /// was stopped causes no visit.
     pub(crate) fn next(&mut self) -> Option<Tick> {
         while let Some((bound, number)) = self.first() {
             let Some(segment) = self.segment(number).filter(|segment| !segment.exact) else {
@@ -418,7 +419,7 @@ impl Arrivals {
         self.first_deadline().map(lead)
     }
 
-    /// Takes out a timer whose deadline is near at `now`: goes on with the current visit, or begins one.
+    /// Takes out a timer whose deadline is near at `now`. Continues the visit in progress, or begins a visit.
     pub(crate) fn take(&mut self, now: Tick) -> Taken {
         loop {
             let Some(mut visit) = self.visit.or_else(|| self.begin_visit(now)) else {
@@ -444,7 +445,7 @@ impl Arrivals {
         }
     }
 
-    /// Whether a visit has begun and not come to its end.
+    /// Whether a visit is in progress.
     pub(crate) fn is_visited(&self) -> bool {
         self.visit.is_some()
     }
@@ -476,8 +477,8 @@ impl Arrivals {
         }
     }
 
-    /// If holes take too much memory, looks for a segment with many holes, takes its timers out, and passes each to
-    /// `file`. A segment that is due for a visit at `now`, the latest present that is known, is left to the visit.
+    /// If holes take too much memory, looks for a segment with many holes, takes its timers out, and passes each timer
+    /// to `file`. A segment that is due for a visit at `now`, the latest present that is known, is left to the visit.
     pub(crate) fn thin_out(&mut self, now: Tick, mut file: impl FnMut(u32, Tick)) {
         let used = self.segments.len() - self.vacant.len();
         if used <= 4 * self.len / SEGMENT + SPARSE {

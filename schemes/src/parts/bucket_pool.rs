@@ -1,16 +1,16 @@
 //! The contents of buckets: timers in no order, in blocks of a fixed size.
 //!
-//! An entry is the id of a timer and the lowest bits of its deadline. With these bits the wheel can move the timer
-//! without reading the timer's record, which is rarely in a cache.
+//! An entry is the id of a timer and the lowest bits of its deadline. These bits let the wheel move the timer without
+//! reading the timer's record, which is rarely in a cache.
 //!
-//! A bucket is a chain of blocks, and every block but the top one is full. The [`Position`] of a timer is its block and
-//! its index in the block. A removal moves the last timer of the bucket into the hole: it takes O(1) and moves no other
-//! timer. The blocks come from a pool that all buckets of a wheel share. The pool grows by whole pages, so its growth
-//! copies no timers.
+//! A bucket is a chain of blocks, and every block except the top block is full. The [`Position`] of a timer is its
+//! block and its index in the block. A removal moves the last timer of the bucket into the hole: it takes O(1), and
+//! moves only this timer. The blocks come from a pool that all buckets of a wheel share. The pool grows by whole pages,
+//! so its growth copies no timers.
 
 use crate::record::{Position, Tick};
 
-/// Timers in a block. Under loom and shuttle only one, so that few timers make a chain.
+/// The number of timers in a block. Only one in tests under loom and shuttle, so that few timers make a chain.
 const BLOCK: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shuttle)) {
     1
 } else {
@@ -24,7 +24,7 @@ const NIL: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
     top: u32,
-    /// Whether the deadline of the bucket is in the wheel's queue. Only the hierarchical wheel uses this.
+    /// Whether the bucket is in the wheel's queue. Only the hierarchical wheel has a queue.
     pub(crate) queued: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Different deadlines that are less than this number of ticks apart differ in their lowest bits.
+    /// Deadlines that differ by less than this number of ticks differ in their lowest bits.
     pub(crate) const WINDOW: Tick = 1 << u16::BITS;
 
     #[inline]
@@ -76,8 +76,8 @@ struct Block {
 
 #[derive(Debug)]
 struct Page {
-    /// The bucket of each block, apart from the blocks. These numbers lie close together and stay in the processor's
-    /// cache, so a removal finds its bucket without waiting for a block.
+    /// For each block, the number of its bucket. These numbers lie together, apart from the blocks, and stay in the
+    /// processor's cache. So a removal finds the timer's bucket without waiting for a block to be loaded.
     buckets: [u32; PAGE],
     blocks: [Block; PAGE],
 }
@@ -93,7 +93,7 @@ pub(crate) struct BucketPool {
     free: u32,
 }
 
-/// The page of the block with this number, and the index of the block in it.
+/// The page of block `number`, and the block's index in this page.
 #[inline]
 fn split(number: u32) -> (usize, usize) {
     (number as usize / PAGE, number as usize % PAGE)
@@ -116,7 +116,7 @@ impl BucketPool {
         &mut self.pages[page].blocks[index]
     }
 
-    /// Adds `entry` to `bucket`, whose number is `number`.
+    /// Adds `entry` to `bucket`, which has this number.
     #[inline(always)]
     pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, entry: Entry) -> Position {
         if bucket.top == NIL {
@@ -156,15 +156,15 @@ impl BucketPool {
         blocks.flat_map(|block| block.ids[..block.len as usize].iter().rev().copied())
     }
 
-    /// The number of the bucket with the timer at `position`. If there is no timer at `position`, the result may be the
-    /// number of any bucket, or of none.
+    /// The number of the bucket whose timer is at `position`. If there is no timer at `position`, the result may be the
+    /// number of any bucket, or [`NIL`].
     #[inline]
     pub(crate) fn bucket_of(&self, position: Position) -> u32 {
         let (page, index) = split(position.number() / BLOCK as u32);
         self.pages.get(page).map_or(NIL, |page| page.buckets[index])
     }
 
-    /// Takes the last timer of `bucket`. Returns it and its position.
+    /// Takes the last timer of `bucket`. Returns its entry and its position.
     #[inline(always)]
     pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(Entry, Position)> {
         if bucket.top == NIL {
@@ -338,7 +338,7 @@ mod tests {
             for (step, which, pick) in steps {
                 match step {
                     0 => model.push(which),
-                    // More than a block.
+                    // This can fill more than one block.
                     1 => (0..pick.index(3 * BLOCK)).for_each(|_| model.push(which)),
                     2 => (0..pick.index(2 * BLOCK)).for_each(|_| model.pop(which)),
                     _ => model.remove(which, pick),

@@ -1,9 +1,9 @@
 //! The slot arithmetic of a hierarchical wheel.
 //!
-//! Write ticks as numbers in base `size`, the slots per level. The level of a timer is the position of the highest
-//! digit in which the timer's deadline differs from the present. The slot is this digit of the deadline. All timers of
-//! a bucket agree in this digit and in all higher digits. So the window of the bucket starts at the deadline with all
-//! lower digits set to zero.
+//! Write ticks as numbers in base `size`, the number of slots per level. The level of a timer is the position of the
+//! highest digit in which the timer's deadline differs from the present. The slot is this digit of the deadline. All
+//! timers of a bucket agree in this digit and in all higher digits. So the window of the bucket starts at the deadline
+//! with all lower digits set to zero.
 
 use crate::record::Tick;
 
@@ -16,15 +16,15 @@ pub(crate) struct Location {
     pub(crate) start: Tick,
 }
 
-/// The number one as a fixed-point number. A product with a fixed-point reciprocal replaces a division by the number of
-/// bits in a digit.
+/// The number one as a fixed-point number. [`Geometry::locate`] must divide by the number of bits in a digit. It
+/// multiplies by the fixed-point reciprocal instead.
 const RECIPROCAL: u32 = 1 << 12;
 
 /// The number of slots per level, prepared for arithmetic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Geometry {
-    /// A power of two: a digit is a group of bits. The fields are the number of bits in a digit, and its reciprocal,
-    /// rounded up, which divides numbers below 64 by the number of bits.
+    /// A power of two: a digit is a group of bits. The first field is the number of bits in a digit. The second field
+    /// is the fixed-point reciprocal of that number, rounded up; with it the division is exact for numbers below 64.
     Bits(u32, u32),
     /// Any other number, from 3 up.
     Any(u32),
@@ -67,13 +67,13 @@ impl Geometry {
         levels
     }
 
-    /// The first tick of the slot after the slot of `current`, in `level`. The result must fit a [`Tick`].
+    /// The first tick of the slot that follows the slot of `current` in `level`. The result must fit a [`Tick`].
     pub(crate) fn next_slot(self, current: Tick, level: u32) -> Tick {
         let width = self.width(level);
         current - current % width + width
     }
 
-    /// The bucket for `deadline` as seen from `current`, which is earlier.
+    /// The bucket for `deadline` as seen from the present `current`, which must be earlier than `deadline`.
     #[inline(always)]
     pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Location {
         debug_assert!(current < deadline);

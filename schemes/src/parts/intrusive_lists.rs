@@ -1,8 +1,8 @@
 //! Doubly linked lists whose links lie in the nodes of one pool.
 //!
 //! The lists are circular. Each list has a *head*, a node without a timer: node `n` is the head of list `n`. So an
-//! insertion or a removal writes to two neighbours, without a special case for an empty list. The [`Position`] of a
-//! timer is the number of its node.
+//! insertion or a removal always writes to two neighbours, even in an empty list. The [`Position`] of a timer is the
+//! number of its node.
 
 use crate::record::{Position, Tick};
 
@@ -13,9 +13,9 @@ const NIL: u32 = u32::MAX;
 pub(crate) struct Node {
     pub(crate) deadline: Tick,
     pub(crate) id: u32,
-    /// The next node of the list; in a free node, the next free one.
+    /// The next node of the list. In a free node: the next free node.
     pub(crate) next: u32,
-    /// The previous node of the list; in a free node, [`NIL`].
+    /// The previous node of the list. In a free node: [`NIL`].
     prev: u32,
 }
 
@@ -55,7 +55,7 @@ impl IntrusiveLists {
         self.len == 0
     }
 
-    /// The first node of `list`: its head, if the list is empty.
+    /// The first node of `list`, or the head if the list is empty.
     pub(crate) fn first(&self, list: u32) -> u32 {
         self.nodes[list as usize].next
     }
@@ -72,7 +72,7 @@ impl IntrusiveLists {
         self.insert_after(last, id, deadline)
     }
 
-    /// Inserts a timer into `list`, which is sorted by deadline: after the last timer whose deadline is not later.
+    /// Inserts a timer into `list`, which is sorted by deadline, after the timers whose deadline is not later.
     pub(crate) fn insert(&mut self, list: u32, id: u32, deadline: Tick) -> Position {
         let mut prev = self.nodes[list as usize].prev;
         while let Some(node) = self.timer(prev).filter(|node| node.deadline > deadline) {
@@ -81,7 +81,7 @@ impl IntrusiveLists {
         self.insert_after(prev, id, deadline)
     }
 
-    /// Removes the timer in `node` from its list. `None` as in [`timer`](Self::timer).
+    /// Removes the timer in `node` from its list. `None` if `node` has no timer.
     pub(crate) fn unlink(&mut self, node: u32) -> Option<Node> {
         let found = self.timer(node)?;
         self.nodes[found.prev as usize].next = found.next;

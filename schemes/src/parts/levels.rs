@@ -1,7 +1,7 @@
-//! The buckets of a wheel of several levels.
+//! The buckets of a wheel with several levels.
 //!
-//! Each level has `slots` buckets, and a bucket of a level is as wide as the whole level below. Buckets are numbered
-//! level by level. A level is added when the first deadline needs it.
+//! Each level has `slots` buckets, and a bucket is as wide as the whole level below. Buckets are numbered level by
+//! level. A level is added when a deadline first needs it.
 
 use super::bucket_pool::{Bucket, BucketPool, Entry};
 use super::geometry::{Geometry, Location};
@@ -17,7 +17,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// `slots` buckets for each level, at least 2.
+    /// Makes a wheel with `slots` buckets in each level, at least 2.
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             geometry: Geometry::new(slots.max(2)),
@@ -42,7 +42,7 @@ impl Levels {
         (number / self.geometry.size()) as usize
     }
 
-    /// Bucket `number`, of a level that exists.
+    /// Bucket `number`. Its level must exist.
     #[inline]
     pub(crate) fn bucket(&mut self, number: u32) -> &mut Bucket {
         &mut self.buckets[number as usize]
@@ -71,7 +71,8 @@ impl Levels {
         popped.map(|(entry, _)| entry)
     }
 
-    /// Removes the timer at `position`. Returns the number of its bucket; `None` if there is no timer.
+    /// Removes the timer at `position`, and returns the number of its bucket. `None` if there is no timer at
+    /// `position`.
     #[inline(always)]
     pub(crate) fn remove(&mut self, records: &mut impl Records, position: Position) -> Option<u32> {
         let number = self.pool.bucket_of(position);

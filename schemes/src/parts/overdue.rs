@@ -1,30 +1,31 @@
-//! The timers whose deadline had passed when they were started.
+//! The overdue timers: those whose deadline had passed when they were started.
 //!
-//! Such a timer waits for the next pass, in an unordered vector that each pass examines once. Scheme 1 consists of this
-//! vector only.
+//! An overdue timer waits for the next pass, in an unordered vector. Each pass examines every timer of the vector once.
+//! Scheme 1 consists of this vector only: it keeps all timers here, overdue or not.
 //!
-//! The vector has two parts. The first part holds the timers that the pass in progress has not examined yet. The second
-//! part holds the timers that the pass has examined, and the timers that were started since the pass began. A removal
-//! fills the hole with the last timer of the same part. If this opens a hole between the parts, the last timer of the
-//! vector fills the new hole. So both parts stay contiguous, and a removal moves at most two other timers.
+//! The vector has two parts. The first part contains the timers that the pass in progress has not examined yet. The
+//! second part contains the timers that the pass has examined, and the timers that were started since the pass began. A
+//! removal fills the hole with the last timer of the same part. If the removal was in the first part, this leaves a
+//! hole between the parts, which the last timer of the vector fills. So both parts stay contiguous, and a removal moves
+//! at most two other timers.
 //!
-//! The [`Position`] of an overdue timer has its highest bit set. The other positions of a scheme do not.
+//! The [`Position`] of an overdue timer has its highest bit set. In all other positions of a scheme this bit is clear.
 
 use crate::record::{Position, Records, Step, Tick};
 
 /// This bit is set in every position of an overdue timer.
 const OVERDUE: u32 = 1 << 31;
 
-/// Timers in no order, and the present of the last pass.
+/// Timers in no particular order, and the present of the latest pass.
 #[derive(Debug)]
 pub(crate) struct Overdue {
-    /// The latest tick at which a pass has begun: a timer that is started with a deadline up to here is overdue.
+    /// The latest tick at which a pass has begun. A timer that is started with a deadline up to this tick is overdue.
     present: Tick,
     timers: Vec<(Tick, u32)>,
     /// The number of timers, from the first on, that the pass in progress has not examined yet.
     unexamined: usize,
-    /// A lower bound of the deadlines: the earliest deadline that was pushed since the vector was empty, or [made
-    /// exact](Self::tighten) since.
+    /// A lower bound of the deadlines. A push lowers this bound; [`tighten`](Self::tighten), or the first push into an
+    /// empty vector, makes it exact.
     earliest: Tick,
 }
 
@@ -48,13 +49,13 @@ impl Overdue {
         self.present
     }
 
-    /// Whether `position` is the position of an overdue timer. [`Position::NONE`] counts as one.
+    /// Whether `position` is the position of an overdue timer. Returns `true` for [`Position::NONE`] too.
     #[inline]
     pub(crate) fn owns(position: Position) -> bool {
         position.number() >= OVERDUE
     }
 
-    /// A tick at or before the earliest deadline here.
+    /// A tick at or before the earliest deadline of the timers here. `None` if there are no timers.
     #[inline]
     pub(crate) fn earliest(&self) -> Option<Tick> {
         (!self.timers.is_empty()).then_some(self.earliest)
@@ -94,7 +95,7 @@ impl Overdue {
         self.timers.pop();
     }
 
-    /// Begins a pass at `now`, which will examine every timer.
+    /// Begins a pass at `now`. The pass will examine every timer that is here now.
     #[inline]
     pub(crate) fn begin_pass(&mut self, now: Tick) {
         self.present = self.present.max(now);

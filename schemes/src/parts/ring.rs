@@ -1,4 +1,4 @@
-//! The slots of a wheel of one level, and the hand that turns through them.
+//! The slots of a wheel with one level, and the hand that turns through them.
 //!
 //! A timer lies in the slot `deadline % slots`. A pass turns the hand through the slots of the ticks since the last
 //! pass, but through no slot twice: if the pass comes more than one revolution late, the hand starts one revolution
@@ -7,8 +7,8 @@
 //! INVARIANT: the deadline of a timer in a slot is past `current`. When a timer is filed in a slot, its deadline is
 //! also past the present of the last pass.
 //!
-//! INVARIANT: if the deadline of a timer in a slot is at or before the hand, the pass in progress will still examine
-//! the timer: in the unexamined part of the hand's slot, or in a slot that the hand has yet to reach.
+//! INVARIANT: if a timer in a slot has a deadline at or before the hand, the pass in progress will still examine this
+//! timer. It lies in the unexamined part of the hand's slot, or in a slot that the hand has yet to reach.
 
 use super::intrusive_lists::{IntrusiveLists, Node};
 use super::overdue::Overdue;
@@ -46,12 +46,13 @@ impl Ring {
         self.lists.len() + self.overdue.len()
     }
 
-    /// The latest deadline within one revolution of `now`.
+    /// The latest deadline within one revolution of `now`, or of the latest tick that was reached if that tick is
+    /// later.
     pub(crate) fn latest(&self, now: Tick) -> Tick {
         self.reached().max(now).saturating_add(self.slots - 1)
     }
 
-    /// Starts timer `id`: in the slot of its deadline, by `file`; or as an overdue timer.
+    /// Starts timer `id`. Files the timer with `file` in the slot of its deadline, or as an overdue timer.
     pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick, file: File) -> Started {
         self.catch_up(now);
         let before = self.next_deadline();
@@ -78,12 +79,12 @@ impl Ring {
         (tick % self.slots) as u32
     }
 
-    /// The tick of the hand. `None` if the hand is past `now`, because a later pass has turned it further.
+    /// The tick of the hand. `None` if a later pass has turned the hand past `now`.
     pub(crate) fn hand(&self, now: Tick) -> Option<Tick> {
         (self.hand <= now).then_some(self.hand)
     }
 
-    /// The next tick if a timer is in a slot, or the bound of the overdue timers if that is earlier.
+    /// The next tick if a slot has a timer, or the lower bound of the overdue timers if that bound is earlier.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         let next = (!self.lists.is_empty()).then(|| self.current.saturating_add(1));
         self.overdue.earliest_or(next)

@@ -1,7 +1,7 @@
 //! A model of the timers that a scheme should hold: a sorted map, to which the scheme is compared after each step.
 //!
-//! A scheme chooses the order in which timers fire, and the model follows: a timer that fires must have reached its
-//! deadline and must have been started before the pass began. When a pass is complete, no such timer may be left.
+//! The model accepts every order in which a scheme fires timers. A timer that fires must have reached its deadline, and
+//! must have been started before the pass began. When a pass is complete, no such timer may be left.
 
 use super::Tested;
 use crate::{HorizonError, Position, Records, Started, Step, Tick};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// A hundred years of milliseconds.
+/// A hundred years in milliseconds.
 pub(super) const CENTURY: Tick = 100 * 366 * 86_400_000;
 
 /// The records. A record exists from the return of `start` on: a scheme that reads or writes it earlier panics here.
@@ -31,7 +31,7 @@ pub(super) struct Model<S> {
     pub(super) scheme: S,
     slots: Tick,
     records: Table,
-    /// The deadline of each timer, and the number of passes that had begun when it was started.
+    /// For each timer: its deadline, and the number of passes that had begun when the timer was started.
     started: BTreeMap<u32, (Tick, u32)>,
     /// The timers in the order of their deadlines.
     deadlines: BTreeSet<(Tick, u32)>,
@@ -45,18 +45,18 @@ pub(super) struct Model<S> {
 pub(super) enum When {
     In(u64),
     Ago(u64),
-    /// A number of revolutions of a level ahead, and one tick more or less.
+    /// After the present: a multiple of a power of `slots` (factor and exponent), with an offset of -1, 0 or 1.
     Revolutions(u32, u32, i64),
-    /// A power of two ahead, and one tick more or less.
+    /// After the present: a power of two (exponent), with an offset of -1, 0 or 1.
     Power(u32, i64),
-    /// The earliest deadline, and one tick more or less.
+    /// The earliest deadline, with an offset of -1, 0 or 1.
     Earliest(i64),
     At(Tick),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Action {
-    /// Starts a timer, with a `now` that is this number of ticks too early.
+    /// Starts a timer, with a `now` that is this number of ticks before the present.
     Start(When, u64),
     Stop(Index),
     Restart(Index, When),
@@ -66,14 +66,14 @@ pub(super) enum Action {
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Act(Action),
-    /// Starts this number of timers, with deadlines scattered over this number of ticks: enough for several blocks of a
-    /// bucket and levels of a heap.
+    /// Starts this number of timers, with deadlines scattered over this number of ticks. There may be enough to fill
+    /// several blocks of a bucket and several levels of a heap.
     Crowd(u64, u64),
     /// Makes a pass, with one action after each step while actions remain. If a number is given, the pass is left
     /// unfinished after this number of steps.
     Pass(When, Vec<Action>, Option<usize>),
-    /// Makes steps of an earlier pass. The first number: how many ticks its `now` is before the present. The second:
-    /// how many steps.
+    /// Makes steps of an earlier pass. The first number says how many ticks before the present that pass began. The
+    /// second number is the number of steps.
     Straggle(u64, usize),
 }
 
@@ -200,7 +200,8 @@ impl<S: Tested> Model<S> {
         self.present
     }
 
-    /// Does a pass. Returns the number of its steps, which must be bounded by the timers and levels, not by the ticks.
+    /// Does a pass, and returns the number of its steps. Checks that this number is bounded by the timers and levels,
+    /// not by the ticks.
     pub(super) fn pass(&mut self, to: When, actions: &[Action], leave: Option<usize>) -> usize {
         let now = self.begin_pass(to);
         let levels = (1..64).take_while(|&level| self.slots.checked_pow(level).is_some());
@@ -276,7 +277,7 @@ fn when() -> impl Strategy<Value = When> {
     ]
 }
 
-/// The end of a jump that is mostly short, so that some timers are left after it.
+/// The end of a jump. Most jumps are short, so that some timers are left after the jump.
 fn jump() -> impl Strategy<Value = When> {
     let far = |to: &When| matches!(to, When::At(_) | When::In(CENTURY) | When::Power(33.., _));
     prop_oneof![5 => when().prop_filter("near", move |to| !far(to)), 1 => when()]
