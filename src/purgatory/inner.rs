@@ -42,8 +42,8 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// The reference that every handle copies: it finds this purgatory without a reference count. Its anchor keeps the
-    /// purgatory alive until the shutdown.
+    /// The weak reference that every handle copies. It finds this purgatory without a reference count. An anchor behind
+    /// it keeps the purgatory alive until the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// The timers of listeners with rechecks, which may fire before the deadline.
@@ -113,7 +113,7 @@ impl<Op: 'static> ForceChanges<Op> {
         self.0.lock().remove(&address)
     }
 
-    /// Removes the changes of operations that have ended without them.
+    /// Removes the changes whose operations have ended before the changes were applied.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut changes = self.0.lock();
         let all = std::mem::take(&mut *changes).into_iter();
@@ -131,7 +131,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// Another call leaves a change while changes are being removed.
+    /// One call adds a change while another call removes changes.
     #[test]
     fn g18_a_change_that_comes_while_others_are_forgotten_is_kept() {
         let changes = ForceChanges::<()>(Mutex::default());

@@ -57,7 +57,7 @@ impl Listed {
         ids
     }
 
-    /// The number of chunks, including a kept empty one; and the number of chunks that the queue has room for.
+    /// The number of chunks, including the spare one, and the number of chunks that the queue has room for.
     fn kept(&self) -> (usize, usize) {
         match &self.list {
             Some(WatchList::Many(many)) => many.unranked.kept(),
@@ -106,9 +106,9 @@ proptest! {
         }
     }
 
-    /// A walk in slices meets each watcher that stays, once: first those with a rank up to the bound, in the order of
-    /// ranks, then those without, in the order of their arrival. It meets no watcher that arrives meanwhile, not even
-    /// in another list of the key.
+    /// A walk in slices meets each watcher that stays, and meets it once. First come the watchers with a rank up to the
+    /// bound, in the order of ranks; then those without a rank, in the order of arrival. The walk meets no watcher that
+    /// arrives during the walk, not even in another list of the key.
     #[test]
     fn g22_a_walk_meets_in_order_all_that_stay(
         ranks in prop::collection::vec(prop::option::weighted(0.3, 0..8_u64), 1..300),
@@ -149,8 +149,8 @@ proptest! {
     }
 }
 
-/// Between two slices of a walk all watchers leave, and others come into a new list of the key, short or long. The walk
-/// meets none of them.
+/// Between two slices of a walk, all watchers leave. Other watchers then come into a new list of the key, short or
+/// long. The walk meets none of the new watchers.
 #[test]
 fn g22_a_walk_meets_no_watcher_of_another_list() {
     let count = 3 * SLICE as u32;
