@@ -5,8 +5,8 @@
 
 use std::cell::Cell;
 
-/// Names the operation that a thread is examining by the memory address of its slot and the generation (which occupant
-/// of the slot). Unique across all purgatories.
+/// The identity of the operation that a thread is examining: the memory address of its slot, and its generation (which
+/// occupant of the slot). Unique across all purgatories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Examinee {
     pub(crate) slot: usize,

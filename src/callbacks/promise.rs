@@ -146,7 +146,7 @@ pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
 struct UntoldParts<T> {
     /// Dropped before the task is told. Its destructors may be user code, and take long.
     before: Before,
-    /// `None` after the value was taken out: for the task, by the side that closes the promise, or to be dropped.
+    /// `None` after the value was moved out.
     value: Option<T>,
 }
 
@@ -184,7 +184,7 @@ impl<T> Promise<T> {
     }
 
     /// Keeps the value here until [`tell`](Self::tell) is called. That call may wait in a queue. If the other side
-    /// [closes](Self::close) the promise before that call, it gets the value at once.
+    /// [closes](Self::close) the promise before that call, the other side gets the value at once.
     ///
     /// `make` turns `source` into the value, and into what is dropped before the task is told. `make` runs under the
     /// lock, so it must run no user code. Returns `source` as `Err` if there is a value already, or none is wanted.

@@ -5,8 +5,9 @@
 //! could run in the middle of another operation's `try_complete`. So the calls that inner calls cause wait in a queue
 //! of the thread, and the outermost call runs them before it returns.
 //!
-//! Two queues: completions and destructors of ended values run first; *nested checks*, made by a `try_complete`, run
-//! when no completion or destructor waits. The module `examining` tells which `try_complete` a thread is inside.
+//! There are two queues. Completions and destructors of ended values run first. *Nested checks*, made by a
+//! `try_complete`, run when no completion or destructor waits. The module `examining` tells which `try_complete` a
+//! thread is inside.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::SLICE;
@@ -287,8 +288,8 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
         return run_later(Box::new(move || {
-            // The destructor that this call waited for has returned. Otherwise the thread is ending and its queue is
-            // destroyed, so this call runs inside the destructor.
+            // Usually the destructor that this call waited for has returned. But if the thread is ending and its queue
+            // is destroyed, this call runs inside that destructor.
             drop(Reset);
             in_turn(call);
         }));

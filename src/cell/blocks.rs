@@ -1,15 +1,15 @@
 //! Which blocks of slots have vacant slots.
 //!
 //! Behind the resident slots of a slab, slots lie in [`Block`](super::chunks::Block)s. A block is *empty* if all its
-//! slots are vacant. One empty block, the spare one, keeps its memory; the memory of each further empty block is freed,
-//! and allocated again when no other slot is vacant. So after a storm of operations, memory is freed little by little
-//! while slots are vacated. No pass over all slots is needed, and no hold of the lock is longer than usual.
+//! slots are vacant. One empty block, the spare one, keeps its memory. The memory of each further empty block is freed,
+//! and allocated again when no other slot is vacant. So if many operations end, memory is freed little by little while
+//! their slots are vacated. No pass over all slots is needed, and no hold of the lock is longer than usual.
 //!
 //! | block | slots taken | memory | which list |
 //! |---|---|---|---|
 //! | full | all | yes | none |
 //! | part | some | yes | `part` |
-//! | spare | none | yes | none: it is `spare`, one at most |
+//! | spare | none | yes | none: the field `spare` names it |
 //! | absent | none | no | `absent` |
 //!
 //! Everything in this file is used under the slab's lock, except [`Record::prefetch`].
@@ -20,7 +20,7 @@ use crate::sync::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Which slots of one block are vacant, and the neighbours of the block on a list. Written under the slab's lock.
-/// Small, because a storm of endings changes the records of thousands of blocks.
+/// Small, because the records of thousands of blocks change when many operations end.
 ///
 /// loom does not model these numbers: the lock orders every use whose result matters.
 pub(super) struct Record {

@@ -10,9 +10,9 @@
 //! time, even a stale one. Only one thread at a time adds items: the caller of [`push`](Growing::push) ensures that.
 //!
 //! All items of a [`Block`] are written when its memory is allocated, and are gone when the memory is freed. Only one
-//! thread at a time allocates or frees memory. Every use of the earlier items happens before that, and every use of the
-//! later items after that. The caller of [`make`](Block::make) and [`free`](Block::free) ensures this. So no thread
-//! follows a stale pointer to an item. Any thread may ask [whether](Block::is_made) a block has memory.
+//! thread at a time allocates or frees memory. Every use of the items happens after the allocation and before the
+//! memory is freed. The caller of [`make`](Block::make) and [`free`](Block::free) ensures this. So no thread follows a
+//! stale pointer to an item. Any thread may ask [whether](Block::is_made) a block has memory.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
@@ -201,9 +201,8 @@ impl<T> Block<T> {
     /// The item at `offset`, if the block has memory. The caller may use the item until the memory is freed.
     pub(super) fn get(&self, offset: u32) -> Option<NonNull<T>> {
         debug_assert!(offset < Self::LEN);
-        // ORDERING: Relaxed. If the caller uses the item, the contracts of `make` and `free` order this load: the store
-        // in `make` happens before it, and it happens before the store in `free`. So it reads the pointer to the
-        // present items.
+        // ORDERING: Relaxed. If the caller uses the item, the contracts of `make` and `free` order this load after the
+        // store in `make` and before the store in `free`. So it reads the pointer to the present items.
         let first = NonNull::new(self.items.load(Ordering::Relaxed))?;
         NonNull::new(first.as_ptr().wrapping_add(offset as usize))
     }
@@ -346,7 +345,7 @@ const LARGE: usize = 1_024;
 pub(super) struct Place<'a, P> {
     pub(super) slot: NonNull<Slot<P>>,
     /// Binds the place to the life of the slab. `Slot<P>` is invariant in `P`, so a place of a longer-lived payload
-    /// does not become one of a shorter-lived payload.
+    /// cannot become one of a shorter-lived payload.
     payload: PhantomData<&'a Slot<P>>,
 }
 
@@ -414,7 +413,7 @@ impl<'a, P> Held<'a, P> {
         self.at
     }
 
-    /// The name of the operation among the operations of all slabs.
+    /// Identifies the operation among the operations of all slabs.
     pub(crate) fn examinee(&self) -> Examinee {
         Examinee {
             slot: ptr::from_ref(self.place.state(self.at.index())).addr(),
@@ -495,8 +494,8 @@ impl<'a, P> Ended<'a, P> {
     pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
         self.place.slot().payload.with_mut(|payload| {
             // SAFETY: the holder made `self`, which is the only token of the slot. No other thread gets the slot before
-            // it is on a free list, and only `take` leads there. So the payload is initialised, and no other thread
-            // uses it.
+            // it is on a free list, and only a token that `take` returns can put it there. So the payload is
+            // initialised, and no other thread uses it.
             access(unsafe { &*payload.cast::<P>() })
         })
     }

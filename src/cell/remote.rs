@@ -4,8 +4,8 @@
 //! lock takes the whole stack by one swap. The swap relies on no earlier load, so the ABA problem does not arise.
 
 use crate::sync::{AtomicU64, Ordering};
-// A std atomic under loom as well. A link is read under the slab's lock, after its write under the same lock, or after
-// its write before a push that the reader has acquired. Loom explores the interleavings of the lock and of the pushes.
+// A std atomic under loom as well. The slab's lock, or the push that publishes a slot, makes the write of the slot's
+// link happen before each read that uses the link. Loom explores the interleavings of the lock and of the pushes.
 use std::sync::atomic::AtomicU32 as Link;
 
 /// End of a list of slots.

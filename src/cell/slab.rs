@@ -18,8 +18,8 @@
 //! * The first slots, the *resident* ones, lie in [`EqualChunks`], each beside its state word. So a small operation and
 //!   its state word share one cache line.
 //! * The other slots lie in [`Block`](super::chunks::Block)s, apart from their state words. The memory of a block is
-//!   allocated when its first slot is taken. It is freed when all its slots are vacant and the slab has another vacant
-//!   block (see [`blocks`](super::blocks)).
+//!   allocated when one of its slots is needed. It is freed when all its slots are vacant, except for one spare block
+//!   (see [`blocks`](super::blocks)).
 //!
 //! A slot is *taken* from [`SlabGuard::take_vacant`] until it is put back under the lock. As long as a slot is taken,
 //! an operation is parked in it, or a token of it exists ([`Vacant`], [`Held`], [`Ended`], [`Spent`] or [`EndedSlot`]),
@@ -61,8 +61,8 @@ pub(crate) struct Slab<P, G> {
     /// the slab writes the table.
     resident: EqualChunks<Slot<P>>,
     /// The other slots, in three arrays: their state words, the memory of their other parts, and which of them are
-    /// vacant. A storm of endings visits slots in no order. In arrays of their own, the small state words and records
-    /// stay in the processor's caches.
+    /// vacant. If many operations end, their slots are visited in no order. In arrays of their own, the small state
+    /// words and records stay in the processor's caches.
     words: Chunks<State>,
     blocks: Chunks<Block<Slot<P>>>,
     records: Chunks<Record>,
@@ -168,13 +168,13 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// The state word of a slot in a block. For a resident index without a slot, the subtraction wraps: no word is
-    /// found.
+    /// The state word of a slot in a block. For the index of a resident slot that does not exist, the subtraction wraps
+    /// to an index without a word.
     fn word(&self, index: u32) -> Option<&State> {
         self.words.get(index.wrapping_sub(Self::RESIDENT))
     }
 
-    /// Where the slot at `index` is. `None` if it was never used, or has no memory.
+    /// Where the slot at `index` is. `None` if the slot was never used, or has no memory.
     ///
     /// # Safety
     /// While the result is used, the slot must be taken, or the caller must have the lock and put no slot back.
@@ -195,7 +195,7 @@ impl<P, G> Slab<P, G> {
 
     /// The number of a slot's block, and the offset of the slot in that block.
     fn in_block(index: u32) -> (u32, u32) {
-        // As in `word`: for a resident index without a slot, the subtraction wraps to a block that does not exist.
+        // For the index of a resident slot that does not exist, the subtraction wraps to a block that does not exist.
         let number = index.wrapping_sub(Self::RESIDENT);
         (number / Self::BLOCK, number % Self::BLOCK)
     }
@@ -293,8 +293,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (&mut self.locked.beside, fields)
     }
 
-    /// Whether no slot is vacant, and none may be added. A block is added as a whole, so the slab may stay below
-    /// `limit` by less than a block.
+    /// Whether no slot is vacant, and no slots can be added without exceeding `limit`. Slots in blocks are added a
+    /// whole block at a time.
     #[inline(always)]
     pub(crate) fn is_full(&self, limit: u32) -> bool {
         self.locked.free == NIL && self.is_full_beyond(limit)
@@ -365,7 +365,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         let offset = self.locked.vacancies.take(&slab.records)?;
         let index = Slab::<P, G>::RESIDENT + first + offset;
-        // SAFETY: the slot is taken since the call above, and the `Vacant` made below is its token.
+        // SAFETY: `vacancies.take` has taken the slot, and the `Vacant` made below is its token.
         let place = unsafe { slab.place(index)? };
         Some(Vacant { place, index })
     }
@@ -414,13 +414,13 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Held { place, at }
     }
 
-    /// Puts a slot that has no token any more on the free list of its kind.
+    /// Puts a slot back that has no token any more: on the free list, or into its block.
     #[inline(always)]
     fn list(&mut self, place: Place<'a, P>, index: u32) {
         if index >= Slab::<P, G>::RESIDENT {
             return self.list_in_block(index);
         }
-        // ORDERING: Relaxed: read under this lock only.
+        // ORDERING: Relaxed: the link is read under this lock only.
         place.slot().link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = index;
     }
@@ -441,7 +441,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         self.list(vacant.place, vacant.index);
     }
 
-    /// Frees the memory of a block. The vacancies list the block as one without memory already.
+    /// Frees the memory of a block. `vacancies` lists this block as absent already.
     fn free(&mut self, number: u32) {
         let Some(block) = self.slab.blocks.get(number) else {
             return;
@@ -481,7 +481,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     #[inline(always)]
     pub(crate) fn position_of(&mut self, spent: &Spent<'a, P>) -> u32 {
         spent.place.slot().fields.with_mut(|fields| {
-            // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
+            // SAFETY: this thread has the lock. No `FieldsView` exists, because it would borrow this guard.
             unsafe { (*fields).position }
         })
     }
@@ -566,7 +566,7 @@ impl<P, G> FieldsView<'_, P, G> {
         match self.slot(index) {
             Some(slot) => slot.fields.with_mut(|fields| {
                 // SAFETY: a view borrows its guard exclusively, so the lock is held and there is only one view. A write
-                // needs `&mut` of the view, so there is none while this call borrows it.
+                // needs `&mut` of the view, which no code has while this call borrows the view.
                 unsafe { *fields }
             }),
             None => Fields::default(),

@@ -1,4 +1,5 @@
-//! The slab on one thread: reuse, growth, the end of a slot's generations, and what is dropped when.
+//! Tests of the slab on one thread: reuse, growth, what happens after a slot's last generation, and what is dropped
+//! when.
 
 use super::slab::{Fields, Held, Slab};
 use super::state::Mark;

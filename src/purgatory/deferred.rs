@@ -32,7 +32,7 @@ type Waiting = Arc<Mutex<Option<CheckBound>>>;
 /// The deferred checks of one purgatory, each key once, the oldest first.
 pub(crate) struct DeferredChecks<K, S> {
     /// The checks by target. An entry is removed when its check is taken out of the queue. If `Hash` or `Eq` of the key
-    /// panics in the removal, the entry stays, dead: its check is `None`.
+    /// panics in the removal, the entry stays in the map as a dead entry: its check is `None`.
     known: ShardedMap<CheckTarget<K>, Waiting, S>,
     queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
     /// Set by the shutdown. After that no check waits.
@@ -73,9 +73,9 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 None => Some(waiting),
             }
         });
-        // ORDERING: Acquire pairs with the Release in `close`. `close` first sets `closed`, and then takes checks out
-        // until it finds the queue empty. If this push takes the queue's lock before that last look, `close` takes the
-        // check out. Otherwise the store in `close` happens before this push, and this load finds the purgatory closed.
+        // ORDERING: Acquire pairs with the Release in `close`. `close` first sets `closed`, and then pops checks until
+        // the queue is empty. If this push comes before the last pop, `close` takes the check out. Otherwise the
+        // queue's lock makes the store in `close` happen before this push, and this load finds the purgatory closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.close().for_each(drop);
@@ -103,7 +103,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Releases the memory of a burst.
+    /// Releases memory that many waiting checks have needed.
     pub(crate) fn shrink(&self) {
         self.known.shrink();
     }

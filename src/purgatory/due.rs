@@ -126,7 +126,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// The times of an operation whose timer has fired before its deadline, and whether the operation is to be woken.
-    /// `None` if the operation has no early timer, or if the deadline has come by `now`: then removes its entry.
+    /// `None` if the operation has no early timer. If the deadline has come by `now`, removes the early timer, and
+    /// returns `None`.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
         self.early.change(|entries| {

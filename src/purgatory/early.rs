@@ -78,8 +78,9 @@ pub(crate) struct EarlyTimers {
 }
 
 impl EarlyTimers {
-    /// The number of entries, and one more while a change is in progress. Relied on in two cases only: for an operation
-    /// that this thread holds because its timer has fired, and by a call that may miss a concurrent recheck.
+    /// The number of entries. While a change is in progress, the number is one too high. If this thread holds an
+    /// operation because its timer has fired, the entry of that operation is counted. Any other caller may miss an
+    /// entry that another thread is adding.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
         // ORDERING: Relaxed. `change` counts an entry before it files the entry's timer under the lock of the timer

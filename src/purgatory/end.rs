@@ -40,8 +40,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// 3. The operation moves out of its slot, the slot and the timer are freed, and the ending is counted.
     ///
     /// A check takes the same steps in [`Check`](super::check::Check), under its own guard. An expiry takes another
-    /// order: it counts the endings of a batch, and then reclaims the batch. In a storm, it reclaims only after the
-    /// completions.
+    /// order: it counts the endings of a batch, and then reclaims the batch. If many operations expire at once, they
+    /// are reclaimed only after their completions.
     pub(super) fn end_and_reclaim(
         &self,
         held: Held<'_, Parked<Op>>,

@@ -97,12 +97,12 @@ pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 /// A forcing call with a change applies the change to each operation, and then ends the operation. If another thread
 /// holds the operation, that thread takes the change out of here, applies it, and ends the operation.
 ///
-/// INVARIANT: a change is added before [`Mark::Force`](crate::cell::state::Mark::Force) is left. So a holder that finds
+/// INVARIANT: a change is added before [`Mark::Force`](crate::cell::state::Mark::Force) is set. So a holder that finds
 /// the mark also finds the change, or a later change that has replaced it.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {
-    /// Adds a change for an operation. The caller leaves the mark next.
+    /// Adds a change for an operation. After this call, the caller sets the mark.
     pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
         let before = self.0.lock().insert(address, change.clone());
         // Drop outside the lock: the destructor of a change is user code.

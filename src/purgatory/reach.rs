@@ -1,5 +1,5 @@
-//! What an operation can reach during its examinations, from the first one on: its deadline, and a waker that has it
-//! examined again.
+//! What an operation can reach during its examinations, from the first one on: its deadline, and a waker. A wake-up of
+//! the waker makes a thread examine the operation again.
 //!
 //! Both cost nothing until an examination asks for them: they are an address and two words on the stack, which the
 //! compiler removes if the operation does not look at its cause. A waker is made when an examination asks for it. In

@@ -1,4 +1,4 @@
-//! The platform of a normal build: std atomics, parking_lot locks, crossbeam queues, dashmap.
+//! The platform of a normal build: std atomics, parking_lot locks, crossbeam's `Parker` and `CachePadded`, dashmap.
 
 use std::cell::Cell;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};

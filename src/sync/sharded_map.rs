@@ -51,9 +51,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// The shards; `None` if no entry was ever added.
     ///
-    /// A result of `None` gives the same happens-before as a lookup under the lock of a shard: what this thread did
-    /// before the call happens before every later use of the map. So if a check finds no map, a thread that adds the
-    /// first watcher later sees the event of the check.
+    /// A result of `None` gives the same order as a lookup under the lock of a shard: what this thread did before the
+    /// call happens before every later use of the map. So if a check finds no map, a thread that adds the first watcher
+    /// later sees the event of the check.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -125,9 +125,10 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         };
         entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
-        // A full table hashes its keys again to make room, and `Hash` may panic. In a rehash in place, a panic would
-        // drop entries under the lock. In a move to another table, it loses none. So a full table always moves: to half
-        // its size if its entries fit there (the other places are of removed entries), otherwise to a larger table.
+        // A full table hashes its keys again to make room, and `Hash` may panic. During a rehash in place, a panic
+        // would drop entries under the lock. During a move to another table, a panic drops none. So a full table always
+        // moves: to half its size if its entries fit there (removed entries have filled it), otherwise to a larger
+        // table.
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
             // ORDERING: Relaxed, as argued in `shrink`.

@@ -4,10 +4,10 @@
 //! number. The number also says where the watcher is: in which chunk, and at which place in the chunk. The low bits of
 //! the number are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
 //!
-//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. As a rule, the place itself is
-//! neither read nor written, because its cache line is owned by the processor that adds watchers. So a processor that
-//! adds or removes a watcher takes few cache lines from other processors, however long the list is. A chunk is removed
-//! when all its watchers have left. One empty chunk is kept, so that a list of steady length allocates nothing.
+//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. The place of the watcher is usually
+//! not touched, because its cache line is owned by the processor that adds watchers. So a processor that adds or
+//! removes a watcher takes few cache lines from other processors, however long the list is. A chunk is removed when all
+//! its watchers have left. One empty chunk is kept, so that a list of steady length allocates nothing.
 
 use super::bound::{JOINED, Ticket};
 use crate::cell::address::Address;

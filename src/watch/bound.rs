@@ -30,8 +30,9 @@ impl CheckBound {
         }
     }
 
-    /// Operations in the order in which they were parked, until `count` of them are completed *for this key*: for an
-    /// event that satisfies at most `count` operations, such as a job for competing workers.
+    /// Stops when `count` operations are completed *for this key*: for an event that satisfies at most `count`
+    /// operations, such as a job for competing workers. Operations without a rank are examined in the order in which
+    /// they were parked.
     ///
     /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). Two
     /// kinds of operations do not count:
@@ -50,8 +51,8 @@ impl CheckBound {
         }
     }
 
-    /// Operations that watch the key [at a rank](crate::Watch::at_rank) up to `rank`, in the order of ranks, and then
-    /// all operations that watch it without a rank. Operations above `rank` cost nothing.
+    /// Examines operations that watch the key [at a rank](crate::Watch::at_rank) up to `rank`, in the order of ranks,
+    /// and then all operations that watch it without a rank. Operations above `rank` cost nothing.
     pub fn up_to(self, rank: u64) -> Self {
         Self {
             up_to: rank,

@@ -178,8 +178,7 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
     Some(copied)
 }
 
-/// The position of a walk over a long list. A walk meets all watchers that are in the list from its beginning to its
-/// end.
+/// The position of a walk over a long list. A walk meets every watcher that stays in the list during the whole walk.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// The identity of the list. `None` before the first slice.

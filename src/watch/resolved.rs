@@ -112,7 +112,8 @@ impl<K> ResolvedList<K> {
     fn gather(&self, locked: &mut Locked<K>) {
         // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, as in `swap`. A swap, so that the only watcher is not removed between read and move.
+            // ORDERING: AcqRel, as in `swap`. This is an exchange, so that the only watcher cannot leave between a read
+            // and the move.
             let seen = Peeked(self.word.swap(MANY, Ordering::AcqRel));
             locked.list = seen.only().map(WatchList::One);
         }
@@ -153,8 +154,8 @@ impl<K> ResolvedList<K> {
             .is_ok()
     }
 
-    /// Looks at the watchers, and publishes: a thread that adds a watcher which this call does not find sees everything
-    /// that happened before this call.
+    /// Looks at the watchers, and publishes what happened before this call: if this call misses a watcher, the thread
+    /// that adds the watcher sees everything that happened before this call.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
         // ORDERING: AcqRel. This read-modify-write changes nothing, but it comes before or after the `swap` of each
@@ -194,10 +195,10 @@ impl<K> ResolvedList<K> {
     /// watcher.
     ///
     /// ORDERING: if the check misses a watcher, the thread that adds the watcher must see the event. So the check must
-    /// make a read-modify-write of the word, and its last lookup must be that or come later. If the check has ended
-    /// `only`, it has removed `only` from the word by a read-modify-write (or under the list's lock), and a load is
-    /// enough as the second lookup. If `only` was not ended, or is still in the word because a key has panicked, the
-    /// second lookup is a read-modify-write.
+    /// make a read-modify-write of the word, and its last lookup must be that read-modify-write or come after it. If
+    /// the check has ended `only`, it has removed `only` from the word by a read-modify-write (or under the list's
+    /// lock), and a load is enough as the second lookup. If `only` was not ended, or is still in the word because a key
+    /// has panicked, the second lookup is a read-modify-write.
     #[inline(always)]
     pub(crate) fn visit_loaded(&self, only: Address) -> ResolvedWatchers<'_, K> {
         ResolvedWatchers {
@@ -291,7 +292,7 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
                 Some(only)
             }
             Next::Over => None,
-            // `visit_loaded` says when this load is enough.
+            // `visit_loaded` says why this load is enough.
             Next::Look(_) if has_ended && self.list.peek().is_empty() => None,
             Next::Look(_) | Next::Walk(_) => self.next_of_many(),
         }

@@ -44,8 +44,9 @@ impl Map {
     }
 }
 
-/// A thread has removed the last watcher from a key's list, but retires the list late: by now the list belongs to
-/// another key, and has lost the last watcher of that key too. The first key has another list.
+/// A thread has removed the last watcher from a key's list, and has still to retire the list. Meanwhile another thread
+/// retires the list, and it becomes the list of another key, whose last watcher leaves as well. The first key gets
+/// another list.
 #[test]
 fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));

@@ -99,7 +99,7 @@ impl Walking {
         let mut is_first = !self.walk.has_begun();
         self.slice.clear();
         self.met = 0;
-        // A slice stays empty if all the watchers that it would have came after the walk began. Then copy the next one.
+        // If all watchers of a slice came after the walk began, the slice stays empty. Then copy the next slice.
         while self.slice.is_empty() {
             // Cleared until the slice is copied: if a key makes `read` panic, `read` is not called again.
             if !std::mem::take(&mut self.has_more) {

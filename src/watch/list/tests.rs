@@ -258,7 +258,7 @@ fn g22_lists_that_different_threads_made_have_different_identities() {
     assert_eq!(numbers.len(), 4 * EACH);
 }
 
-/// A check for one completion among 10,000 watchers copies few.
+/// A check for one completion among 10,000 watchers copies few of them.
 #[test]
 fn g22_a_walk_that_breaks_has_copied_little() {
     let list = Listed::of(10_000).list;
@@ -280,7 +280,8 @@ fn g22_a_walk_that_breaks_has_copied_little() {
 #[test]
 fn a_short_list_takes_one_small_allocation() {
     assert_eq!(size_of::<WatchList>(), 16);
-    // The allocations fit into what malloc gives in 32 bytes, and in a cache line.
+    // With malloc's own 8 bytes, the allocation of a `Few` takes 32 bytes, and the allocation of a `Several` a cache
+    // line.
     assert_eq!(size_of::<Short<FEW>>(), 8);
     assert_eq!(size_of::<[Address; FEW]>(), 24);
     assert_eq!(size_of::<[Address; SEVERAL]>(), 56);
