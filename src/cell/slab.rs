@@ -339,6 +339,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             let word = Word { here };
             // The slots of a fresh chunk are not all put on the free list: that would take time in proportion to the
             // size of the chunk, under the lock.
+            //
             // SAFETY: resident slots are added here only, and this thread has the lock, so no other thread calls `push`
             // at the same time. Another thread can have `&Slab` only if `P`, and with it the slot, is `Send`.
             let index = unsafe { slab.resident.push(Slot::vacant(word)) };

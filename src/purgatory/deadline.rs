@@ -88,9 +88,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.reschedule_to(at, timing).ok()
     }
 
-    /// Wakes the operation `delay` from now, or up to one `part` earlier together with others, unless its deadline
-    /// comes first. With `last`, the wake-up replaces the deadline, and the operation may end then. Returns `false` if
-    /// the operation has ended or is about to expire, or if the system refuses a thread.
+    /// Wakes the operation `delay` from now, or up to one `part` earlier, so that one wake-up of the thread serves
+    /// several operations. If the deadline comes first, the operation is not woken. With `last`, the wake-up replaces
+    /// the deadline, and the operation may end then. Returns `false` if the operation has ended or is about to expire,
+    /// or if the system refuses a thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
         // The timeout is finite, so that the reaper is started if it is not running yet.
@@ -130,8 +131,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
-    /// [Wakes](crate::operation::Cause::recheck) the operation once, `delay` from now or up to one `part` earlier,
-    /// together with others. Reads the clock.
+    /// [Wakes](crate::operation::Cause::recheck) the operation once, `delay` from now or up to one `part` earlier, so
+    /// that one wake-up of the thread serves several operations. Reads the clock.
     pub(crate) fn recheck(&self, delay: Duration, part: Duration) {
         self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }

@@ -1,6 +1,6 @@
 //! Deferred checks, which wait until the timer is driven.
 //!
-//! Each key waits once: a second check of the same key is merged with the waiting one. The checks stand in a queue, the
+//! At most one check of each key waits: a second check is merged with the waiting one. The checks stand in a queue, the
 //! oldest first, and in a map by which they are merged. No lock is held longer when more checks wait: the map grows
 //! shard by shard, and the queue is a linked list.
 

@@ -1,8 +1,8 @@
 //! Early timers: timers that are filed before the deadlines of their operations, to wake the operations.
 //!
 //! An operation has one timer. If it belongs to a listener with rechecks (wake-ups after an interval, without a check),
-//! the timer is filed at the next recheck or at the deadline, whichever comes first. The deadline is kept here
-//! meanwhile.
+//! the timer is filed at the next recheck or at the deadline, whichever comes first. So the deadline is kept here as
+//! well.
 
 use crate::cell::address::Address;
 use crate::scheme::Tick;

@@ -40,10 +40,10 @@ use scopeguard::{ScopeGuard, guard};
 
 /// The outcome of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
-    /// The operation has ended: it could complete at once, or it ended during the park (because a check found it
-    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down). Its `on_complete` has
-    /// run, or runs before the outermost call of the library on this thread returns. If the operation expired, its
-    /// `on_complete` runs where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
+    /// The operation has ended. Either it could complete at once, or it ended during the park: a check found it
+    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down. Its `on_complete` has
+    /// run, or runs before the outermost call of the library on this thread returns. After an expiry, `on_complete`
+    /// runs where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),

@@ -42,8 +42,8 @@ impl CheckBound {
     ///   next operation. So a check may examine more operations than necessary.
     ///
     /// If each operation takes an item only from [the key that it is told](crate::purgatory::Cause::key), no item is
-    /// left while an operation waits that would take it. An operation that takes from another of its keys uses the
-    /// check up.
+    /// left while an operation waits that would take it. An operation that takes from another of its keys still counts,
+    /// so the check may end although an item is left.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,

@@ -209,7 +209,7 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     (0..count).for_each(|id| listed.add((id % 2 == 0).then_some(id)));
     let list = listed.list.expect("there are watchers");
     let (met, copied) = (Cell::new(0), Cell::new(0));
-    // All watchers copied so far have been met, and the lock was not held meanwhile.
+    // All watchers copied so far have been met. The walk has not held the lock since the copy.
     let count_slice = || {
         let together = met.get() - copied.replace(met.get());
         assert!(together <= SLICE, "{together} at once");
