@@ -4,8 +4,8 @@
 //! locked instructions for nothing. A count at each use would make all threads write to one cache line. Instead:
 //!
 //! * Handles refer to an *anchor* that is never freed. The anchor holds the purgatory until the purgatory is shut down.
-//! * During each use, a hazard pointer in a slot of the using thread keeps the purgatory from being dropped
 //! * During each use, a hazard pointer of the using thread keeps the purgatory from being dropped (`arc-swap`).
+//! * After the shutdown the anchor is recycled for the next purgatory. A generation tells the two purgatories apart.
 //!
 //! The number of anchors is the highest number of purgatories that ever existed at the same time.
 

@@ -175,9 +175,9 @@ impl<K> ResolvedList<K> {
     pub(crate) fn peek(&self) -> Peeked {
         // ORDERING: Acquire pairs with the Release in `swap`.
         //
-        // Relaxed would suffice, so no loom model fails with it. Either the user's lock orders the watcher's `add`
-        // before this load, or the watcher is examined under that lock later and sees the event. If this thread does
-        // not see the slot of an address yet, `State::claim_or_mark` finds the address stale.
+        // Relaxed would suffice, so no loom model fails if this load is Relaxed. Either the user's lock orders the
+        // watcher's `add` before this load, or the watcher is examined under that lock later and sees the event. If
+        // this thread does not see the slot of an address yet, `State::claim_or_mark` finds the address stale.
         Peeked(self.word.load(Ordering::Acquire))
     }
 
