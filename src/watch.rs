@@ -89,8 +89,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, as `order` says. `false` if the list has `max_watchers` watchers
-    /// already.
+    /// Adds `watcher` to the list of `target`, at the place that `order` gives. `false` if the list has `max_watchers`
+    /// watchers already.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(&self, target: Target<&K>, order: Order<'_>, watcher: Address) -> bool {
@@ -234,9 +234,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// The watchers of the long list of `key`: all that are there during the whole walk, and perhaps some that leave
-    /// meanwhile. First come the watchers with a rank up to the rank of `bound`, in the order of ranks. The watchers
-    /// without a rank follow, in the order of their arrival. `pause` is called between slices.
+    /// The watchers of the long list of `key`: all that stay in the list during the whole walk, and perhaps some that
+    /// leave during the walk. First come the watchers with a rank up to the rank of `bound`, in the order of ranks. The
+    /// watchers without a rank follow, in the order of their arrival. `pause` is called between slices.
     pub(crate) fn walk<'m, Q>(
         &'m self,
         key: &'m Q,
@@ -289,8 +289,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Moves the list of `key` to the resolved lists. It stays there until every resolution of the key was
     /// [released](Self::release) and no watcher is left.
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
-        // Take a list before the lock of the shard: it may be the first of a new chunk, and making a chunk takes time
-        // in proportion to the number of lists. The list is given back if the key is resolved already, or panics.
+        // Take a list before the lock of the shard is taken: the list may be the first of a new chunk, and making a
+        // chunk takes time in proportion to the number of lists. The list is given back if the key is resolved already,
+        // or if its code panics.
         let fresh = guard(self.resolved.occupy(key.clone()), |unused| {
             drop(self.resolved.unpin(unused));
         });
@@ -315,20 +316,20 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         (number, self.resolved.get(number).clone())
     }
 
-    /// Drops one resolution of `key`. The last one removes the key's list, if the list has no watchers.
+    /// Drops one resolution of `key`. If it was the last one, and the list has no watchers, removes the key's list.
     pub(crate) fn release(&self, key: &K, number: ListNumber) {
         let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
         self.vacate(key, unpin);
     }
 
-    /// Removes the list of `key`, if the list has neither a resolution nor a watcher. By now, the key may be resolved
-    /// again, or have another list.
+    /// Removes the list of `key`, if the list has neither a resolution nor a watcher. The key may be resolved again by
+    /// now, or have another list: this call looks at the list that the key has now.
     #[cold]
     fn retire(&self, key: &K) {
         self.vacate(key, |number| self.resolved.retire(number));
     }
 
-    /// Removes the entry of `key`, if `retire` says that its list can be removed.
+    /// Removes the entry of `key`, if `retire` has retired the list of the key.
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;

@@ -1,12 +1,12 @@
-//! Which operation the calling thread is examining, and why. An examination is a call of `try_complete`, or of the
+//! The operation that the calling thread is examining, and why. An examination is a call of `try_complete`, or of the
 //! closure that changes an operation before it is forced to complete. A check made inside an examination waits on the
-//! [trampoline](crate::callbacks::trampoline) until the outermost call is about to return; this module tells which
+//! [trampoline](crate::callbacks::trampoline) until the outermost call is about to return. This module tells which
 //! operation made the check.
 
 use std::cell::Cell;
 
-/// Names the operation that a thread is examining by the memory address of its slot and the generation (which occupant
-/// of the slot). Unique across all purgatories.
+/// The identity of the operation that a thread is examining: the memory address of its slot, and its generation (which
+/// occupant of the slot). Unique across all purgatories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Examinee {
     pub(crate) slot: usize,
@@ -25,8 +25,8 @@ pub(crate) enum Trigger {
     Deadline = 1 << 33,
 }
 
-/// One call of an operation's `try_complete`. Only two words, because every examination writes them when it begins, and
-/// restores the previous ones when it ends.
+/// One call of an operation's `try_complete`. It has only two words, because every examination writes them at its
+/// beginning, and restores the previous ones at its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Examination {
     /// 0 if the thread examines no operation.

@@ -28,7 +28,7 @@ impl Panics {
         self.0.is_none()
     }
 
-    /// Runs `user_code`. `None` if it panics: then the panic is kept if it is the first, and discarded if not.
+    /// Runs `user_code`. If it panics, returns `None`, and keeps the panic if it is the first; otherwise discards it.
     pub(crate) fn catch<R>(&mut self, user_code: impl FnOnce() -> R) -> Option<R> {
         let ran = Self::caught(user_code);
         ran.map_err(|panic| match self.0 {
@@ -48,8 +48,8 @@ impl Panics {
         }
     }
 
-    /// Resumes the panic, even if the thread is unwinding already. This does not abort the process if the call was made
-    /// by a destructor that catches the panic.
+    /// Resumes the panic, even if the thread is unwinding already. The process does not abort if the call is inside a
+    /// destructor, and that destructor catches the panic.
     pub(crate) fn go_on(self) -> ! {
         match self.0 {
             Some(payload) => resume_unwind(payload),

@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 /// A value, and the waker of the task that polled it last.
 pub(crate) struct WakeCell<V> {
     contents: Mutex<Contents<V>>,
-    /// A guess: the next poll will find the value not ready, and leave a waker.
+    /// A guess whether the next poll will find the value not ready, and so will leave a waker.
     ///
     /// ORDERING: Relaxed throughout: a wrong guess costs a second hold of the lock, or a waker that is cloned in vain.
     will_wait: AtomicBool,
@@ -64,8 +64,8 @@ impl<V> WakeCell<V> {
         cx: &Context<'_>,
         mut read: impl FnMut(&mut V) -> Readiness<R>,
     ) -> Poll<R> {
-        // Cloning or dropping a waker may run user code, which may call this method again. So no lock is held then. If
-        // the waker of this task is in place already, it is not cloned.
+        // Cloning or dropping a waker may run user code, and that code may call this method again. So no lock is held
+        // during either. If the waker of this task is in place already, it is not cloned.
         //
         // ORDERING: Relaxed, see `will_wait`.
         let will_wait = self.will_wait.load(Ordering::Relaxed);
@@ -139,13 +139,14 @@ pub(crate) enum Promised<T> {
     Spent,
 }
 
-/// A value that the task is not told of yet. Boxed, because few promises ever have one, and all would be larger for it.
+/// A value that the task is not told of yet. Boxed, because few promises ever have such a value, and without the box
+/// all promises would be larger.
 pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
 
 struct UntoldParts<T> {
     /// Dropped before the task is told. Its destructors may be user code, and take long.
     before: Before,
-    /// `None` when the task is told, or the value was dropped.
+    /// `None` after the value was moved out.
     value: Option<T>,
 }
 
@@ -182,11 +183,11 @@ impl<T> Promise<T> {
         })
     }
 
-    /// Leaves the value here until [`tell`](Self::tell) is called. A call of `tell` may wait in some queue for its
-    /// turn. If the other side [closes](Self::close) the promise before that, it gets the value at once.
+    /// Keeps the value here until [`tell`](Self::tell) is called. That call may wait in a queue. If the other side
+    /// [closes](Self::close) the promise before that call, the other side gets the value at once.
     ///
     /// `make` turns `source` into the value, and into what is dropped before the task is told. `make` runs under the
-    /// lock, so it must run no user code. `Err` with `source` if there is a value already, or none is wanted.
+    /// lock, so it must run no user code. Returns `source` as `Err` if there is a value already, or none is wanted.
     pub(crate) fn hand_over<S>(
         &self,
         source: S,
@@ -203,8 +204,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// The value, if it is there. Otherwise the task of `cx` replaces a task that polled before, and is woken when the
-    /// value comes. After the value was handed out, or after a [`close`](Self::close), every poll is pending.
+    /// The value, if it was set. Otherwise the task of `cx` is woken when the value is set; a task that polled before
+    /// is not woken any more. After the value was handed out, or after a [`close`](Self::close), every poll is pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open | Promised::Untold(_) => Readiness::NotYet,
@@ -225,8 +226,8 @@ impl<T> Promise<T> {
         }
     }
 
-    /// [Closes](Self::close) the promise, and returns what was there, told or not. Its destructors may all be user
-    /// code.
+    /// [Closes](Self::close) the promise, and returns what it contained, including a value that the task is not told
+    /// of. All destructors of the result may be user code.
     pub(crate) fn close_promised(&self) -> (Promised<T>, Option<Waker>) {
         self.0.close(Promised::Spent)
     }
@@ -249,7 +250,7 @@ impl<T: 'static> Promise<T> {
             let mut panics = Panics::default();
             panics.catch(|| drop(untold.0.before.take()));
             if let Some(value) = untold.0.value.take() {
-                // `Err` if the promise was closed since: the value is not wanted.
+                // `keep` fails if the promise was closed meanwhile. Then the value is not wanted.
                 panics.catch(|| drop_user_value(self.keep(value).err()));
             }
             panics.resume();
@@ -279,8 +280,8 @@ impl Wake for Unpark {
 ///
 /// # Panics
 /// If the caller is a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that gives a
-/// taken value back): the call that ends the future might have to run on the blocked thread. A panic of `future` is
-/// passed on.
+/// taken value back), because the future might wait for a call that only this thread can run. Also passes on a panic of
+/// `future`.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !Trampoline::in_progress(),

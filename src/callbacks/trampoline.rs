@@ -5,8 +5,9 @@
 //! could run in the middle of another operation's `try_complete`. So the calls that inner calls cause wait in a queue
 //! of the thread, and the outermost call runs them before it returns.
 //!
-//! Two queues: completions and destructors of ended values run first; *nested checks*, made by a `try_complete`, run
-//! when no completion or destructor waits. The module `examining` tells which `try_complete` a thread is inside.
+//! There are two queues. Completions and destructors of ended values run first. *Nested checks*, made by a
+//! `try_complete`, run when no completion or destructor waits. The module `examining` tells which `try_complete` a
+//! thread is inside.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::SLICE;
@@ -53,7 +54,8 @@ impl Trampoline {
     /// Begins a call that may run user code.
     #[inline]
     pub(crate) fn enter() -> Self {
-        // Outside the loom models this local is never destroyed, so nesting is tracked on an ending thread as well.
+        // Outside the loom models this thread-local value is never destroyed. So nesting is tracked on an ending thread
+        // as well.
         let nested = ACTIVE.try_with(|active| active.replace(true));
         Self {
             outermost: !nested.unwrap_or(false),
@@ -135,10 +137,10 @@ pub(crate) fn run_later(call: WaitingCall) {
 /// Runs `call` on this thread, outside every callback of the library: now, or when the outermost call of the library in
 /// progress on this thread is about to return.
 ///
-/// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) whose wake-ups, completions or
-/// destructors may cause further ones of the same kind: with `run_unnested`, a chain of any length needs no stack.
-/// Queued calls run in the order in which they were made. If one of them panics, the others still run, and the panic is
-/// passed on by the outermost call, or counted there if that call has a result to return.
+/// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) in which a wake-up, completion or
+/// destructor may cause another one of its kind. With `run_unnested`, a chain of any length needs no deep stack. Queued
+/// calls run in the order in which they were made. If one of them panics, the others still run. Then the outermost call
+/// passes the first panic on, or, if it has a result to return, only counts it.
 ///
 /// ```
 /// use request_purgatory::threads::run_unnested;
@@ -164,8 +166,8 @@ pub fn run_unnested(call: impl FnOnce() + 'static) {
     }
 }
 
-/// Runs `call` as [`run_unnested`] does. A call that runs now, as most do, gets `of` itself; a call that has to wait
-/// gets a clone of `of`. So if `T` is an `Arc`, only a call that waits counts a reference.
+/// Runs `call` as [`run_unnested`] does. Most calls run now, and get `of` itself; a call that has to wait gets a clone
+/// of `of`. So if `T` is an `Arc`, the reference count changes only for a call that waits.
 pub fn run_unnested_on<T: Clone + 'static>(of: &T, call: impl FnOnce(&T) + 'static) {
     let trampoline = Trampoline::enter();
     match trampoline.is_outermost() {
@@ -177,7 +179,7 @@ pub fn run_unnested_on<T: Clone + 'static>(of: &T, call: impl FnOnce(&T) + 'stat
     }
 }
 
-/// Runs all that waits. If a call panics, the others still run; returns the panics.
+/// Runs all waiting calls and nested checks. If one panics, the others still run. Returns the panics.
 #[cold]
 fn run_waiting() -> Panics {
     let mut panics = Panics::default();
@@ -198,8 +200,8 @@ fn run_waiting() -> Panics {
     panics
 }
 
-/// Runs one waiting call, or else one nested check. `false` if the queues are empty, or destroyed because the thread is
-/// ending.
+/// Runs one waiting call or, if no call waits, one nested check. `false` if the queues are empty, or if they are
+/// destroyed because the thread is ending.
 fn run_one() -> bool {
     let next = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
@@ -217,8 +219,8 @@ pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// Finds the bookkeeping of this thread's nested checks that `is_wanted` accepts. If there is none, makes it by `new`,
-/// and stores it. `None` if the thread is ending and its queue is destroyed.
+/// Finds the bookkeeping of this thread's nested checks that `is_wanted` accepts. If there is none, makes and stores
+/// one by `new`. `None` if the thread is ending and its queue is destroyed.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,
@@ -274,7 +276,7 @@ impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
     }
 }
 
-/// Runs `call`, which destroys a user's value: at the time at which [`drop_user_value`] would drop it.
+/// Runs `call`, which destroys a user's value, at once or later, by the rule of [`drop_user_value`].
 pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {
@@ -286,8 +288,8 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
         return run_later(Box::new(move || {
-            // The destructor that this call waited for has returned; or the thread is ending, its queue is destroyed,
-            // and this call nests in the destructor.
+            // Usually the destructor that this call waited for has returned. But if the thread is ending and its queue
+            // is destroyed, this call runs inside that destructor.
             drop(Reset);
             in_turn(call);
         }));
@@ -303,7 +305,7 @@ impl NestedPark {
     /// The limit of nested parks, because each of them takes stack.
     const MAX: u32 = 8;
 
-    /// `None` if too many parks are nested already.
+    /// `None` if the maximum number of parks is nested already.
     pub(crate) fn enter() -> Option<Self> {
         NESTED_PARKS.with(|nested| {
             let depth = nested.get();

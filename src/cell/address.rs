@@ -2,20 +2,20 @@
 
 #![allow(unreachable_pub, reason = "the models see it")]
 
-/// Names one payload for as long as it is parked, in 64 bits: the timer shard, the slot in that shard, and the
-/// generation (which occupant of the slot). Watch lists and handles hold only the address of an operation. Once the
-/// payload has ended, its address is stale, and names no payload.
+/// The 64-bit name of one parked payload: its timer shard, its slot in that shard, and its generation (how many
+/// occupants the slot had before). Watch lists and handles refer to an operation only by its address. Once the payload
+/// has ended, its address is *stale*: it names no payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(pub(crate) u64);
 
-/// Bits for the number of the timer shard.
+/// The number of bits for the timer shard.
 pub(crate) const SHARD_BITS: u32 = 6;
 /// The number of slots of one timer shard that addresses can name: one less than the bits allow, so that the low 32
 /// bits of an address are never all set.
 pub(crate) const SLOTS: u32 = (1 << (u32::BITS - SHARD_BITS)) - 1;
 
 impl Address {
-    /// Names no payload: the low 32 bits of an address are never all set.
+    /// The address that names no payload. The low 32 bits of every other address are never all set.
     pub(crate) const NONE: Self = Self(u64::MAX);
 
     pub(crate) fn new(shard: usize, index: u32, generation: u32) -> Self {

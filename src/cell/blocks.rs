@@ -1,25 +1,26 @@
 //! Which blocks of slots have vacant slots.
 //!
-//! Behind the resident slots of a slab, slots lie in [`Block`]s. A block of vacant slots is *empty*; its memory goes
-//! when another one is empty already, and is made again when no other slot is vacant. So the slots of a storm go as
-//! they are vacated, in steps that do not grow with it: no pass over the slots, and no longer hold of the lock.
+//! Behind the resident slots of a slab, slots lie in [`Block`](super::chunks::Block)s. A block is *empty* if all its
+//! slots are vacant. One empty block, the spare one, keeps its memory. The memory of each further empty block is freed,
+//! and allocated again when no other slot is vacant. So if many operations end, memory is freed little by little while
+//! their slots are vacated. No pass over all slots is needed, and no hold of the lock is longer than usual.
 //!
-//! | block | slots taken | memory | on the list |
+//! | block | slots taken | memory | which list |
 //! |---|---|---|---|
 //! | full | all | yes | none |
 //! | part | some | yes | `part` |
-//! | spare | none | yes | none: it is `spare`, one at most |
+//! | spare | none | yes | none: the field `spare` names it |
 //! | absent | none | no | `absent` |
 //!
-//! All of it is used under the slab's lock.
+//! Everything in this file is used under the slab's lock, except [`Record::prefetch`].
 
 use super::chunks::Chunks;
 use super::remote::NIL;
 use crate::sync::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What is known of one block: which of its slots are vacant, and its neighbours on a list. Written under the slab's
-/// lock. Small, because a storm vacates slots of thousands of blocks in turn.
+/// Which slots of one block are vacant, and the neighbours of the block on a list. Written under the slab's lock.
+/// Small, because the records of thousands of blocks change when many operations end.
 ///
 /// loom does not model these numbers: the lock orders every use whose result matters.
 pub(super) struct Record {
@@ -30,50 +31,50 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Loads the record ahead of its use. The caller need not have the lock.
+    /// Loads the record into the processor's cache, ahead of its use. The caller need not have the lock.
     pub(super) fn prefetch(&self) {
         std::hint::black_box(self.vacant());
     }
 
     fn vacant(&self) -> u64 {
-        // ORDERING: Relaxed: the lock orders.
+        // ORDERING: Relaxed: the slab's lock orders all uses of the value but the one in `prefetch`, which ignores it.
         self.vacant.load(Ordering::Relaxed)
     }
 
     fn set_vacant(&self, slots: u64) {
-        // ORDERING: Relaxed: the lock orders.
+        // ORDERING: Relaxed: the slab's lock orders, see `vacant`.
         self.vacant.store(slots, Ordering::Relaxed);
     }
 }
 
-/// The number of a neighbour on a list, or [`NIL`].
+/// The number of a neighbouring block on a list, or [`NIL`].
 struct Neighbour(AtomicU32);
 
 impl Neighbour {
     fn get(&self) -> u32 {
-        // ORDERING: Relaxed: the lock orders.
+        // ORDERING: Relaxed: every access is under the slab's lock.
         self.0.load(Ordering::Relaxed)
     }
 
     fn set(&self, block: u32) {
-        // ORDERING: Relaxed: the lock orders.
+        // ORDERING: Relaxed: every access is under the slab's lock.
         self.0.store(block, Ordering::Relaxed);
     }
 }
 
 /// The blocks of a slab that have vacant slots.
 pub(super) struct Vacancies {
-    /// What [`Record::vacant`] is when no slot of a block is taken.
+    /// The value of [`Record::vacant`] if all slots of a block are vacant.
     all: u64,
-    /// The first block of each list.
+    /// The first block of each of the two lists.
     part: u32,
     absent: u32,
-    /// The empty block whose memory stays, for the next slot that is taken.
+    /// The empty block that keeps its memory for the next slot that is taken.
     spare: u32,
 }
 
 impl Vacancies {
-    /// For blocks of this many slots.
+    /// The vacancies of a slab with this many slots in a block.
     pub(super) fn of(slots: u32) -> Self {
         Self {
             all: u64::MAX >> (u64::BITS - slots),
@@ -88,7 +89,7 @@ impl Vacancies {
         self.first() != NIL
     }
 
-    /// The block with the next slot to take. Blocks with memory come first, and those in use before the spare one.
+    /// The block with the next slot to take: a block in part taken, else the spare one, else one without memory.
     pub(super) fn first(&self) -> u32 {
         match self {
             Self { part, .. } if *part != NIL => *part,
@@ -97,7 +98,7 @@ impl Vacancies {
         }
     }
 
-    /// A block without memory that comes to the others.
+    /// The record of a new block, which has no memory yet. The new block is the first of `absent`.
     pub(super) fn record(&mut self, number: u32) -> Record {
         let after = std::mem::replace(&mut self.absent, number);
         Record {
@@ -107,7 +108,8 @@ impl Vacancies {
         }
     }
 
-    /// Takes a slot of the [first](Self::first) block, which has memory now. Returns its offset.
+    /// Takes a slot of the [first](Self::first) block, which the caller has given memory. Returns the offset of the
+    /// slot.
     pub(super) fn take(&mut self, blocks: &Chunks<Record>) -> Option<u32> {
         let number = self.first();
         let block = blocks.get(number)?;
@@ -115,7 +117,7 @@ impl Vacancies {
         let left = vacant & (vacant - 1);
         block.set_vacant(left);
         if vacant == self.all {
-            // It was on no list if it was the spare one; else it was the first of `absent`.
+            // The block was the spare one, which is on no list, or else the first of `absent`.
             match number == self.spare {
                 true => self.spare = NIL,
                 false => self.absent = block.after.get(),
@@ -129,8 +131,8 @@ impl Vacancies {
         Some(vacant.trailing_zeros())
     }
 
-    /// The slot is vacant again. Returns whether the memory of its block is to be freed: from here on it counts as
-    /// gone.
+    /// Makes the slot vacant again. If this returns `true`, the block is listed as absent, and the caller frees its
+    /// memory.
     pub(super) fn put_back(&mut self, blocks: &Chunks<Record>, number: u32, offset: u32) -> bool {
         let Some(block) = blocks.get(number) else {
             return false;
@@ -156,7 +158,7 @@ impl Vacancies {
         true
     }
 
-    /// Gives the spare block up, whose memory is to be freed: from here on it counts as gone. Returns its number.
+    /// Lists the spare block as absent, and returns its number. The caller frees its memory.
     pub(super) fn give_up_spare(&mut self, blocks: &Chunks<Record>) -> Option<u32> {
         let number = std::mem::replace(&mut self.spare, NIL);
         self.list_absent(blocks.get(number)?, number);
@@ -168,7 +170,7 @@ impl Vacancies {
         self.absent = number;
     }
 
-    /// Puts a block on the list of those in part taken, as the first.
+    /// Puts a block at the front of the list `part`.
     fn link(&mut self, blocks: &Chunks<Record>, number: u32) {
         if let Some(block) = blocks.get(number) {
             block.before.set(NIL);
@@ -180,7 +182,7 @@ impl Vacancies {
         self.part = number;
     }
 
-    /// Takes a block off that list.
+    /// Takes a block off the list `part`.
     fn unlink(&mut self, blocks: &Chunks<Record>, block: &Record) {
         let before = block.before.get();
         let after = block.after.get();

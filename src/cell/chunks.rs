@@ -1,17 +1,18 @@
-//! The memory of the slots: [`Chunks`] only grow, a [`Block`] comes and goes. Nothing in either ever moves. With it a
-//! [`Slot`], and the tokens by which a thread has one ([`Held`], [`Ended`], [`Spent`], [`Vacant`], [`EndedSlot`]),
-//! whose rules stand at the head of [`slab`](super::slab).
+//! The memory of the slots, in which nothing ever moves: [`Chunks`], which only grow, and [`Block`]s, whose memory is
+//! allocated and freed. This file also has the [`Slot`], and the tokens that prove what a thread may do with a slot
+//! ([`Held`], [`Ended`], [`Spent`], [`Vacant`], [`EndedSlot`]). The head of [`slab`](super::slab) has the rules of the
+//! tokens.
 //!
 //! # Ground rules
 //!
-//! An item of [`Chunks`], equal or not, is written once, before its index is below [`len`](Growing::len), and dropped
-//! with the storage. In between it is only borrowed shared. So any thread may follow any index at any time, however
-//! stale it is. Items are added by one thread at a time: the caller of [`push`](Growing::push) sees to that.
+//! An item of [`Chunks`] or [`EqualChunks`] is written once, before its index is below [`len`](Growing::len), and
+//! dropped with the storage. In between, threads only borrow it shared. So any thread may look up any index at any
+//! time, even a stale one. Only one thread at a time adds items: the caller of [`push`](Growing::push) ensures that.
 //!
-//! The items of a [`Block`] are all written when its memory is made, and gone when the memory is freed. One thread at a
-//! time does either, after every use of the items that were there and before every use of those to come: the caller of
-//! [`make`](Block::make) and [`free`](Block::free) sees to that. So no thread follows a stale pointer to an item;
-//! whether there are items, any thread may ask.
+//! All items of a [`Block`] are written when its memory is allocated, and are gone when the memory is freed. Only one
+//! thread at a time allocates or frees memory. Every use of the items happens after the allocation and before the
+//! memory is freed. The caller of [`make`](Block::make) and [`free`](Block::free) ensures this. So no thread follows a
+//! stale pointer to an item. Any thread may ask [whether](Block::is_made) a block has memory.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
@@ -29,20 +30,20 @@ use std::mem::{ManuallyDrop, MaybeUninit, needs_drop};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32 as Link;
 
-/// Size of a cache line. On a processor with another size, this is only slower.
+/// The size of a cache line. If a processor's lines have another size, the code is only slower.
 const LINE: usize = 64;
-/// The items of a block take at most this many bytes, unless one of them takes more.
+/// The items of a block take at most this many bytes, unless a single item takes more.
 const PAGE: usize = 4_096;
 
-/// Chunk `c` has room for `FIRST_CHUNK << c` items: few chunks for any number of items.
+/// Chunks that double in size: chunk `c` has room for `FIRST_CHUNK << c` items. So few chunks hold any number of items.
 pub(super) type Chunks<T> = Growing<T, CHUNKS, true>;
 
-/// Each chunk has room for `RESIDENT_CHUNK` items, which are found in fewer steps.
+/// Chunks with room for `RESIDENT_CHUNK` items each. An item is found in fewer steps than in [`Chunks`].
 pub(super) type EqualChunks<T> = Growing<T, RESIDENT_CHUNKS, false>;
 
 /// Items in chunks, each written once: see [`Chunks`] and [`EqualChunks`].
 pub(super) struct Growing<T, const CHUNKS: usize, const DOUBLING: bool> {
-    /// Null where there is none yet.
+    /// The memory of each chunk. Null if the chunk is not allocated yet.
     chunks: [AtomicPtr<T>; CHUNKS],
     /// Items below this index are written.
     len: AtomicU32,
@@ -58,7 +59,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         }
     }
 
-    /// One more than the highest index.
+    /// The number of items, which is one more than the highest index.
     pub(super) fn len(&self) -> u32 {
         // ORDERING: Acquire, as in `get`.
         self.len.load(Ordering::Acquire)
@@ -66,14 +67,16 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
 
     #[inline(always)]
     pub(super) fn get(&self, index: u32) -> Option<&T> {
-        // ORDERING: Acquire pairs with the Release in `push`: an item below this index is written, and its chunk known.
+        // ORDERING: Acquire pairs with the Release in `push`: for every item below `len`, the write of the item and of
+        // the pointer to its chunk happen before this load.
         if index >= self.len.load(Ordering::Acquire) {
             return None;
         }
         let (chunk, offset) = Self::locate(index);
-        // SAFETY: `push` has found the chunk of every item below `len` in the table.
+        // SAFETY: the item is below `len`, so `push` has indexed the table by the same chunk number, with a check of
+        // the bound.
         let chunk = unsafe { self.chunks.get_unchecked(chunk) };
-        // ORDERING: Relaxed: published by `len`.
+        // ORDERING: Relaxed: the load of `len` above orders this load after the store of the pointer.
         let chunk = chunk.load(Ordering::Relaxed);
         if cfg!(any(debug_assertions, request_purgatory_loom)) {
             assert!(!chunk.is_null(), "an item below `len` is in a chunk");
@@ -108,7 +111,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         index
     }
 
-    /// The memory of a chunk.
+    /// The layout of a chunk.
     pub(super) fn layout(chunk: usize) -> Layout {
         layout::<T>(Self::room(chunk))
     }
@@ -161,7 +164,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Drop for Growing<T, CHUNKS, D
     }
 }
 
-/// The memory of a few items, which need no drop.
+/// The memory of a few items. It can be freed and allocated again. The items need no drop.
 pub(super) struct Block<T> {
     /// Null if there is no memory.
     items: AtomicPtr<T>,
@@ -169,8 +172,8 @@ pub(super) struct Block<T> {
 }
 
 impl<T> Block<T> {
-    /// How many items a block has, a power of two: as many as fit a page. (Where they are large, each has a block of
-    /// its own.)
+    /// The number of items of a block: the highest power of two that fits a page, at most [`BLOCK`]. An item that does
+    /// not fit a page twice has a block of its own.
     pub(super) const LEN: u32 = {
         let fit = PAGE / size_of::<T>();
         let len = if fit == 0 { 1 } else { 1 << fit.ilog2() };
@@ -189,26 +192,26 @@ impl<T> Block<T> {
         }
     }
 
-    /// Whether there are items.
+    /// Whether the block has memory.
     pub(super) fn is_made(&self) -> bool {
-        // ORDERING: as in `get`; nothing is read behind the pointer.
+        // ORDERING: Relaxed: this call reads nothing through the pointer.
         !self.items.load(Ordering::Relaxed).is_null()
     }
 
-    /// The item at `offset`, if there are items. The caller may use it until they are freed.
+    /// The item at `offset`, if the block has memory. The caller may use the item until the memory is freed.
     pub(super) fn get(&self, offset: u32) -> Option<NonNull<T>> {
         debug_assert!(offset < Self::LEN);
-        // ORDERING: Relaxed: by the contracts of `make` and `free`, whoever uses the item comes after the store that
-        // made it, and before the one that frees it, so it reads the pointer between the two.
+        // ORDERING: Relaxed. If the caller uses the item, the contracts of `make` and `free` order this load after the
+        // store in `make` and before the store in `free`. So it reads the pointer to the present items.
         let first = NonNull::new(self.items.load(Ordering::Relaxed))?;
         NonNull::new(first.as_ptr().wrapping_add(offset as usize))
     }
 
-    /// Allocates memory for the items, and writes them: `item` is told the offset of each.
+    /// Allocates memory for the items, and writes them. `item` makes the item for an offset.
     ///
     /// # Safety
-    /// There is no memory. No other thread calls this or [`free`](Self::free) at the same time; the items are used
-    /// after this call only.
+    /// The block has no memory. No other thread calls this or [`free`](Self::free) at the same time. Every use of an
+    /// item happens after this call.
     pub(super) unsafe fn make(&self, item: impl Fn(u32) -> T) {
         let first = allocate::<T>(Self::LEN as usize);
         for offset in 0..Self::LEN {
@@ -217,17 +220,17 @@ impl<T> Block<T> {
             // SAFETY: no other thread knows the memory, and there is no item in it.
             unsafe { place.write(item(offset)) };
         }
-        // ORDERING: Relaxed, as in `get`.
+        // ORDERING: Relaxed, as argued in `get`.
         self.items.store(first, Ordering::Relaxed);
     }
 
     /// Frees the memory.
     ///
     /// # Safety
-    /// There is memory. No other thread calls this or [`make`](Self::make) at the same time; every use of an item comes
-    /// before this call.
+    /// The block has memory. No other thread calls this or [`make`](Self::make) at the same time. Every use of an item
+    /// happens before this call.
     pub(super) unsafe fn free(&self) {
-        // ORDERING: Relaxed on both, as in `get`.
+        // ORDERING: Relaxed on both, as argued in `get`.
         let items = self.items.load(Ordering::Relaxed);
         self.items.store(ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: `make` allocated it with this layout, and no item is used any more.
@@ -245,7 +248,7 @@ impl<T> Drop for Block<T> {
     }
 }
 
-/// The memory of items one after the other. It begins with a cache line, so that few items lie in two lines.
+/// The layout of an array. It begins at the start of a cache line, so that few items lie in two lines.
 fn layout<T>(items: usize) -> Layout {
     const { assert!(size_of::<T>() > 0) };
     Layout::array::<T>(items)
@@ -253,11 +256,12 @@ fn layout<T>(items: usize) -> Layout {
         .expect("what the indices can name is smaller than the address space")
 }
 
-/// Memory for items.
+/// Allocates memory for this many items.
 fn allocate<T>(items: usize) -> *mut T {
     assert_ne!(items, 0);
     let layout = layout::<T>(items);
-    // SAFETY: the layout is not of size zero: neither the number of items is, nor their size.
+    // SAFETY: the size of the layout is not zero: this function asserts that there are items, and `layout` that they
+    // have a size.
     let memory = unsafe { alloc(layout) }.cast::<T>();
     if memory.is_null() {
         handle_alloc_error(layout);
@@ -265,32 +269,33 @@ fn allocate<T>(items: usize) -> *mut T {
     memory
 }
 
-/// The timer's fields of each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
-/// beside it: with a payload of half a cache line, a slot is one line.)
+/// The timer's fields of a slot, used under the slab's lock. Packed, so that there is no padding before the link of the
+/// slot: with a payload of half a cache line, a slot fills one line.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, packed(4))]
 pub(crate) struct Fields {
     /// The tick at which the operation is due.
     pub(crate) deadline: u64,
-    /// The tick at which it arrived.
+    /// The tick at which the operation arrived.
     pub(crate) arrived_at: u64,
-    /// Where the wheel filed it.
+    /// The position in the wheel of the operation's timer.
     pub(crate) position: u32,
 }
 
 pub(super) struct Slot<P> {
     word: Word,
     pub(super) fields: UnsafeCell<Fields>,
-    /// Not modelled by loom: all its uses are Relaxed, and what orders them is.
+    /// The next slot on a free list. A std atomic under loom as well: all accesses are Relaxed, and loom sees what
+    /// orders them (the lock and the word of the list).
     pub(super) link: Link,
     pub(super) payload: UnsafeCell<MaybeUninit<P>>,
 }
 
-/// The state word, or where it is.
+/// The state word of a slot, or a pointer to the word.
 pub(super) union Word {
-    /// Of a resident slot.
+    /// The word itself, in a resident slot.
     pub(super) here: ManuallyDrop<State>,
-    /// Of a slot in a block, which the word outlives.
+    /// The pointer, in a slot of a block. The word lives longer than the slot.
     pub(super) apart: NonNull<State>,
 }
 
@@ -304,8 +309,8 @@ impl<P> Slot<P> {
         }
     }
 
-    /// The number of slots that are resident: the first chunks of them, as many as fit a mebibyte. None where a payload
-    /// is large.
+    /// The number of resident slots: as many chunks of them as fit a mebibyte, at most `RESIDENT_CHUNKS`. None if a
+    /// payload is [`LARGE`].
     pub(super) const RESIDENT: u32 = {
         let chunk = RESIDENT_CHUNK as usize * size_of::<Self>();
         let fit = if chunk > MEBIBYTE {
@@ -327,19 +332,20 @@ impl<P> Slot<P> {
     /// The state word of a resident slot.
     #[inline(always)]
     pub(super) fn state_here(&self) -> &State {
-        // SAFETY: made as `here` by `take_beyond`: the caller has this from `Slab::resident`.
+        // SAFETY: the slot is from `Slab::resident`, and `take_beyond` makes each slot there with `here`.
         unsafe { &self.word.here }
     }
 }
 
 const MEBIBYTE: usize = 1 << 20;
-/// The size of a payload that is large.
+/// A payload of this many bytes or more counts as large.
 const LARGE: usize = 1_024;
 
-/// Where a slot is, for a thread that may use it.
+/// A pointer to a slot, for a thread that may use the slot.
 pub(super) struct Place<'a, P> {
     pub(super) slot: NonNull<Slot<P>>,
-    /// No longer-lived payload may be taken for a shorter-lived one.
+    /// Binds the place to the life of the slab. `Slot<P>` is invariant in `P`, so a place of a longer-lived payload
+    /// cannot become one of a shorter-lived payload.
     payload: PhantomData<&'a Slot<P>>,
 }
 
@@ -369,21 +375,21 @@ impl<'a, P> Place<'a, P> {
 
     #[inline(always)]
     pub(super) fn slot(&self) -> &Slot<P> {
-        // SAFETY: a resident slot lives as long as the slab. Of another one, `Slab::place` demands that it has memory
-        // as long as this is used. All slots are written when their memory is made, and only borrowed shared from then
-        // on.
+        // SAFETY: a resident slot lives as long as the slab. A slot in a block has memory as long as the place is used,
+        // by the contract of `Slab::place`. Every slot is written before there is a place of it, and from then on it is
+        // only borrowed shared.
         unsafe { self.slot.as_ref() }
     }
 
-    /// The state word of this slot, whose index is this.
+    /// The state word of this slot. `index` is the index of the slot.
     #[inline(always)]
     pub(super) fn state(&self, index: u32) -> &'a State {
         if index < Slot::<P>::RESIDENT {
             let state: *const State = self.slot().state_here();
-            // SAFETY: a resident slot lives as long as the slab, which the place does not outlive.
+            // SAFETY: a resident slot lives as long as the slab, and the place does not outlive the slab.
             return unsafe { &*state };
         }
-        // SAFETY: made as `apart` by `take_beyond`, by the index.
+        // SAFETY: the index is not that of a resident slot, so `take_beyond` has made the slot with `apart`.
         let apart = unsafe { self.slot().word.apart };
         // SAFETY: the word lies in `Slab::words`, and lives as long as the slab.
         unsafe { apart.as_ref() }
@@ -392,8 +398,8 @@ impl<'a, P> Place<'a, P> {
 
 /// Exclusive access to the operation in one slot.
 ///
-/// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a
-/// build with debug assertions, the destructor panics.
+/// The owner must [release](Held::release) or [end](Held::end) it. Otherwise no thread can end the operation any more.
+/// In a build with debug assertions, the destructor panics.
 #[must_use = "an operation that is neither released nor ended stays held"]
 pub struct Held<'a, P> {
     pub(super) place: Place<'a, P>,
@@ -401,13 +407,13 @@ pub struct Held<'a, P> {
 }
 
 impl<'a, P> Held<'a, P> {
-    /// The operation held.
+    /// The address of the held operation.
     #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }
 
-    /// Names the operation among those of all slabs.
+    /// Identifies the operation among the operations of all slabs.
     pub(crate) fn examinee(&self) -> Examinee {
         Examinee {
             slot: ptr::from_ref(self.place.state(self.at.index())).addr(),
@@ -418,15 +424,17 @@ impl<'a, P> Held<'a, P> {
     #[inline(always)]
     pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
-            // initialised from `fill` until `end`, which consumes the proof.
+            // SAFETY: `self` is the only proof that the slot is held, and is borrowed exclusively. `fill` has
+            // initialised the payload, and it is moved out only after this proof is consumed.
             access(unsafe { &mut *payload.cast::<P>() })
         })
     }
 
-    /// Releases the operation, unless another thread has left a mark. `Ok(false)`: there was none. `Ok(true)`: the mark
-    /// asks for another examination only, for which the caller must arrange, because it will not `examine_again`.
-    /// `Err`: the caller still holds it, and acts on the mark.
+    /// Releases the operation, unless a mark forbids it.
+    ///
+    /// `Ok(false)`: released, and there was no mark. `Ok(true)`: released, but a mark asks for another examination, and
+    /// the caller must arrange for it. This happens only if `examine_again` is false. `Err`: the caller still holds the
+    /// operation, and acts on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
         let state = self.place.state(self.at.index());
@@ -439,13 +447,13 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    /// Takes back that its deadline has passed: it gets another one.
+    /// Removes the mark which says that the deadline has passed, because the operation gets another deadline.
     #[cold]
     pub(crate) fn forget_expiry(&mut self) {
         self.place.state(self.at.index()).forget_expiry();
     }
 
-    /// Ends the operation: every address of it is stale from now on. It stays in its slot until it is
+    /// Ends the operation: its address is stale from now on. The operation stays in its slot until it is
     /// [taken](Ended::take).
     #[inline(always)]
     pub(crate) fn end_in_place(self) -> Ended<'a, P> {
@@ -467,7 +475,8 @@ impl<'a, P> Held<'a, P> {
 
 /// An operation that this thread has ended, still in its slot.
 ///
-/// Must be [taken](Self::take): without, its slot is lost. In a build with debug assertions, the destructor panics.
+/// The owner must [take](Self::take) it. Otherwise the slot is lost. In a build with debug assertions, the destructor
+/// panics.
 #[must_use = "an ended operation that is not taken is lost, with its slot"]
 pub(crate) struct Ended<'a, P> {
     pub(super) place: Place<'a, P>,
@@ -475,7 +484,7 @@ pub(crate) struct Ended<'a, P> {
 }
 
 impl<'a, P> Ended<'a, P> {
-    /// The address under which it was parked.
+    /// The address under which the operation was parked.
     #[inline(always)]
     pub(crate) fn address(&self) -> Address {
         self.at
@@ -484,9 +493,9 @@ impl<'a, P> Ended<'a, P> {
     #[inline(always)]
     pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
         self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: this thread was the holder when it made `self`, which is the only proof of the ending. No other
-            // thread gets the slot before it is on a free list, where `take` alone leads. So the payload is
-            // initialised, and ours.
+            // SAFETY: the holder made `self`, which is the only token of the slot. No other thread gets the slot before
+            // it is on a free list, and only a token that `take` returns can put it there. So the payload is
+            // initialised, and no other thread uses it.
             access(unsafe { &*payload.cast::<P>() })
         })
     }
@@ -496,7 +505,8 @@ impl<'a, P> Ended<'a, P> {
     pub(crate) fn take(self) -> (P, Spent<'a, P>) {
         let ended = ManuallyDrop::new(self);
         let payload = ended.place.slot().payload.with_mut(|payload| {
-            // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, so it is read once.
+            // SAFETY: the payload is initialised, and no other thread uses it, as in `with`. `self` is consumed, so the
+            // payload is moved out only once.
             unsafe { payload.cast::<P>().read() }
         });
         let spent = Spent {
@@ -537,14 +547,14 @@ pub(crate) struct Spent<'a, P> {
 }
 
 impl<P> Spent<'_, P> {
-    /// For a slot that is given back later: the token without the place in memory.
+    /// Makes a token without the place in memory, for a slot that is given back later.
     #[inline(always)]
     pub(crate) fn detach(self) -> EndedSlot {
         EndedSlot { at: self.at }
     }
 }
 
-/// A slot without an occupant, off the free list.
+/// A slot without an occupant. It is on no free list.
 #[must_use = "a vacant slot that is neither filled nor put back is lost"]
 pub(crate) struct Vacant<'a, P> {
     pub(super) place: Place<'a, P>,

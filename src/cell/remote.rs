@@ -1,18 +1,18 @@
-//! The remote free list: slots that were freed by threads without the lock of their slab.
+//! The remote free list: slots that were freed by threads that do not have the slab's lock.
 //!
-//! A lock-free stack of slot indices, linked through the slots. Threads push one slot at a time; the holder of the lock
-//! takes the whole stack by one swap, which relies on no earlier load. So the ABA problem does not arise.
+//! A lock-free stack of slot indices, linked through the slots. Threads push one slot at a time. A thread that has the
+//! lock takes the whole stack by one swap. The swap relies on no earlier load, so the ABA problem does not arise.
 
 use crate::sync::{AtomicU64, Ordering};
-// A std atomic under loom as well. The write of a link happens before each read that uses the link: the slab's lock
-// orders the two, or the list's word, which publishes the link. Loom explores the interleavings of lock and word.
+// A std atomic under loom as well. The slab's lock, or the push that publishes a slot, makes the write of the slot's
+// link happen before each read that uses the link. Loom explores the interleavings of the lock and of the pushes.
 use std::sync::atomic::AtomicU32 as Link;
 
 /// End of a list of slots.
 pub(super) const NIL: u32 = u32::MAX;
 const EMPTY: u64 = NIL as u64;
 
-/// Index of the first slot and length of the list, in one word.
+/// The index of the first slot and the length of the list, in one word.
 pub(super) struct RemoteList(AtomicU64);
 
 impl RemoteList {
@@ -53,8 +53,8 @@ impl RemoteList {
     /// For the loom models: the length.
     #[cfg(request_purgatory_loom)]
     pub(super) fn len(&self) -> u32 {
-        // ORDERING: Relaxed: a count for a loom model. It is a read-modify-write, because loom does not explore
-        // executions in which an exchange of another thread comes before a plain load that this thread has made.
+        // ORDERING: Relaxed: a count for a loom model. It is a read-modify-write, because loom does not try every order
+        // of a plain load and the exchanges of other threads.
         decode(self.0.fetch_or(0, Ordering::Relaxed)).1
     }
 }

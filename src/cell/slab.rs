@@ -7,37 +7,37 @@
 //! | part | which threads may use it |
 //! |---|---|
 //! | `state` | every thread, through [`State`]'s transitions |
-//! | `payload` | the holder only: the thread that filled the slot, or got [`Held`] by a claim, until it releases the operation or takes it out. [`Held`] and [`Ended`] are the proof, and cannot be copied |
-//! | `fields` | the thread that has the slab's lock. [`SlabGuard`] is the proof |
-//! | `link` | every thread (it is atomic); it means something only while the slot is on a free list |
+//! | `payload` | the *holder* only: the thread that filled the slot or claimed the operation, until it releases the operation or takes it out. [`Held`] and [`Ended`] prove this, and cannot be copied |
+//! | `fields` | a thread that has the slab's lock. [`SlabGuard`] proves this |
+//! | `link` | every thread (it is atomic). It means something only while the slot is on a free list |
 //!
-//! Any thread may follow any index, however stale, to the state word: the words lie in [`Chunks`], never move and live
-//! as long as the slab. The generation in the word tells the occupants of a slot apart. The other parts are found
-//! beside it only by a thread that has the slot, or the lock:
+//! Any thread may follow any index, even a stale one, to the state word: state words lie in [`Chunks`] or
+//! [`EqualChunks`], never move, and live as long as the slab. The generation in the word tells the occupants of a slot
+//! apart. Only a thread that has the slot or the lock may go on to the other parts. Where they lie depends on the slot:
 //!
-//! * The first slots, the *resident* ones, lie in [`Chunks`] as a whole, word and all. So an operation is one cache
-//!   line.
-//! * The slots behind them lie in a [`Block`](super::chunks::Block), their words apart. Its memory comes with the
-//!   first slot taken, and goes when all its slots are vacant and another block is empty already (see
-//!   [`blocks`](super::blocks)).
+//! * The first slots, the *resident* ones, lie in [`EqualChunks`], each beside its state word. So a small operation and
+//!   its state word share one cache line.
+//! * The other slots lie in [`Block`](super::chunks::Block)s, apart from their state words. The memory of a block is
+//!   allocated when one of its slots is needed. It is freed when all its slots are vacant, except for one spare block
+//!   (see [`blocks`](super::blocks)).
 //!
-//! A slot is *taken* as long as it is on no free list: from [`SlabGuard::take_vacant`] until [`SlabGuard::put_back`].
-//! All that time there is a token of it, one of [`Vacant`], [`Held`], [`Ended`], [`Spent`] and [`EndedSlot`], or an
-//! operation parked, or it is on the remote free list. The memory of a block is freed under the lock, when none of its
-//! slots is taken. So a token may use its slot, and so may whoever has the lock use every slot that has memory. What a
-//! thread did with a slot comes before the slot is put back, by the lock or by the remote free list, and so before the
-//! memory goes. A stale address leads to the word and no further: [`State::claim_or_mark`] says no, whatever has become
-//! of the memory.
+//! A slot is *taken* from [`SlabGuard::take_vacant`] until it is put back under the lock. As long as a slot is taken,
+//! an operation is parked in it, or a token of it exists ([`Vacant`], [`Held`], [`Ended`], [`Spent`] or [`EndedSlot`]),
+//! or it is on the remote free list. The memory of a block is freed under the lock, when none of its slots is taken. So
+//! the owner of a token may use the slot, and a thread that has the lock may use every slot that has memory. Every use
+//! of a slot happens before the slot is put back (the lock or the remote free list provides this), and so before its
+//! memory is freed. A stale address leads only to the state word, where [`State::claim_or_mark`] rejects it, whether
+//! the slot has memory or not.
 //!
-//! The stages of an occupant are tokens that consume one another: [`Held`], then [`Ended`] (its addresses are stale,
-//! and it is still in its slot), then [`Spent`] (it was moved out). While an operation is ended in place, the
-//! generation in the state word is already that of the next occupant. That is sound because the slot is on no free
-//! list, so no thread can fill it, and no address names it, so no thread can claim it.
+//! An occupant goes through stages, and the token of each stage consumes the token before. [`Held`] comes first. With
+//! [`Ended`], the operation is still in its slot, but its addresses are stale. With [`Spent`], the operation was moved
+//! out. As long as there is an [`Ended`], the state word already has the generation of the next occupant. That is
+//! sound: the slot is on no free list, so no thread can fill it, and no address names it, so no thread can claim it.
 //!
-//! A spent slot goes back under the lock ([`SlabGuard::put_back_spent`]) or, by a thread without it, as an
-//! [`EndedSlot`] by [`Slab::push_remote`], which pushes it on the [`RemoteList`] for a later holder of the lock. Tokens
-//! go back to the slab that gave them out. (A slot that has had its last generation stays taken, and so does the memory
-//! of its block.)
+//! A thread that has the lock puts a spent slot back by [`SlabGuard::put_back_spent`]. A thread without the lock makes
+//! the slot an [`EndedSlot`], and [`Slab::push_remote`] pushes it on the [`RemoteList`] for a later holder of the lock.
+//! A token goes back to the slab that gave it out. A slot that has had its last generation stays taken for ever, and
+//! the memory of its block stays too.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
@@ -52,47 +52,50 @@ use std::mem::ManuallyDrop;
 pub use super::chunks::Held;
 pub(crate) use super::chunks::{Ended, EndedSlot, Fields, Spent};
 
-/// Memory for this many slots is worth a look at what lies beside them.
+/// If memory was allocated for this many slots, [`SlabGuard::has_grown`] reports it.
 const MANY: u32 = 1_024;
 
-/// Slots for payloads `P`, with `G` beside them under the same lock.
+/// Slots for payloads `P`, and the data `G` under the same lock.
 pub(crate) struct Slab<P, G> {
-    /// The slots with the lowest indices. The table of their chunks is what every check of an operation reads, and only
-    /// the growth of the slab writes.
+    /// The slots with the lowest indices. Every check of an operation reads the table of their chunks; only growth of
+    /// the slab writes the table.
     resident: EqualChunks<Slot<P>>,
-    /// Of the slots behind them: the state words, the memory of the rest, and which are vacant. Apart from one another,
-    /// because a storm meets the slots in no order, and what lies close together stays in the processor's caches.
+    /// The other slots, in three arrays: their state words, the memory of their other parts, and which of them are
+    /// vacant. If many operations end, their slots are visited in no order. In arrays of their own, the small state
+    /// words and records stay in the processor's caches.
     words: Chunks<State>,
     blocks: Chunks<Block<Slot<P>>>,
     records: Chunks<Record>,
     /// The number of its timer shard.
     shard: usize,
-    // These two are written by every park, and have cache lines of their own.
+    // Parks and endings write these two. So each has cache lines of its own, apart from the fields that are mostly
+    // read.
     remote: CachePadded<RemoteList>,
     locked: CachePadded<Mutex<Locked<G>>>,
 }
 
 struct Locked<G> {
-    /// Vacant resident slots.
+    /// The first vacant resident slot. Each links to the next one.
     free: u32,
-    /// Other vacant slots.
+    /// The vacant slots in blocks.
     vacancies: Vacancies,
-    /// For how many of those memory was made since [`SlabGuard::has_grown`].
+    /// For how many slots in blocks memory was allocated since [`SlabGuard::has_grown`] last returned `true`.
     made: u32,
-    /// Slots taken off the remote free list that are not on the free list yet.
+    /// The first of the slots that were taken off the remote free list, but are not on another free list yet.
     chain: u32,
     beside: G,
 }
 
-// SAFETY: the raw parts of a slot go from thread to thread by the rules above: the payload with the holder's exclusive
-// access (which needs `P: Send`; no two threads ever share it), `fields` and `beside` with the lock.
+// SAFETY: by the rules at the head of this file, only one thread at a time uses the raw parts of a slot. The payload
+// goes from thread to thread with the holder's exclusive access, which needs `P: Send`. `fields` and `beside` go with
+// the lock, which needs `G: Send`.
 unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
-// SAFETY: a slab owns its payloads and what lies beside them.
+// SAFETY: a slab owns its payloads and `beside`, and both are `Send`.
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
 
 impl<P, G> Slab<P, G> {
     const RESIDENT: u32 = Slot::<P>::RESIDENT;
-    /// How many slots a block has.
+    /// The number of slots in a block.
     const BLOCK: u32 = Block::<Slot<P>>::LEN;
 
     /// The slots of the timer shard with this number.
@@ -127,8 +130,8 @@ impl<P, G> Slab<P, G> {
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Claims the operation at `at`. `None` if the operation has ended, or is held already: then it gets `mark`, on
-    /// which the holder will act.
+    /// Claims the operation at `at`: makes this thread the holder. `None` if the operation has ended, or is held
+    /// already. A held operation gets `mark`, and its holder acts on the mark.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let Some(slot) = self.resident.get(at.index()) else {
@@ -145,10 +148,11 @@ impl<P, G> Slab<P, G> {
     #[cold]
     #[inline(never)]
     fn claim_or_mark_in_block(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
-        // A stale address leads no further than to the word: the slot may have no memory.
+        // With a stale address, only the state word may be used: the slot may have no memory.
         let claim = self.word(at.index())?.claim_or_mark(at.generation(), mark);
         (claim == Claim::Held).then(|| {
-            // SAFETY: this thread holds the operation in the slot, so that is taken, until the result is used up.
+            // SAFETY: this thread holds the operation in the slot. So the slot is taken until the `Held` below is used
+            // up.
             let place = unsafe { self.place(at.index()) };
             let place = place.expect("the slot of an operation has memory");
             Held { place, at }
@@ -164,15 +168,16 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// The state word of a slot that is not resident. (What is resident and does not exist wraps to what does not.)
+    /// The state word of a slot in a block. For the index of a resident slot that does not exist, the subtraction wraps
+    /// to an index without a word.
     fn word(&self, index: u32) -> Option<&State> {
         self.words.get(index.wrapping_sub(Self::RESIDENT))
     }
 
-    /// Where the slot at `index` is. `None` if it was never used, or has no memory.
+    /// Where the slot at `index` is. `None` if the slot was never used, or has no memory.
     ///
     /// # Safety
-    /// As long as the result is used, the slot is taken, or the caller has the lock and puts no slot back.
+    /// While the result is used, the slot must be taken, or the caller must have the lock and put no slot back.
     #[inline(always)]
     unsafe fn place(&self, index: u32) -> Option<Place<'_, P>> {
         match self.resident.get(index) {
@@ -188,9 +193,9 @@ impl<P, G> Slab<P, G> {
         Some(Place::in_block(self.blocks.get(block)?.get(offset)?))
     }
 
-    /// The block of a slot that is not resident, and the offset in it.
+    /// The number of a slot's block, and the offset of the slot in that block.
     fn in_block(index: u32) -> (u32, u32) {
-        // (What is resident and does not exist wraps to a block that does not.)
+        // For the index of a resident slot that does not exist, the subtraction wraps to a block that does not exist.
         let number = index.wrapping_sub(Self::RESIDENT);
         (number / Self::BLOCK, number % Self::BLOCK)
     }
@@ -207,11 +212,11 @@ impl<P, G> Slab<P, G> {
         Some(Address::new(self.shard, index, generation))
     }
 
-    /// Loads slots that the caller is about to free one after the other. They lie far apart; in a loop of their own,
-    /// these loads do not wait for one another.
+    /// Loads slots that the caller is about to free. The slots lie far apart. In a loop of their own, the loads overlap
+    /// instead of waiting for one another.
     pub(crate) fn prefetch(&self, ended: &[EndedSlot]) {
         for ended in ended {
-            // SAFETY: there is a token of it, so the slot is taken.
+            // SAFETY: `ended` is a token of the slot, so the slot is taken.
             let place = unsafe { self.place(ended.at.index()) };
             // ORDERING: Relaxed: the value is not used.
             std::hint::black_box(place.map(|place| place.slot().link.load(Ordering::Relaxed)));
@@ -221,7 +226,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// The operations in the slab now.
+    /// The operations that are in the slab now.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
         (0..self.used()).filter_map(|index| self.occupant(index))
     }
@@ -234,7 +239,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// For models: how many slots wait on the remote free list.
+    /// For the loom models: how many slots wait on the remote free list.
     #[cfg(request_purgatory_loom)]
     pub(crate) fn waiting(&self) -> u32 {
         self.remote.len()
@@ -248,17 +253,17 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// Leaves an ended slot for a later holder of the lock. Returns how many slots are on the remote free list.
+    /// Pushes an ended slot on the remote free list, for a later holder of the lock. Returns the length of the list.
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         debug_assert_eq!(ended.at.shard(), self.shard);
-        // SAFETY: `ended` is a token of this slab, so the slot is taken, and stays so: once it is on the list, a holder
-        // of the lock may put it back, but the list is the last use of the slot here.
+        // SAFETY: `ended` is a token of this slab, so the slot is taken until it is on the list. After that, another
+        // thread may put the slot back, but this call does not use the slot any more.
         let place = unsafe { self.place(index) };
         place.map_or(0, |place| self.remote.push(index, &place.slot().link))
     }
 
-    /// For tests: the memory of the first chunk.
+    /// For tests: the layout of the first chunk of resident slots.
     #[cfg(all(test, not(request_purgatory_loom)))]
     pub(super) fn layout() -> std::alloc::Layout {
         EqualChunks::<Slot<P>>::layout(0)
@@ -288,13 +293,14 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (&mut self.locked.beside, fields)
     }
 
-    /// Whether `limit` slots exist (but for less than a block), and none is vacant.
+    /// Whether no slot is vacant, and no slots can be added without exceeding `limit`. Slots in blocks are added a
+    /// whole block at a time.
     #[inline(always)]
     pub(crate) fn is_full(&self, limit: u32) -> bool {
         self.locked.free == NIL && self.is_full_beyond(limit)
     }
 
-    /// The same, where no resident slot is vacant.
+    /// Whether the slab [is full](Self::is_full), if no resident slot is vacant.
     #[cold]
     #[inline(never)]
     fn is_full_beyond(&self, limit: u32) -> bool {
@@ -306,7 +312,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         !may_add && !self.locked.vacancies.any()
     }
 
-    /// Takes a vacant slot, a resident one if there is one. `None` if the slab [is full](Self::is_full).
+    /// Takes a vacant slot: a resident one, if one is vacant. `None` if the slab [is full](Self::is_full).
     #[inline(always)]
     pub(crate) fn take_vacant(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
         if self.locked.free == NIL {
@@ -320,7 +326,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Some(Vacant { place, index })
     }
 
-    /// The same, where no resident slot is vacant: takes one out of a block, or adds slots.
+    /// Takes a vacant slot if no resident slot is vacant: adds a resident slot, or takes a slot of a block.
     #[cold]
     #[inline(never)]
     fn take_beyond(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
@@ -333,6 +339,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             let word = Word { here };
             // The slots of a fresh chunk are not all put on the free list: that would take time in proportion to the
             // size of the chunk, under the lock.
+            //
             // SAFETY: resident slots are added here only, and this thread has the lock, so no other thread calls `push`
             // at the same time. Another thread can have `&Slab` only if `P`, and with it the slot, is `Send`.
             let index = unsafe { slab.resident.push(Slot::vacant(word)) };
@@ -351,34 +358,35 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
                 let apart = apart.expect("words are added with their block").into();
                 Slot::vacant(Word { apart })
             };
-            // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. No slot of the block
-            // is taken, so nothing uses one before this hands it out.
+            // SAFETY: this thread has the lock, and the memory of blocks is allocated and freed only under the lock. No
+            // slot of this block is taken, so no thread uses one before this call returns it.
             unsafe { block.make(slot) };
             let made = &mut self.locked.made;
             *made = made.saturating_add(Slab::<P, G>::BLOCK);
         }
         let offset = self.locked.vacancies.take(&slab.records)?;
         let index = Slab::<P, G>::RESIDENT + first + offset;
-        // SAFETY: from here on the slot is taken, by the token that this makes.
+        // SAFETY: `vacancies.take` has taken the slot, and the `Vacant` made below is its token.
         let place = unsafe { slab.place(index)? };
         Some(Vacant { place, index })
     }
 
-    /// Adds a block, without memory yet, and the state words of its slots.
+    /// Adds a block, which has no memory yet, and the state words of its slots.
     fn add_block(&mut self) {
         let slab = self.slab;
         let record = self.locked.vacancies.record(slab.records.len());
-        // SAFETY: we have the lock, and blocks, records and words are added here only. As to `Send`, see `take_beyond`.
+        // SAFETY: this thread has the lock, and `push` is called on records, blocks and words only here. Another thread
+        // can have `&Slab` only if `P` is `Send`.
         unsafe { slab.records.push(record) };
-        // SAFETY: the same.
+        // SAFETY: this thread has the lock, as for the records.
         unsafe { slab.blocks.push(Block::new()) };
         for _ in 0..Slab::<P, G>::BLOCK {
-            // SAFETY: the same.
+            // SAFETY: this thread has the lock, as for the records.
             unsafe { slab.words.push(State::vacant()) };
         }
     }
 
-    /// Moves `payload` into a vacant slot of this slab. The caller holds the new occupant.
+    /// Moves `payload` into a vacant slot of this slab. The caller becomes the holder of the operation.
     #[inline(always)]
     pub(crate) fn fill(
         &mut self,
@@ -389,7 +397,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let Vacant { place, index } = vacant;
         let slot = place.slot();
         slot.fields.with_mut(|place| {
-            // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
+            // SAFETY: this thread has the lock. No `FieldsView` exists, because it would borrow this guard.
             let place = unsafe { &mut *place };
             // Store field by field, each from its register. One wide copy would load the result of narrower stores,
             // which defeats store forwarding.
@@ -407,13 +415,13 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Held { place, at }
     }
 
-    /// Puts a slot on its free list, which has no token any more.
+    /// Puts a slot back that has no token any more: on the free list, or into its block.
     #[inline(always)]
     fn list(&mut self, place: Place<'a, P>, index: u32) {
         if index >= Slab::<P, G>::RESIDENT {
             return self.list_in_block(index);
         }
-        // ORDERING: Relaxed: read under this lock only.
+        // ORDERING: Relaxed: the link is read under this lock only.
         place.slot().link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = index;
     }
@@ -434,26 +442,27 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         self.list(vacant.place, vacant.index);
     }
 
-    /// Frees the memory of a block that the vacancies count as gone.
+    /// Frees the memory of a block. `vacancies` lists this block as absent already.
     fn free(&mut self, number: u32) {
         let Some(block) = self.slab.blocks.get(number) else {
             return;
         };
         #[cfg(request_purgatory_loom)]
         for slot in (0..Block::<Slot<P>>::LEN).filter_map(|offset| block.get(offset)) {
-            // SAFETY: as below. loom sees here whether all other uses of the slot come before.
+            // SAFETY: as for `block.free` below. By these accesses, loom checks that all uses of the slot happen before
+            // the memory is freed.
             let slot = unsafe { slot.as_ref() };
             slot.fields.with_mut(|_| ());
             slot.payload.with_mut(|_| ());
         }
-        // SAFETY: we have the lock, under which alone the memory of blocks is made and freed. All slots of the block
-        // have been put back, so no token of one is left, and what was done with the slots comes before: it was done
-        // under this lock, or before a push on the remote free list that this lock's holder has acquired. A
-        // `FieldsView` would borrow this guard.
+        // SAFETY: this thread has the lock, and the memory of blocks is allocated and freed only under the lock. All
+        // slots of the block have been put back, so no token of one exists. Every use of a slot happens before this
+        // call: it was made under this lock, or before a push on the remote free list that a holder of this lock has
+        // acquired. No `FieldsView` exists, because it would borrow this guard.
         unsafe { block.free() };
     }
 
-    /// Whether memory for many slots was made since the last call that said so.
+    /// Whether memory for [`MANY`] slots was allocated since the last call that returned `true`.
     pub(crate) fn has_grown(&mut self) -> bool {
         let has_grown = self.locked.made >= MANY;
         if has_grown {
@@ -462,18 +471,18 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         has_grown
     }
 
-    /// Gives the memory of the empty block back that stays for the next operation.
+    /// Frees the memory of the spare block: the one vacant block whose memory is kept for the next operation.
     pub(crate) fn free_spare(&mut self) {
         if let Some(number) = self.locked.vacancies.give_up_spare(&self.slab.records) {
             self.free(number);
         }
     }
 
-    /// The timer's position in a spent slot of this slab.
+    /// The position in the wheel of the timer of a spent slot of this slab.
     #[inline(always)]
     pub(crate) fn position_of(&mut self, spent: &Spent<'a, P>) -> u32 {
         spent.place.slot().fields.with_mut(|fields| {
-            // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
+            // SAFETY: this thread has the lock. No `FieldsView` exists, because it would borrow this guard.
             unsafe { (*fields).position }
         })
     }
@@ -485,11 +494,12 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         self.put_back_unless_retired(place, at);
     }
 
-    /// The same, of a slot without its place in memory.
+    /// Puts a slot of this slab back, as [`put_back_spent`](Self::put_back_spent) does, if the token has no place in
+    /// memory.
     #[inline(always)]
     pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
-        // SAFETY: `ended` is a token of this slab, so the slot is taken, until it is put back here.
+        // SAFETY: `ended` is a token of this slab, so the slot is taken until it is put back below.
         if let Some(place) = unsafe { self.slab.place(ended.at.index()) } {
             self.put_back_unless_retired(place, ended.at);
         }
@@ -497,13 +507,13 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
 
     #[inline(always)]
     fn put_back_unless_retired(&mut self, place: Place<'a, P>, ended: Address) {
-        // After the last generation, the next occupant could be mistaken for an earlier one.
+        // After the last generation the count would begin again, and a stale address could name a new occupant.
         if ended.generation() != LAST_GENERATION {
             self.list(place, ended.index());
         }
     }
 
-    /// Takes one slot off the remote free list, to be freed.
+    /// Takes one slot off the remote free list. The caller puts it back.
     #[inline(always)]
     pub(crate) fn next_remote(&mut self) -> Option<EndedSlot> {
         if self.locked.chain == NIL {
@@ -513,9 +523,10 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             }
         }
         let index = self.locked.chain;
-        // SAFETY: a slot on the chain is taken, until the result of this is put back.
+        // SAFETY: a slot on the chain is taken until the caller puts the returned token back.
         let place = unsafe { self.slab.place(index)? };
-        // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
+        // ORDERING: Relaxed: `take_all` has acquired all links of the chain, in this hold of the lock or in an earlier
+        // one.
         self.locked.chain = place.slot().link.load(Ordering::Relaxed);
         let generation = place.state(index).last_generation();
         let at = Address::new(self.slab.shard, index, generation);
@@ -535,28 +546,28 @@ impl<P, G> FieldsView<'_, P, G> {
         // SAFETY: the lock is held as long as there is a view. Putting a slot back and freeing a block need `&mut` of
         // the guard, which the view borrows. So the memory of the block stays as long as there is a view.
         let place = unsafe { self.slab.place(index)? };
-        // SAFETY: as above.
+        // SAFETY: for the same reason, the slot stays as long as there is a view, and the result borrows the view.
         Some(unsafe { place.slot.as_ref() })
     }
 
-    /// Loads the timer fields and the state words of slots that the caller is about to work on one after the other.
-    /// They lie far apart; in a loop of their own, these loads do not wait for one another.
+    /// Loads the timer fields and the state words of slots that the caller is about to work on. The slots lie far
+    /// apart. In a loop of their own, the loads overlap instead of waiting for one another.
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             let occupant = self.slab.occupant(index);
-            // The word of a resident slot lies in it.
+            // A resident slot lies beside its state word, which is loaded above.
             let position = (index >= Slot::<P>::RESIDENT).then(|| self.read(index).position);
             std::hint::black_box((occupant, position));
         }
     }
 
-    /// The timer fields of the slot at `index`; zeros if it was never used, or has no memory.
+    /// The timer fields of the slot at `index`. All are zero if the slot was never used, or has no memory.
     #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> Fields {
         match self.slot(index) {
             Some(slot) => slot.fields.with_mut(|fields| {
-                // SAFETY: a view exists only by exclusive borrow of a guard, so the lock is held and there is one view
-                // at a time; a shared borrow of it keeps writers out.
+                // SAFETY: a view borrows its guard exclusively, so the lock is held and there is only one view. A write
+                // needs `&mut` of the view, which no code has while this call borrows the view.
                 unsafe { *fields }
             }),
             None => Fields::default(),
@@ -568,7 +579,7 @@ impl<P, G> FieldsView<'_, P, G> {
     pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut Fields)) {
         if let Some(slot) = self.slot(index) {
             slot.fields.with_mut(|fields| {
-                // SAFETY: the lock is held, as in `read`, and the only view is borrowed exclusively.
+                // SAFETY: the lock is held, as in `read`. This call borrows the only view exclusively.
                 change(unsafe { &mut *fields });
             });
         }

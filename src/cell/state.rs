@@ -15,8 +15,8 @@
 //!
 //! | PARKED | HELD | marks | state | who may touch the operation |
 //! |---|---|---|---|---|
-//! | - | - | - | vacant | no thread: there is none |
-//! | 1 | - | - | parked | the thread that claims it |
+//! | - | - | - | vacant | no thread: there is no operation |
+//! | 1 | - | - | parked | no thread, until one claims it |
 //! | 1 | 1 | - | held | the holder |
 //! | 1 | 1 | any | held, with marks | the holder, which finds the marks when it releases the operation |
 //!
@@ -44,15 +44,15 @@
 //! | `EXAMINE` | defers a check of this operation | parked |
 //! | no mark | is done | parked |
 //!
-//! The third line bounds the work of one thread: events of a hot key do not make a holder examine for ever.
+//! The third line bounds the work of one thread: the events of a hot key do not keep one holder examining for ever.
 //!
 //! No thread waits for a holder. A thread that finds the operation held leaves a mark. A mark makes the holder's
 //! release fail, and the holder then acts on the mark. That is the whole handoff.
 //!
 //! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation.
 //!
-//! A thread that holds an operation runs no check while it examines: checks made inside `try_complete` wait for the
-//! outermost call (see `trampoline`). So only other threads leave marks, with these exceptions:
+//! While a thread examines an operation that it holds, it runs no check: a check made inside `try_complete` waits for
+//! the end of the thread's outermost call (see `trampoline`). So only other threads leave marks, with these exceptions:
 //!
 //! * `EXAMINE`: at the deadline, the holder may call the user's clock or wake function outside an examination, and that
 //!   code may check a key of the operation. The cost is one more examination.
@@ -66,8 +66,8 @@ const PARKED: u64 = 1;
 const HELD: u64 = 1 << 1;
 const EXAMINE: u64 = Mark::Examine as u64;
 const GENERATION: u32 = 32;
-/// The generation after the last one: the counter has wrapped. A slot that has had an occupant has this generation only
-/// when it is retired.
+/// The generation after the last one, where the count begins again. A slot that was never used has this generation too.
+/// A slot that was used has it only when it is retired: no occupant follows.
 const RETIRED: u32 = 0;
 
 /// A request to the holder, left by a thread that finds the operation held.
@@ -167,8 +167,8 @@ impl State {
             };
             // ORDERING: AcqRel. The Release of a transition pairs with the Acquire of a later one. What a holder did to
             // the operation before `release` happens before the accesses of the next holder, after its `claim_or_mark`.
-            // An event that a thread reports by a mark (`claim_or_mark`) happens before the examination or the ending
-            // that follows when the holder finds the mark in `release`.
+            // What a thread did before it left a mark happens before the examination or the ending that follows when
+            // the holder finds the mark in `release`.
             match self
                 .0
                 .compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire)
@@ -179,10 +179,10 @@ impl State {
         }
     }
 
-    /// The first try of a transition, from the word's most likely value.
+    /// The first try of a transition, with the most likely value of the word as the guess.
     #[inline(always)]
     fn exchange(&self, from: Snapshot, to: Snapshot) -> Result<u64, u64> {
-        // ORDERING: as in `transition_from`.
+        // ORDERING: AcqRel, as argued in `transition_from`.
         self.0
             .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
     }
@@ -190,9 +190,9 @@ impl State {
     /// vacant -> held. The caller took the slot from the free list. Returns the generation of the new occupant.
     #[inline]
     pub fn occupy(&self) -> u32 {
-        // ORDERING: Relaxed on both. The end of the last occupant happens before this call, by the free list's lock. No
-        // thread can name the new occupant before its address is published, and the publication is a Release: the
-        // unlock of the timer shard or of a watch list, or the exchange of a resolved list's word
+        // ORDERING: Relaxed on both. The end of the last occupant happens before this call, by the lock of the free
+        // list. No thread can name the new occupant before its address is published, and every publication is a
+        // Release: the unlock of the timer shard or of a watch list, or the exchange of a resolved list's word
         // (`ResolvedList::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | HELD));
@@ -201,7 +201,7 @@ impl State {
         vacant.generation()
     }
 
-    /// parked -> held; or held -> held with `mark`, on which the holder will act.
+    /// parked -> held. If the operation is held already: held -> held with `mark`, and the holder will act on the mark.
     #[inline(always)]
     pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claim {
         // Exchange without a load first: most operations are parked and not held. A load would fetch the cache line as
@@ -273,7 +273,7 @@ impl State {
     #[inline(always)]
     pub fn end(&self, generation: u32) {
         // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: what the holder did before the
-        // end happens before what a thread does that has seen the end.
+        // end happens before everything that a thread does after it has seen the end.
         //
         // A plain store may overwrite a mark that another thread is leaving. That mark is not lost: the end answers
         // every mark.
@@ -299,7 +299,7 @@ impl State {
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)
     }
 
-    /// The generation of the present occupant, if there is one, held or not.
+    /// The generation of the present occupant, held or not. `None` if the slot is vacant.
     pub(crate) fn occupant(&self) -> Option<u32> {
         // ORDERING: Acquire pairs with the Release in `end`, as in `is_parked`.
         let now = Snapshot(self.0.load(Ordering::Acquire));
@@ -329,7 +329,7 @@ mod tests {
         Mark::ShutDown,
     ];
 
-    /// The expected contents of the word.
+    /// The contents that the word should have.
     #[derive(Debug, Default)]
     struct Table {
         generation: u32,
@@ -359,7 +359,8 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// A claim: how many occupants ago its reference was valid, and the index of its mark in [`MARKS`].
+        /// A claim. The first number says how many generations old its reference is. The second is the index of its
+        /// mark in [`MARKS`].
         Claim(u32, usize),
         Release(bool),
         End,

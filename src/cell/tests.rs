@@ -1,4 +1,5 @@
-//! The slab on one thread: reuse, growth, the end of a slot's generations, and what is dropped when.
+//! Tests of the slab on one thread: reuse, growth, what happens after a slot's last generation, and what is dropped
+//! when.
 
 use super::slab::{Fields, Held, Slab};
 use super::state::Mark;
@@ -131,10 +132,10 @@ fn a_slot_with_half_a_line_of_payload_is_one_line() {
     assert_eq!(layout.size(), 64 * crate::sync::RESIDENT_CHUNK as usize);
 }
 
-/// A number, and so many bytes that no slot of it is resident.
+/// A payload that is so large that its slots are not resident. The number tells payloads apart.
 type Large<const BYTES: usize> = (Arc<u32>, [u8; BYTES]);
 
-/// Slots are taken and vacated by lot, and memory given back; no payload is lost, and no stale address meets one.
+/// Takes and vacates slots at random, and frees memory. No payload is lost, and no stale address finds a payload.
 fn comes_and_goes<const BYTES: usize>(rounds: u32) {
     let cells = Slab::<Large<BYTES>, ()>::new(0, ());
     let mut parked = Vec::new();
@@ -142,7 +143,7 @@ fn comes_and_goes<const BYTES: usize>(rounds: u32) {
     let mut lot = 1_u32;
     for number in 0..rounds {
         lot = lot.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // It grows, and then shrinks to nothing.
+        // The slab grows, and then shrinks to nothing.
         let grows = if number < rounds / 2 { 3 } else { 1 };
         if lot >> 30 < grows {
             let at = insert(&cells, (Arc::new(number), [7; BYTES]), u32::MAX);
@@ -174,8 +175,8 @@ fn g28_slots_of_any_size_come_and_go_with_their_memory() {
     comes_and_goes::<5_000>(rounds);
 }
 
-/// The memory of a slot that is not resident goes and comes back under a thread that tries old addresses. For Miri and
-/// the sanitizers.
+/// The memory of a slot that is not resident is freed and allocated again, while threads claim old addresses of the
+/// slot. For Miri and the sanitizers.
 #[test]
 fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
     const ROUNDS: u32 = if cfg!(miri) { 10 } else { 2_000 };
@@ -192,13 +193,14 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
                     for latest in &latest {
                         // ORDERING: Acquire pairs with the Release below: an address is published as the library does.
                         let at = latest.load(Ordering::Acquire);
-                        // Also the one before, which ended long ago.
+                        // Also claim the address of the occupant before, which ended long ago.
                         for at in [at.wrapping_sub(1 << 32), at].map(Address) {
                             if let Some(held) = hold(&cells, at) {
                                 let ((number, bytes), spent) = held.end();
                                 assert_eq!(bytes[4_999], *number as u8);
                                 assert_eq!(cells.push_remote(spent.detach()).min(1), 1);
-                                // ORDERING: Release pairs with the Acquire below: all slots are on the list then.
+                                // ORDERING: Release pairs with the Acquire below: once all are counted, all slots are
+                                // on the remote free list.
                                 ended.fetch_add(1, Ordering::Release);
                             }
                         }
@@ -211,10 +213,10 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
             for latest in &latest {
                 let payload = (Arc::new(number), [number as u8; 5_000]);
                 let at = insert(&cells, payload, u32::MAX).expect("no limit");
-                // ORDERING: Release, see above.
+                // ORDERING: Release pairs with the Acquire of the other threads, which read this address.
                 latest.store(at.0, Ordering::Release);
             }
-            // ORDERING: Acquire, see above.
+            // ORDERING: Acquire pairs with the Release of the other threads, which count what they have ended.
             while ended.load(Ordering::Acquire) < (number + 1) * SLOTS as u32 {
                 std::thread::yield_now();
             }
@@ -228,7 +230,7 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
     assert_eq!(cells.used(), SLOTS as u32);
 }
 
-/// After its last generation a slot is not used again, and neither is its memory, whatever becomes of its neighbours.
+/// After its last generation, a slot is not used again, not even after the other slots of its block are vacant.
 #[test]
 fn a_slot_in_a_block_whose_generations_are_used_up_has_no_other_occupant() {
     let cells = Slab::<Large<1_024>, ()>::new(0, ());

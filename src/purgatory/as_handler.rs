@@ -31,8 +31,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         &self.unreclaimed
     }
 
-    /// Examines the operation once more. The answer does not change the ending, but a yes shows a missed check. The
-    /// operation may ask for more time.
+    /// Handles the fired timer of an operation. At the deadline the operation is examined once more. A yes does not
+    /// change the ending, but shows a missed check. `None` if the operation has another deadline now, or has ended in
+    /// another way.
     fn expire(
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,

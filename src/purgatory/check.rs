@@ -8,12 +8,12 @@
 //! 3. After a no, the check releases the operation. If a mark came meanwhile, the release fails, and
 //!    [`settle`](Inner::settle) acts on the mark.
 //! 4. After a yes, the check ends the operation: its address goes stale, it leaves the watch lists, it moves out of its
-//!    slot, the slot is freed, and the ending joins the other endings.
+//!    slot, the slot is freed, and the ending is collected.
 //!
 //! The endings are delivered when all watchers have been examined. No lock is held while user code runs.
 //!
-//! One guard catches the panics of the whole check. User code that panics leaves the stage of its operation in
-//! [`Check::interrupted`]. [`Check::recover`] finishes that stage, and the check goes on with the next watcher.
+//! One guard catches the panics of the whole check. If user code panics, [`Check::interrupted`] keeps the stage of its
+//! operation. [`Check::recover`] finishes that stage, and the check goes on with the next watcher.
 
 use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
@@ -46,11 +46,11 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Outbox<'a, Inner<Op, S>>,
     bound: &'a CheckBound,
-    /// Operations found satisfied, and those of them that count for the bound.
+    /// The number of operations completed, and how many of them count for the bound.
     completed: usize,
     counted: usize,
     in_vain: usize,
-    /// The bound is used up: examine no further operation.
+    /// Whether no further operation is to be examined, because the bound is used up or all watchers were examined.
     is_over: bool,
     interrupted: Cell<Option<Interrupted<'a, Parked<Op>>>>,
 }
@@ -59,8 +59,8 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
 enum Interrupted<'a, P> {
     /// The operation was being examined.
     Examination(Held<'a, P>),
-    /// The operation was satisfied, and was being unwatched. The flag says whether it was satisfied for the key of the
-    /// check.
+    /// The operation was satisfied, and was being removed from the watch lists. The flag says whether it was satisfied
+    /// for the key of the check.
     Ending(Ended<'a, P>, bool),
 }
 
@@ -95,7 +95,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.completed
     }
 
-    /// Runs `course` under the guard, again after each panic, until it returns.
+    /// Runs `course`, catches its panics, and runs it again after each panic, until it returns.
     #[inline(always)]
     fn guarded(&mut self, mut course: impl FnMut(&mut Self)) {
         while Panics::contain(|| course(self)).is_none() {
@@ -172,9 +172,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Ends a satisfied operation; [`Inner::end_and_reclaim`] explains the order. A completion counts for the bound
-    /// only if it is `for_its_key`: an operation satisfied for another key may have taken from that key. An operation
-    /// that another thread holds does not count either, because its ending may be another.
+    /// Ends a satisfied operation, in the order that [`Inner::end_and_reclaim`] explains. The completion counts for the
+    /// bound only if it is `for_its_key`: an operation that is satisfied for another key may have taken an item of that
+    /// key.
     #[inline(always)]
     fn end(
         &mut self,
@@ -196,7 +196,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         let (Parked { op, keys, .. }, spent) = ScopeGuard::into_inner(ended).take();
         let engine = &self.inner.engine;
         engine.free(shard, spent, Ending::Satisfied, keys.len());
-        // Before the keys are dropped: where a destructor of theirs panics, the operation gets its completion.
+        // Collect the ending before the keys are dropped: if a destructor of a key panics, the operation still gets its
+        // completion.
         let ended = EndedPayload::new(op, Ending::Satisfied, at);
         self.count_ended(Ending::Satisfied, for_its_key);
         match is_last() {
@@ -236,7 +237,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             }
         };
         let ended = self.inner.end_and_reclaim(held, ending);
-        // The operation ended for another cause than this key.
+        // The key of the check is not the reason for this ending.
         self.collect(EndedPayload { underway, ..ended }, false);
         true
     }
@@ -264,7 +265,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Checks the operations on `key`, as far as `bound` goes. Returns how many operations this call completed.
+    /// Checks the operations on `key`, within `bound`. Returns how many operations this call completed.
     #[inline(always)]
     pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &CheckBound) -> usize
     where
@@ -279,8 +280,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check
-    /// would be ignored if the operation that is examined had caused it before.)
+    /// Checks `key` for one completion: at once or, inside an examination, when the timer is driven next. A nested
+    /// check would not do there: it is ignored if the examined operation has caused the same check before.
     pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
         let bound = CheckBound::at_most(1);
         match Examining::current() {
@@ -289,8 +290,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` inside the examination of a newcomer: at the end of the outermost call or, if that is a nested
-    /// check, when the timer is driven next.
+    /// Checks `key` during the examination of a newcomer: at the end of the outermost call or, if this thread runs a
+    /// nested check, when the timer is driven next.
     pub(crate) fn offer_to_earlier(self: &Arc<Self>, key: &Op::Key) {
         match is_in_nested_check() {
             true => self.defer(CheckTarget::key(key.clone()), CheckBound::all()),
@@ -316,7 +317,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Makes a check that has waited; calls `pause` between slices of a long list. Must not be called inside a
+    /// Makes a check that has waited. Calls `pause` between slices of a long list. Must not be called inside a
     /// `try_complete`.
     pub(super) fn check_waiting(
         self: &Arc<Self>,
@@ -370,7 +371,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.run_check(&mut watchers, &checked, bound, run_on)
     }
 
-    /// Returns how many operations this call completed. Their completions have run by then, or were handed over.
+    /// Runs a check. Returns how many operations it completed. Their completions have run or were handed over before
+    /// the return.
     #[inline(always)]
     fn run_check(
         self: &Arc<Self>,

@@ -1,7 +1,8 @@
 //! The key of a check, for operations that ask which key was checked (`Cause::key`).
 //!
 //! The key is looked up among the operation's own keys, and only if the operation asks. So a check clones no key for
-//! this purpose. It locks a list only if the operation watches a resolved key and the check names the plain key.
+//! this purpose. The lookup locks a list only if the operation watches a resolved key and the check names the plain
+//! key.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
@@ -23,7 +24,7 @@ pub(crate) trait Checked<K> {
     }
 }
 
-/// No key: the check of several keys for one event, or of an operation by its handle.
+/// For a check that names no key: a check of several keys for one event, or of an operation by its handle.
 pub(crate) struct NoKey;
 
 impl<K> Checked<K> for NoKey {
@@ -40,8 +41,8 @@ impl<K> Checked<K> for NoKey {
 pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
-    /// The checked key with the number of its list. Set when an operation that watches the resolved key has asked for
-    /// it.
+    /// The checked key with the number of its list. Set when an operation that watches the resolved key asks for the
+    /// key of the check.
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 

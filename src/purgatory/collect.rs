@@ -92,8 +92,8 @@ impl<K> From<K> for Watch<'_, K> {
 debug_fields!([K: std::fmt::Debug] Watch<'_, K>, "Watch", |it| key: it.name(), rank: it.rank);
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
-    /// Watches this key, which is found without hashing. In another purgatory than the one that resolved the key, the
-    /// watch is of the plain key.
+    /// Watches this key without hashing it. In a purgatory other than the one that resolved the key, the watch is of
+    /// the plain key.
     pub fn watch(&self) -> Watch<'_, Op::Key> {
         Watch {
             key: WatchedKey::Resolved {

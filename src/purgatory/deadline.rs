@@ -1,4 +1,4 @@
-//! Deadlines: reading one, moving it, and waking an operation before it.
+//! Deadlines: reading a deadline, moving it, and waking an operation before it.
 //!
 //! When a deadline moves, the operation keeps its slot, its watches, its permit, and its place among the watchers of
 //! its keys.
@@ -16,19 +16,20 @@ use crate::time::{Deadline, Timestamp};
 use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// When the operation at `at` arrived and when it expires, in ticks. `None` if it has ended.
+    /// When the operation at `at` arrived and when it expires, in ticks. `None` if the operation has ended.
     pub(super) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let (arrived_at, filed) = self.engine.shard(at.shard()).times(at)?;
         Some((arrived_at, self.early.deadline(at).unwrap_or(filed)))
     }
 
-    /// The deadline of the operation, rounded up to the tick. `None` if it has ended or never expires.
+    /// The deadline of the operation, rounded up to the tick. `None` if the operation has ended or never expires.
     pub(super) fn deadline(&self, at: Address) -> Option<Timestamp> {
         let (_, deadline) = self.times(at)?;
         (deadline != NEVER).then(|| self.engine.scale.timestamp(deadline))
     }
 
-    /// The time until the deadline; zero if the deadline has passed.
+    /// The time until the deadline; zero if the deadline has passed. `None` if the operation has ended or never
+    /// expires.
     pub(super) fn remaining(&self, at: Address) -> Option<Duration> {
         let deadline = self.deadline(at)?;
         Some(deadline.saturating_since(self.engine.clock.now()))
@@ -87,9 +88,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.reschedule_to(at, timing).ok()
     }
 
-    /// Wakes the operation `delay` from now, or up to one `part` earlier together with others, unless its deadline
-    /// comes first. With `last`, the wake-up replaces the deadline, and the operation may end then. Returns `false` if
-    /// the operation has ended or is about to expire, or if the system refuses a thread.
+    /// Wakes the operation `delay` from now, or up to one `part` earlier, so that one wake-up of the thread serves
+    /// several operations. If the deadline comes first, the operation is not woken. With `last`, the wake-up replaces
+    /// the deadline, and the operation may end then. Returns `false` if the operation has ended or is about to expire,
+    /// or if the system refuses a thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
         // The timeout is finite, so that the reaper is started if it is not running yet.
@@ -129,8 +131,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
-    /// [Wakes](crate::operation::Cause::recheck) the operation once, `delay` from now or up to one `part` earlier,
-    /// together with others. Reads the clock.
+    /// [Wakes](crate::operation::Cause::recheck) the operation once, `delay` from now or up to one `part` earlier, so
+    /// that one wake-up of the thread serves several operations. Reads the clock.
     pub(crate) fn recheck(&self, delay: Duration, part: Duration) {
         self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }

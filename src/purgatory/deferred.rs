@@ -1,6 +1,6 @@
 //! Deferred checks, which wait until the timer is driven.
 //!
-//! Each key waits once: a second check of the same key is merged with the waiting one. The checks stand in a queue, the
+//! At most one check of each key waits: a second check is merged with the waiting one. The checks stand in a queue, the
 //! oldest first, and in a map by which they are merged. No lock is held longer when more checks wait: the map grows
 //! shard by shard, and the queue is a linked list.
 
@@ -32,7 +32,7 @@ type Waiting = Arc<Mutex<Option<CheckBound>>>;
 /// The deferred checks of one purgatory, each key once, the oldest first.
 pub(crate) struct DeferredChecks<K, S> {
     /// The checks by target. An entry is removed when its check is taken out of the queue. If `Hash` or `Eq` of the key
-    /// panics in the removal, a dead entry stays, whose check is `None`.
+    /// panics in the removal, the entry stays in the map as a dead entry: its check is `None`.
     known: ShardedMap<CheckTarget<K>, Waiting, S>,
     queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
     /// Set by the shutdown. After that no check waits.
@@ -61,7 +61,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 }
             }
             let waiting = Arc::new(Mutex::new(Some(bound)));
-            // Push under the lock of the map shard: a check that is merged with this one then finds this one in the
+            // Push under the lock of the map shard. So a check that is merged with this one finds this one in the
             // queue.
             let mut last = LinkedList::from([(check.clone(), waiting.clone())]);
             self.queue.lock().append(&mut last);
@@ -73,9 +73,9 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 None => Some(waiting),
             }
         });
-        // ORDERING: Acquire pairs with the Release in `close`. `close` first sets `closed`, and then takes checks out
-        // until it finds the queue empty. If this push comes first under the queue's lock, `close` takes the check out.
-        // Otherwise the store in `close` happens-before this push, and this load finds the purgatory closed.
+        // ORDERING: Acquire pairs with the Release in `close`. `close` first sets `closed`, and then pops checks until
+        // the queue is empty. If this push comes before the last pop, `close` takes the check out. Otherwise the
+        // queue's lock makes the store in `close` happen before this push, and this load finds the purgatory closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.close().for_each(drop);
@@ -103,7 +103,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Releases the memory of a burst.
+    /// Releases memory that many waiting checks have needed.
     pub(crate) fn shrink(&self) {
         self.known.shrink();
     }
@@ -114,7 +114,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
 
     /// Rejects all further checks. Returns the waiting checks, which the iterator takes out of the queue.
     pub(crate) fn close(&self) -> impl Iterator<Item = CheckTarget<K>> {
-        // ORDERING: Release, see `add`.
+        // ORDERING: Release, as argued in `add`.
         self.closed.store(true, Ordering::Release);
         std::iter::from_fn(|| self.next()).map(|(check, _)| check)
     }

@@ -39,7 +39,7 @@ pub(super) enum Due {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Handles a held operation whose timer has fired, at `now` if known.
+    /// Handles a held operation whose timer has fired. `now` is the present tick, if the caller knows it.
     pub(super) fn due(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
@@ -60,8 +60,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Examines an operation whose deadline has come.
     ///
-    /// A yes shows a missed check: the event had happened, and no check was made. An operation behind the point where a
-    /// bounded check stopped was not examined by that check, and may say yes here as well.
+    /// If the operation can complete, a check was missed: the event has happened, and no check was made. Or a bounded
+    /// check has stopped before it reached this operation.
     fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
         let at = held.address();
         let reach = AtDeadline {
@@ -87,8 +87,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Ok(Due::Over { missed_check })
     }
 
-    /// Puts off a deadline that has come: to `deadline`, but to at least one tick from now, and to at most
-    /// `max_timeout` after the operation's arrival. Returns `false` if that limit has passed.
+    /// Puts off a deadline that has come. The new deadline is `deadline`, but at least one tick from now and at most
+    /// `max_timeout` after the operation's arrival. Returns `false` if that maximum has passed.
     #[cold]
     fn extend(&self, held: &mut Held<'_, Parked<Op>>, deadline: Deadline) -> bool {
         let at = held.address();
@@ -107,9 +107,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.file_anew(at, timing)
     }
 
-    /// Keeps a listener's operation parked for `time` from now. Clears no expiry mark, unlike `extend`. The mark of the
-    /// deadline was cleared before the examination, so a mark that is set now comes from the listener: it has ended its
-    /// operation meanwhile.
+    /// Keeps a listener's operation parked for `time` from now. Unlike `extend`, clears no expiry mark: the mark of the
+    /// deadline was cleared before the examination. If a mark is set now, the listener has ended its operation
+    /// meanwhile.
     #[cold]
     fn linger(&self, at: Address, time: Duration) -> bool {
         // The clock may be user code, and may panic.
@@ -126,7 +126,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// The times of an operation whose timer has fired before its deadline, and whether the operation is to be woken.
-    /// `None` if the operation has no early timer, or if the deadline has come by `now`: then removes its entry.
+    /// `None` if the operation has no early timer. If the deadline has come by `now`, removes the early timer, and
+    /// returns `None`.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
         self.early.change(|entries| {
@@ -160,7 +161,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // Clear the mark before the timer is filed, for the same reason as in `extend`.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
-            // If the listener is gone, so is the entry, and a mark decides how the operation ends.
+            // If the entry is gone, the listener was dropped, and a mark decides how the operation ends.
             let next = entries.by_address.get(&at).unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,

@@ -1,8 +1,8 @@
 //! Early timers: timers that are filed before the deadlines of their operations, to wake the operations.
 //!
 //! An operation has one timer. If it belongs to a listener with rechecks (wake-ups after an interval, without a check),
-//! the timer is filed at the next recheck or at the deadline, whichever comes first. The deadline is kept here
-//! meanwhile.
+//! the timer is filed at the next recheck or at the deadline, whichever comes first. So the deadline is kept here as
+//! well.
 
 use crate::cell::address::Address;
 use crate::scheme::Tick;
@@ -54,8 +54,8 @@ impl Entries {
 }
 
 /// The moment to wake an operation that is due at `due`: up to one `part` earlier. Operations of one crowd that are due
-/// within one part get the same moment, and so share a wake-up of the thread. The moments of successive crowds are a
-/// `tick` apart, so that deadlines in between are not late.
+/// within the same part get the same moment, so one wake-up of the thread serves them all. The moments of successive
+/// crowds are a `tick` apart, so that deadlines between them are not late.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;
@@ -78,24 +78,25 @@ pub(crate) struct EarlyTimers {
 }
 
 impl EarlyTimers {
-    /// The number of entries; one more while a change is in progress. Exact enough only for an operation that this
-    /// thread holds because its timer has fired, and for a call that may be ordered before a concurrent recheck.
+    /// The number of entries. While a change is in progress, the number is one too high. If this thread holds an
+    /// operation because its timer has fired, the entry of that operation is counted. Any other caller may miss an
+    /// entry that another thread is adding.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
         // ORDERING: Relaxed. `change` counts an entry before it files the entry's timer under the lock of the timer
-        // shard. The thread that takes the timer out locks that shard later; if it leaves a mark, the holder acquires
-        // the mark. In both cases the count happens-before this load.
+        // shard. The thread that takes the timer out locks that shard later. If that thread leaves a mark, the holder
+        // acquires the mark. In both cases the store of the count happens before this load.
         self.count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Entries) -> R) -> R {
         let mut entries = self.entries.lock();
-        // ORDERING: Relaxed, see `count`. Count one more entry meanwhile, because `change` may add it and file its
-        // timer.
+        // ORDERING: Relaxed, as argued in `count`. The count is one too high during the change, because `change` may
+        // add an entry and file its timer.
         self.count
             .store(entries.by_address.len() as u64 + 1, Ordering::Relaxed);
         let answer = change(&mut entries);
-        // ORDERING: Relaxed, see `count`.
+        // ORDERING: Relaxed, as argued in `count`.
         self.count
             .store(entries.by_address.len() as u64, Ordering::Relaxed);
         answer
@@ -109,7 +110,7 @@ impl EarlyTimers {
         self.change(|entries| entries.by_address.get(&at).map(|early| early.deadline))
     }
 
-    /// Removes the entries of ended operations, and gives memory back.
+    /// Removes the entries of ended operations, and frees memory.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         if self.count() > 0 {
             self.change(|entries| {

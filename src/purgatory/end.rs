@@ -1,5 +1,5 @@
-//! Ends an operation that this thread holds, whatever the reason. Also the calls that end operations without an
-//! examination: force and cancel.
+//! Ends an operation that this thread holds, whatever the reason. This file also has the calls that end operations
+//! without an examination: force and cancel.
 
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
 use super::keys::Keys;
@@ -19,7 +19,7 @@ use equivalent::Equivalent;
 use std::hash::Hash;
 
 impl Ending {
-    /// The completion that the operation is told; `None` after a panic.
+    /// The completion that is reported to the operation. `None` after a panic.
     pub(super) fn completion(self) -> Option<Completion> {
         match self {
             Self::Satisfied | Self::Forced => Some(Completion::Satisfied),
@@ -40,7 +40,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// 3. The operation moves out of its slot, the slot and the timer are freed, and the ending is counted.
     ///
     /// A check takes the same steps in [`Check`](super::check::Check), under its own guard. An expiry takes another
-    /// order: it counts the endings of a batch, and then reclaims the batch, in a storm only after the completions.
+    /// order: it counts the endings of a batch, and then reclaims the batch. If many operations expire at once, they
+    /// are reclaimed only after their completions.
     pub(super) fn end_and_reclaim(
         &self,
         held: Held<'_, Parked<Op>>,
@@ -174,7 +175,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(change) = &change {
-                // Drops an earlier change for this operation, whose destructor may panic.
+                // This drops an earlier change for the operation. The destructor of that change may panic.
                 let _ = self.engine.guarded(|| self.changes.add(watcher, change));
             }
             if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
@@ -190,8 +191,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         forced
     }
 
-    /// Drops the changes that were left for operations which have since ended without them. The thread that ends an
-    /// operation does not look for a change, because that lookup would burden every ending.
+    /// Drops the changes whose operations have ended before the changes were applied. The thread that ends an operation
+    /// does not look for a change, because that lookup would burden every ending.
     pub(crate) fn forget_changes(&self) {
         let trampoline = Trampoline::enter();
         let is_parked = |watcher| self.engine.is_parked(watcher);
@@ -200,7 +201,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.leave(trampoline);
     }
 
-    /// Ends one operation without a completion, as `mark` says, and returns it.
+    /// Ends one operation for the reason that `mark` gives, and returns the operation without a completion.
     #[inline(always)]
     pub(super) fn take_back(self: &Arc<Self>, address: Address, mark: Mark) -> Option<Op> {
         let trampoline = Trampoline::enter();

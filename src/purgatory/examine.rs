@@ -26,8 +26,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         examining
     }
 
-    /// Asks the operation by `ask` whether it can complete, and moves its deadline if it has asked for that. A panic of
-    /// the operation unwinds from here.
+    /// Asks the operation by `ask` whether it can complete. If it cannot, and has asked for another deadline, moves the
+    /// deadline. A panic of the operation unwinds from here.
     #[inline(always)]
     pub(super) fn examine(
         &self,

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Refers to one parked operation.
 ///
-/// A handle does not keep its operation parked, and its drop does not cancel the operation. It does not keep the
-/// purgatory alive either. Once the operation has ended, the methods do nothing and return `false` or `None`, even when
-/// the operation's memory is in use again.
+/// A handle does not keep its operation parked, and its drop does not cancel the operation. A handle does not keep the
+/// purgatory alive either. Once the operation has ended, the methods do nothing and return `false` or `None`, even if
+/// another operation uses the same memory.
 ///
 /// No method waits for another thread, except for the locks that its documentation names.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
@@ -93,7 +93,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, the call
     /// returns `false` at once. The examining thread then completes the operation, unless that thread finds it
-    /// satisfied or lets it expire. After either answer the operation has ended or is about to end.
+    /// satisfied or lets it expire. Whatever this call returns, the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
     /// free.
@@ -106,7 +106,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// `None` if the operation has ended already, or is being examined, by another thread or by the `try_complete` that
     /// makes this call. The examining thread then ends the operation with
     /// [`Completion::Cancelled`](crate::Completion::Cancelled), unless that thread finds it satisfied or lets it
-    /// expire. After either answer the operation has ended or is about to end.
+    /// expire. Whatever this call returns, the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
     /// free.
@@ -114,8 +114,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| inner.take_back(self.address, Mark::Cancel))?
     }
 
-    /// As [`cancel`](Self::cancel), for the operation of a listener whose deadline has come: the operation counts as
-    /// expired.
+    /// Takes back the operation of a listener whose deadline has come. Works as [`cancel`](Self::cancel), but the
+    /// operation counts as expired.
     #[cold]
     pub(crate) fn expire(&self) -> Option<Op> {
         self.with(|inner| inner.take_back(self.address, Mark::Expire))?
@@ -125,7 +125,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// expires). The bound of [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if
     ///
     /// * the operation has ended;
-    /// * its deadline has passed, even if the thread that drives the timer has not come to it yet;
+    /// * its deadline has passed, even if the thread that drives the timer has not handled it yet;
     /// * this would be the first deadline of the purgatory, and the system refuses the reaper's thread.
     ///
     /// Takes the lock of a timer shard. Reads the clock; a panic of the clock is passed on.

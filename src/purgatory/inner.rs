@@ -42,8 +42,8 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// The reference that every handle copies: it finds this purgatory without a reference count. Its anchor keeps the
-    /// purgatory alive until the shutdown.
+    /// The weak reference that every handle copies. It finds this purgatory without a reference count. An anchor behind
+    /// it keeps the purgatory alive until the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// The timers of listeners with rechecks, which may fire before the deadline.
@@ -97,12 +97,12 @@ pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 /// A forcing call with a change applies the change to each operation, and then ends the operation. If another thread
 /// holds the operation, that thread takes the change out of here, applies it, and ends the operation.
 ///
-/// INVARIANT: a change is added before [`Mark::Force`](crate::cell::state::Mark::Force) is left. So a holder that finds
+/// INVARIANT: a change is added before [`Mark::Force`](crate::cell::state::Mark::Force) is set. So a holder that finds
 /// the mark also finds the change, or a later change that has replaced it.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {
-    /// Adds a change for an operation. The caller leaves the mark next.
+    /// Adds a change for an operation. After this call, the caller sets the mark.
     pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
         let before = self.0.lock().insert(address, change.clone());
         // Drop outside the lock: the destructor of a change is user code.
@@ -113,7 +113,7 @@ impl<Op: 'static> ForceChanges<Op> {
         self.0.lock().remove(&address)
     }
 
-    /// Removes the changes of operations that have ended without them.
+    /// Removes the changes whose operations have ended before the changes were applied.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut changes = self.0.lock();
         let all = std::mem::take(&mut *changes).into_iter();
@@ -131,7 +131,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// Another call leaves a change while changes are being removed.
+    /// One call adds a change while another call removes changes.
     #[test]
     fn g18_a_change_that_comes_while_others_are_forgotten_is_kept() {
         let changes = ForceChanges::<()>(Mutex::default());

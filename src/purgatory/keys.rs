@@ -5,7 +5,8 @@ use crate::watch::bound::{Order, Rank, Ticket};
 use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 
-/// The keys that one operation watches, each once, with the ticket that the operation has in each key's list.
+/// The keys that one operation watches, each once. For each key there is a [`Ticket`], by which the operation is found
+/// in the list of the key.
 ///
 /// Every slot contains this value, so it is small: 16 bytes for one key of up to 8 bytes. Two or three keys cost one
 /// allocation, more keys cost two.
@@ -88,7 +89,7 @@ impl<K> Keys<K> {
         );
     }
 
-    /// Calls `each` for one key after another, until `each` returns `false`. Returns whether that never happened.
+    /// Calls `each` for one key after another, until `each` returns `false`. Returns `true` if that did not happen.
     #[inline(always)]
     pub(crate) fn all<'k>(
         &'k self,

@@ -1,8 +1,8 @@
 //! Nested checks.
 //!
-//! A check that a `try_complete` makes is nested: its thread holds an operation, and could not examine that operation
-//! meanwhile. So the check waits on the [trampoline](crate::callbacks::trampoline) for the end of the outermost call,
-//! when the thread holds no operation. Checks of one key are merged.
+//! A check that a `try_complete` makes is nested: its thread holds an operation, which the check could not examine. So
+//! the check waits on the [trampoline](crate::callbacks::trampoline) for the end of the outermost call, when the thread
+//! holds no operation. Checks of one key are merged.
 //!
 //! A nested check may examine operations that make the same check again. To bound this, each operation gets one nested
 //! check of each key until no nested check waits any more:

@@ -6,13 +6,14 @@
 //! 2. The operation gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer
 //!    shard the operation gets a slot and a timer. This thread holds the operation from the first moment. A deadline
 //!    that is earlier than the alarm is announced to the reaper.
-//! 3. The keys are watched. A thread that checks one of them now finds the operation held and leaves a mark.
-//! 4. The operation is examined again. This examination sees an event from before the key was watched; the check after
-//!    a later event leaves a mark.
-//! 5. The operation is released. The release fails while there is a mark: `settle` acts on it.
+//! 3. The operation is added to the list of each of its keys. A thread that checks one of these keys from now on finds
+//!    the operation held, and leaves a mark.
+//! 4. The operation is examined again. This examination sees an event from before the key was watched. If an event
+//!    comes later, its check leaves a mark.
+//! 5. The operation is released. The release fails if there is a mark, and then `settle` acts on the mark.
 //!
-//! A panic of the caller's own code unwinds to the caller. From step 2 to step 5 a drop guard then undoes the park; it
-//! costs nothing otherwise.
+//! A panic of the caller's own code unwinds to the caller. From step 2 to step 5 a drop guard then undoes the park.
+//! Without a panic, the guard costs nothing.
 
 use super::collect::Watch;
 use super::handle::Handle;
@@ -39,10 +40,10 @@ use scopeguard::{ScopeGuard, guard};
 
 /// The outcome of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
-    /// The operation has ended: it could complete at once, or it ended during the park (because a check found it
-    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down). Its `on_complete` has
-    /// run, or runs before the outermost call of the library on this thread returns. If the operation expired, its
-    /// `on_complete` runs where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
+    /// The operation has ended. Either it could complete at once, or it ended during the park: a check found it
+    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down. Its `on_complete` has
+    /// run, or runs before the outermost call of the library on this thread returns. After an expiry, `on_complete`
+    /// runs where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),
@@ -274,7 +275,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             .observe(|observer| observer.completed_at_once(span));
     }
 
-    /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
+    /// Adds an operation that this thread holds to the lists of its keys, examines the operation again, and releases
+    /// it.
     #[inline(always)]
     fn register<A>(
         self: &Arc<Self>,

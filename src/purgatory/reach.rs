@@ -1,5 +1,5 @@
-//! What an operation can reach during its examinations, from the first one on: its deadline, and a waker that has it
-//! examined again.
+//! What an operation can reach during its examinations, from the first one on: its deadline, and a waker. A wake-up of
+//! the waker makes a thread examine the operation again.
 //!
 //! Both cost nothing until an examination asks for them: they are an address and two words on the stack, which the
 //! compiler removes if the operation does not look at its cause. A waker is made when an examination asks for it. In
@@ -22,7 +22,7 @@ use std::mem::ManuallyDrop;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-/// A waker whose wake-up has one operation examined by the thread that drives the timer.
+/// A waker. Its wake-up makes the thread that drives the timer examine one operation.
 struct OperationWaker<Op: DelayedOperation, S> {
     weak: RecycledWeak,
     /// The operation's [`Address`], or [`Address::NONE`] while it has none.
@@ -55,9 +55,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // ORDERING: see `set_address`.
+        // ORDERING: AcqRel, as argued in `set_address`.
         let at = Address(self.at.fetch_add(0, Ordering::AcqRel));
-        // Without an address, no wake-up is needed: the parking thread has still to examine the operation, or the
+        // Without an address, no wake-up is needed: the parking thread will still examine the operation, or the
         // operation never parks.
         if at != Address::NONE {
             self.weak.with(|inner: &Arc<Inner<Op, S>>| inner.wake(at));
@@ -77,7 +77,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 pub(super) struct Located<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
     at: Address,
-    /// When it is to expire instead, from the end of the examination on.
+    /// The new deadline, if the examination has asked for one. It applies when the examination has ended.
     deadline: Cell<Option<Deadline>>,
 }
 
@@ -115,7 +115,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
 /// What an operation can reach while it is examined for its deadline.
 pub(super) struct AtDeadline<'a, Op: DelayedOperation, S> {
     pub(super) located: Located<'a, Op, S>,
-    /// How long it stays parked all the same.
+    /// How long the operation stays parked although its deadline has come, if it has asked for that.
     pub(super) lingers: Cell<Option<Duration>>,
 }
 
@@ -163,7 +163,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
         self.deadline.get()
     }
 
-    /// Tells the waker that the operation is at `at`. This thread holds the operation, and will examine it again.
+    /// Gives the waker the address of the operation. This thread holds the operation, and will examine it again.
     #[inline(always)]
     pub(super) fn park_at(self, at: Address) {
         if let Some(waker) = self.waker.get() {

@@ -1,12 +1,10 @@
-//! The reference from a handle to its purgatory, which does not keep the purgatory alive.
+//! A handle's reference to its purgatory. It does not keep the purgatory alive.
 //!
 //! Every park makes a handle, and most handles are dropped unused. A reference count in each handle would cost two
-//! locked instructions for nothing. A count at each use would make all threads write to one cache line. The design
-//! instead:
+//! locked instructions for nothing. A count at each use would make all threads write to one cache line. Instead:
 //!
 //! * Handles refer to an *anchor* that is never freed. The anchor holds the purgatory until the purgatory is shut down.
-//! * During each use, a hazard pointer in a slot of the using thread keeps the purgatory from being dropped
-//!   (`arc-swap`).
+//! * During each use, a hazard pointer of the using thread keeps the purgatory from being dropped (`arc-swap`).
 //! * After the shutdown the anchor is recycled for the next purgatory. A generation tells the two purgatories apart.
 //!
 //! The number of anchors is the highest number of purgatories that ever existed at the same time.

@@ -43,11 +43,11 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 
     /// Examines every operation that watches the key, as
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
-    /// operation watches the key, the check costs one locked instruction. Locks:
+    /// operation watches the key, the check costs one locked instruction. The check takes these locks:
     ///
-    /// * none, if the key has at most one watcher, without a rank. A second watcher, or a watcher with a rank, moves
-    ///   the watchers to a list behind a lock. While the watchers are there, which is until the last of them leaves,
-    ///   the check takes that lock;
+    /// * the lock of the key's list, if the watchers are behind that lock. A single watcher without a rank is not. A
+    ///   second watcher, or a watcher with a rank, moves the watchers behind the lock, where they stay until the last
+    ///   of them leaves;
     /// * for each operation that the check completes: the locks of the operation's other keys, and the lock of its
     ///   timer shard only if that lock is free.
     pub fn check_and_complete(&self) -> usize {
@@ -68,8 +68,8 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         self.check_seen(self.list.peek(), const { &CheckBound::all() })
     }
 
-    /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed.
-    /// See [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
+    /// Examines operations that watch the key, within `bound`. Returns how many operations this call completed. See
+    /// [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
     pub fn check_and_complete_with(&self, bound: CheckBound) -> usize {
         match bound.at_most {
             0 => 0,

@@ -37,7 +37,8 @@ impl From<Mark> for Ending {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// [Examines](Self::examine) the operation because another thread has asked for that, and catches its panic.
+    /// [Examines](Self::examine) the operation because another thread has asked for that. Catches a panic of the
+    /// operation.
     #[cold]
     #[inline(never)]
     fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
@@ -94,8 +95,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Acts on an ending mark. If another thread has asked for an examination as well (`unexamined`), it comes first.
-    /// Returns `Ok` if the operation has another deadline now, and is to be released.
+    /// Acts on an ending mark. If another thread has asked for an examination as well (`unexamined`), makes that
+    /// examination first. Returns `Ok` if the operation has another deadline now, and is to be released.
     fn settle_ending<'a>(
         self: &Arc<Self>,
         mut held: Held<'a, Parked<Op>>,
@@ -117,7 +118,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         match mark {
             Mark::Expire => {
-                // The expiry that was marked is handled here. A mark that comes from here on is for another one.
+                // This call handles the expiry that was marked. A mark that is set from here on is for a later expiry.
                 held.forget_expiry();
                 match self.due(&mut held, None) {
                     Ok(Due::Later) => return Ok(held),

@@ -13,8 +13,8 @@ use std::time::Duration;
 pub struct ParkedOperation<K> {
     /// The keys that the operation watches, in no particular order.
     pub keys: Vec<K>,
-    /// The time since the [arrival](crate::DelayedOperation::arrival) of the operation, or, if the operation does not
-    /// know its arrival, since it was parked. In whole ticks.
+    /// The age of the operation in whole ticks, from its [arrival](crate::DelayedOperation::arrival) or, if it does not
+    /// know its arrival, from the moment when it was parked.
     pub age: Duration,
     /// The time until the deadline, in whole ticks; zero if the deadline has passed, `None` if the operation never
     /// expires.

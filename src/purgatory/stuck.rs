@@ -9,8 +9,8 @@
 //! nothing in a debug build. So every atomic operation here is Relaxed, and a calling thread takes no lock. It makes a
 //! read-modify-write only when it takes its place, and when it wakes the watcher.
 //!
-//! The watcher needs no order either: its looks are a second apart, and stores become visible long before that. A later
-//! store would only cost a report, or give the report the names of an earlier call.
+//! The watcher needs no order either: its looks are a second apart, and stores become visible long before that. If a
+//! store became visible later, a report would be missing, or would have the names of an earlier call.
 
 use crate::threads::worker::Worker;
 use std::any::type_name;
@@ -231,10 +231,10 @@ fn wake_watcher() {
     }
 }
 
-/// The number of further looks that take [`LIMIT`], after the first look that finds a call.
+/// If a look finds a call, this many further looks take [`LIMIT`].
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
-/// The calls of one place at the last look, each with the number of looks in a row before it that found the same call.
+/// What the last look found in one place: for each depth, the call and how many looks in a row before had found it.
 type Seen = [(Option<u64>, u64); DEPTH];
 
 /// The main function of the watcher thread.

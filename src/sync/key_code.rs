@@ -15,7 +15,8 @@ pub(crate) struct KeyCode(());
 
 impl KeyCode {
     /// # Panics
-    /// In a debug build, if code of a key has made this `call`.
+    /// In a debug build, if this thread runs code of a key already: that code has then made this call, whose name is
+    /// `call`.
     #[inline(always)]
     #[cfg_attr(not(debug_assertions), allow(unused_variables))]
     pub(crate) fn enter(call: &'static str) -> Self {

@@ -1,4 +1,4 @@
-//! The platform of a normal build: std atomics, parking_lot locks, crossbeam queues, dashmap.
+//! The platform of a normal build: std atomics, parking_lot locks, crossbeam's `Parker` and `CachePadded`, dashmap.
 
 use std::cell::Cell;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -23,20 +23,20 @@ pub(crate) const CHUNKS: usize = 32;
 pub(crate) const RESIDENT_CHUNK: u32 = 256;
 /// The maximum number of chunks of resident slots.
 pub(crate) const RESIDENT_CHUNKS: usize = 64;
-/// The maximum number of slots in a block: slots whose memory is allocated and freed together. One word has a bit for
-/// each.
+/// The maximum number of slots in a block. The memory of a block is allocated and freed as a whole. One 64-bit word has
+/// a bit for each of its slots.
 pub(crate) const BLOCK: usize = 64;
-/// The number of watchers that fit into the single allocation of a `Few` list.
+/// The number of watchers that fit into the single allocation of a `Few` (`src/watch/list.rs`).
 pub(crate) const FEW: usize = 3;
-/// The number of watchers that fit into the single allocation of a `Several` list.
+/// The number of watchers that fit into the single allocation of a `Several` (`src/watch/list.rs`).
 pub(crate) const SEVERAL: usize = 7;
 /// The number of watchers in a chunk of a long list.
 pub(crate) const LIST_CHUNK: usize = 32;
-/// A check copies a list of at most this many watchers to the stack.
+/// A check copies a list to the stack if the list has at most this many watchers.
 pub(crate) const COPIED: usize = 16;
-/// The maximum number of watchers copied or removed, or of timers taken out, in one hold of a lock.
+/// The maximum number of watchers copied or removed, or of timers taken out of the wheel, in one hold of a lock.
 pub(crate) const SLICE: usize = 64;
-/// One in this many parks empties the remote free list, even if a vacant slot is at hand.
+/// One in this many parks empties the remote free list, even if the park finds a vacant slot.
 pub(crate) const PARKS_PER_EMPTYING: u32 = 16;
 /// The maximum number of times in a row that a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
@@ -51,8 +51,8 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
     processors.clamp(8, MAX_TIMER_SHARDS)
 }
 
-/// The shards of a map from keys to watchers or to values. The shards do not hash keys themselves, so they hold no copy
-/// of the user's hasher, whose `clone` is user code.
+/// The shards of a map. They get the hash of a key from the caller. So they need no copy of the user's hasher, whose
+/// `clone` is user code.
 pub(crate) type MapShards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 /// The maximum number of shards of a map: a power of two. It is 1 under loom and shuttle.
@@ -62,7 +62,7 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
     DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
 }
 
-/// A shard keeps an empty table of at most this many buckets, because the next entries need one.
+/// A shard keeps an empty table of at most this many buckets, because the next entries need a table.
 const KEPT: usize = 16;
 
 /// A table is moved to a smaller one if at most one in this many buckets has an entry.
@@ -101,7 +101,7 @@ pub(crate) fn for_each_entry<K: Eq + Hash, V>(
     }
 }
 
-/// Stores to a word that other threads change by read-modify-write.
+/// Stores to a word that other threads change by read-modify-write. Under loom this is a read-modify-write too.
 #[inline]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller's.
@@ -127,9 +127,8 @@ thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(NO_NUMBER) };
 }
 
-/// A number that no other living thread of this process has; low numbers are used first. The number is given back when
-/// the thread ends; code that still runs on the thread after that (destructors of thread-local values) has the number
-/// [`ENDING`].
+/// A number that no other living thread of this process has. Low numbers are used first. The number is given back when
+/// the thread ends. Destructors of thread-local values may run after that: for them the number is [`ENDING`].
 #[inline]
 pub(crate) fn thread_number() -> u32 {
     match NUMBER.get() {

@@ -1,4 +1,4 @@
-//! The map below the watch lists: a dashmap that is accessed shard by shard.
+//! The map of the watch lists and of the deferred checks: a dashmap that is accessed shard by shard.
 //!
 //! In the common case, each access hashes the key once, probes once, and makes none of dashmap's guards.
 //!
@@ -51,9 +51,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// The shards; `None` if no entry was ever added.
     ///
-    /// `None` orders as a lookup under the lock of a shard would: what this thread did before happens before what any
-    /// thread does with the map later. So if a check finds no map, a parker whose watch comes later sees the check's
-    /// event.
+    /// A result of `None` gives the same order as a lookup under the lock of a shard: what this thread did before the
+    /// call happens before every later use of the map. So if a check finds no map, a thread that adds the first watcher
+    /// later sees the event of the check.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -73,7 +73,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn begin(&self) -> &MapShards<K, V> {
-        // ORDERING: AcqRel, see `look`. The swap happens before any thread can find the map.
+        // ORDERING: AcqRel, as argued in `look`. This swap happens before any thread can find the map.
         self.begun.swap(true, Ordering::AcqRel);
         self.make()
     }
@@ -102,8 +102,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         self.hasher.hash_one(key)
     }
 
-    /// Calls `edit` with the value of `key`, or with `None`, and adds an entry with the value that `edit` returns, if
-    /// any. Both happen under one hold of the exclusive lock of the key's shard. Only a new entry clones the key.
+    /// Calls `edit` with the value of `key`, or with `None` if there is no entry. If `edit` returns a value, adds an
+    /// entry with this value and a clone of the key. Both happen in one hold of the exclusive lock of the key's shard.
     #[inline(always)]
     pub(crate) fn update(
         &self,
@@ -125,12 +125,13 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         };
         entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
-        // A full table hashes its keys again to make room, and `Hash` may panic. A rehash in place would then drop
-        // entries, under the lock; a move to another table loses none. So a full table always moves: to half its size
-        // if its entries fit there (removed entries have filled it), otherwise to a larger table.
+        // A full table hashes its keys again to make room, and `Hash` may panic. During a rehash in place, a panic
+        // would drop entries under the lock. During a move to another table, a panic drops none. So a full table always
+        // moves: to half its size if its entries fit there (removed entries have filled it), otherwise to a larger
+        // table.
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
-            // ORDERING: see `shrink`.
+            // ORDERING: Relaxed, as argued in `shrink`.
             self.has_grown.store(true, Ordering::Relaxed);
             let half = shard.buckets() * 7 / 16;
             if shard.len() < half {
@@ -141,11 +142,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         shard.insert(hash, entry, hash_of);
     }
 
-    /// Changes the entry of `key`, if it exists, and removes it if `edit` returns `true`, under one hold of the
-    /// exclusive lock of its shard. Returns the removed entry, because destructors of keys are user code.
+    /// Changes the entry of `key`, if it exists, and removes it if `edit` returns `true`, in one hold of the exclusive
+    /// lock of its shard. Returns the removed entry, because destructors of keys are user code.
     ///
-    /// With `goes`, first looks for an entry whose value `goes` accepts, and removes that entry without an edit. This
-    /// takes one lookup instead of two if the entry is removed, and two instead of one if it stays.
+    /// With `goes`, an entry whose value `goes` accepts is removed without an edit. Such a removal takes one lookup
+    /// instead of two, but the edit of any other entry takes two lookups instead of one.
     #[inline(always)]
     pub(crate) fn edit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -173,9 +174,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         removed.map(|(key, value)| (key, value.into_inner()))
     }
 
-    /// Makes several changes in one shard, under one hold of its exclusive lock. If `edit` returns `true`, the entry is
-    /// moved to `removed`, because destructors of keys are user code. `done` counts the changes, and counts a change
-    /// before the key's code runs, which may panic and so end the call. `prefetch` only reads the value.
+    /// Makes several changes in one shard, in one hold of its exclusive lock. If `edit` returns `true`, the entry is
+    /// moved to `removed`, because destructors of keys are user code. `prefetch` only reads the value.
+    ///
+    /// `done` counts the changes. A change is counted before code of its key runs, because that code may panic and end
+    /// the call.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
@@ -207,17 +210,17 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// Frees memory of large, nearly empty tables. Removals do not do this, because each of them would have to look.
     ///
-    /// Takes no lock if no table has grown since the last call that left no large table. Otherwise tries the lock of
-    /// each shard, one after the other, and skips a shard whose lock is taken. Under the lock, a table that shrinks
-    /// hashes the few keys that it has left.
+    /// Takes no lock if the last call left no large table and no table has grown since. Otherwise tries the lock of
+    /// each shard, one after the other, and skips a shard whose lock is taken. If a table shrinks, its few remaining
+    /// keys are hashed again under the lock.
     pub(crate) fn shrink(&self) {
         let _code = KeyCode::enter("shrink");
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
         let shrink = |map| shrink(map, hash_of);
-        // ORDERING: Relaxed: the shards' locks order. A table grows under its shard's lock, after the store of the
-        // flag. If this call takes that lock before the growth, this swap happens before that store, and the flag stays
-        // set for the next call. If it takes the lock after the growth, it sees the large table. A shard whose lock is
-        // taken counts as large.
+        // ORDERING: Relaxed: the locks of the shards order the accesses. A table grows under the lock of its shard,
+        // after the store of the flag. If this call locks the shard before the growth, this swap happens before the
+        // store, so the flag stays set for the next call. If this call locks the shard after the growth, it sees the
+        // large table. A shard whose lock is taken counts as one with a large table.
         if self.has_grown.swap(false, Ordering::Relaxed) {
             // Sets the flag again if a large table may be left, or if `Hash` panics.
             let left = guard((), |()| self.has_grown.store(true, Ordering::Relaxed));

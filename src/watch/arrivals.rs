@@ -1,13 +1,13 @@
 //! Watchers without a rank, in the order of their arrival.
 //!
-//! Each watcher has a number, in the order of arrival. A walk that has released the list finds its place again by the
-//! number. The number also locates the watcher: it gives the chunk, and the place in the chunk. The low bits of the
-//! number are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
+//! Each watcher has a number, in the order of arrival. A walk that has released the lock finds its place again by the
+//! number. The number also says where the watcher is: in which chunk, and at which place in the chunk. The low bits of
+//! the number are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
 //!
-//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. As a rule, the place itself is
-//! neither read nor written, because its cache line is owned by the processor that adds watchers. So a processor that
-//! adds or removes a watcher takes few cache lines from other processors, however long the list is. A chunk is removed
-//! when all its watchers have left. One empty chunk is kept, so that a list of steady length allocates nothing.
+//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. The place of the watcher is usually
+//! not touched, because its cache line is owned by the processor that adds watchers. So a processor that adds or
+//! removes a watcher takes few cache lines from other processors, however long the list is. A chunk is removed when all
+//! its watchers have left. One empty chunk is kept, so that a list of steady length allocates nothing.
 
 use super::bound::{JOINED, Ticket};
 use crate::cell::address::Address;
@@ -30,7 +30,7 @@ pub(super) struct Arrivals {
     last: Option<Chunk>,
     /// The earlier chunks that have a watcher.
     full: VecDeque<Chunk>,
-    /// The places of an empty chunk, kept for the next one.
+    /// The places of an empty chunk, kept for the next chunk.
     spare: Option<Box<Places>>,
 }
 
@@ -75,8 +75,8 @@ impl Arrivals {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
-        // `add` has given out this ticket, because it is above `JOINED`. Before the tickets wrap, only one watcher has
-        // it, and that watcher leaves once: no address needs to be compared.
+        // A ticket above `JOINED` is from `add`, not from a short list. Before the tickets wrap, only one watcher has
+        // this ticket. That watcher leaves only once, so its address need not be compared.
         if ticket > JOINED && self.next <= SPAN {
             self.remove_at(ticket.into(), |_| true);
             return;
@@ -93,7 +93,7 @@ impl Arrivals {
         }
     }
 
-    /// Removes the watcher with this number, if it is there and `is_it` holds. Returns whether it was removed.
+    /// Removes the watcher with this number, if it is there and `is_it` accepts it. Returns whether it was removed.
     #[inline]
     fn remove_at(&mut self, number: u64, is_it: impl Fn(&Address) -> bool) -> bool {
         let (number, place) = split(number);
@@ -115,7 +115,7 @@ impl Arrivals {
         true
     }
 
-    /// Removes the chunk at `index`. Moves the chunks on one side of it, 24 bytes for each.
+    /// Removes the chunk at `index`. This moves the later or the earlier chunks, 24 bytes for each.
     fn remove_chunk(&mut self, index: usize) {
         self.spare = self.full.remove(index).map(|chunk| chunk.places);
         // Release memory of a key that was hot once.
@@ -135,8 +135,8 @@ impl Arrivals {
         }
     }
 
-    /// Copies the watchers numbered from `from` to before `to`, at most `limit` of them. Returns the number to continue
-    /// from if there may be more.
+    /// Copies watchers with numbers from `from` on and below `to`, at most `limit` of them. Returns the number to
+    /// continue from if there may be more.
     pub(super) fn copy(
         &self,
         from: u64,
@@ -162,7 +162,7 @@ impl Arrivals {
         self.from(0).map(|(_, watcher)| watcher)
     }
 
-    /// The watchers numbered from `from` on, with their numbers.
+    /// The watchers with numbers from `from` on, and their numbers.
     fn from(&self, from: u64) -> impl Iterator<Item = (u64, Address)> + '_ {
         let is_before = |chunk: &Chunk| chunk.number < split(from).0;
         let full = self.full.range(self.full.partition_point(is_before)..);

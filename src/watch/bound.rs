@@ -30,15 +30,20 @@ impl CheckBound {
         }
     }
 
-    /// Operations in the order in which they were parked, until `count` of them are completed *for this key*: for an
-    /// event that satisfies at most `count` operations, such as a job for competing workers.
+    /// Stops when `count` operations are completed *for this key*: for an event that satisfies at most `count`
+    /// operations, such as a job for competing workers. Operations without a rank are examined in the order in which
+    /// they were parked.
     ///
-    /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). An
-    /// operation that is completed for a reason that names no key does not count: it may have taken from another key.
-    /// An operation that another thread is examining does not count either: that thread examines it again, and the
-    /// check goes on to the next. So a check may examine more operations than necessary. But it never leaves an item
-    /// while an operation waits that would take the item, if each operation takes from [the key that it is
-    /// told](crate::purgatory::Cause::key). An operation that takes from another of its keys uses the check up.
+    /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). Two
+    /// kinds of operations do not count:
+    ///
+    /// * An operation that is completed for a reason that names no key. It may have taken an item of another key.
+    /// * An operation that another thread is examining. That thread examines it again, and the check goes on to the
+    ///   next operation. So a check may examine more operations than necessary.
+    ///
+    /// If each operation takes an item only from [the key that it is told](crate::purgatory::Cause::key), no item is
+    /// left while an operation waits that would take it. An operation that takes from another of its keys still counts,
+    /// so the check may end although an item is left.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,
@@ -46,8 +51,8 @@ impl CheckBound {
         }
     }
 
-    /// Operations that watch the key [at a rank](crate::Watch::at_rank) up to `rank`, in the order of ranks, and then
-    /// all operations that watch it without a rank. Operations above `rank` cost nothing.
+    /// Examines operations that watch the key [at a rank](crate::Watch::at_rank) up to `rank`, in the order of ranks,
+    /// and then all operations that watch it without a rank. Operations above `rank` cost nothing.
     pub fn up_to(self, rank: u64) -> Self {
         Self {
             up_to: rank,
@@ -58,8 +63,8 @@ impl CheckBound {
     /// Stops at the first operation that answers no: for a caller that does not know how many items an event brought.
     /// An operation that another thread is examining is passed over.
     ///
-    /// The operations behind the one that refuses are *not* examined. Use it only if an operation's refusal shows that
-    /// the operations behind it would refuse too.
+    /// The operations after the one that refuses are *not* examined. Use this bound only if an operation's refusal
+    /// shows that the operations after it would refuse too.
     pub fn until_refused(self) -> Self {
         Self {
             until_refused: true,

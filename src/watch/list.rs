@@ -4,7 +4,7 @@
 //! in order of [arrival](super::arrivals). Watchers with a rank are kept in an ordered map instead, so that a check up
 //! to a rank does not visit the rest.
 //!
-//! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So:
+//! Watchers arrive while a check walks over a list. A walk that also met these watchers might never end. So:
 //!
 //! * Each watcher has a number, and a walk meets only watchers that arrived before the walk began.
 //! * When the last watcher leaves, the list is dropped, and the numbers of the key's next list start again. So each
@@ -143,7 +143,7 @@ impl WatchList {
         matches!(self, Self::One(only) if *only == watcher)
     }
 
-    /// Removes `watcher`, which was added in this order. Returns whether it was the last: the caller then drops the
+    /// Removes `watcher`, which was added with `order`. Returns whether it was the last one: the caller then drops the
     /// list.
     #[inline(always)]
     pub(crate) fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
@@ -178,22 +178,21 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
     Some(copied)
 }
 
-/// The position of a walk over a long list. A walk meets all watchers that are in the list from its beginning to its
-/// end.
+/// The position of a walk over a long list. A walk meets every watcher that stays in the list during the whole walk.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// The identity of the list. `None` before the first slice.
     identity: Option<u64>,
-    /// The walk first meets the watchers with a rank up to `up_to`, in the order of ranks. It continues behind `after`,
-    /// and meets only watchers with numbers below `until_ranked`.
+    /// The walk first meets the watchers with a rank up to `up_to`, in the order of ranks. It continues after the
+    /// watcher `after`, and skips watchers with numbers from `until_ranked` on.
     up_to: Rank,
     after: Option<(Rank, Address)>,
     until_ranked: u64,
-    /// Then the walk meets the watchers without a rank, with numbers from `next` to before `until`.
+    /// Then the walk meets the watchers without a rank, with numbers from `next` on and below `until`.
     next: u64,
     until: u64,
-    /// The size of the next slice. It doubles from slice to slice, up to `SLICE`, so that a check that stops after one
-    /// completion copies few watchers.
+    /// The maximum number of watchers in the next slice. Doubles from slice to slice, up to `SLICE`, so that a check
+    /// that stops after one completion copies few watchers.
     size: usize,
 }
 
@@ -206,7 +205,7 @@ impl Walk {
         }
     }
 
-    /// The most watchers of the next slice.
+    /// The maximum number of watchers in the next slice.
     pub(super) fn size(&self) -> usize {
         self.size
     }
@@ -286,7 +285,7 @@ impl<const N: usize> Short<N> {
     /// Removes a watcher. Returns whether it was the last one.
     #[inline(always)]
     fn remove(&mut self, watcher: Address) -> bool {
-        // Shift the watchers behind it, so that they keep their order. The loop needs no call of `memmove`.
+        // Move each later watcher forward by one place, so that the order stays. A loop saves a call of `memmove`.
         let mut left = false;
         for place in 0..N {
             left |= self.0[place] == watcher;

@@ -13,9 +13,9 @@
 //! A list belongs to a key for as long as the key is resolved or watched. After that the list is *retired*, and reused
 //! for another key:
 //!
-//! * A resolution or a watch keeps a list in use. A thread makes either under the lock of the key's map shard, or while
-//!   it has the key resolved. So a thread that has the lock, and finds neither a resolution nor a watch, can retire the
-//!   list.
+//! * A resolution or a watch keeps a list in use. A thread adds either of them only under the lock of the key's map
+//!   shard, or while it has the key resolved itself. So a thread that has the lock, and finds neither a resolution nor
+//!   a watch, can retire the list.
 //! * While a key has watchers but is not resolved, the word of its list is `MANY`. So every removal takes the lock of
 //!   the list, and the removal of the last watcher sees that the list can be retired.
 
@@ -81,8 +81,7 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Adds `watcher`, unless the list has `max` watchers already. Returns whether it was added: later visits then find
-    /// it.
+    /// Adds `watcher`, unless the list has `max` watchers already. Returns whether the watcher was added.
     #[inline(always)]
     pub(crate) fn add(&self, max: usize, watcher: Address, order: Order<'_>) -> bool {
         let only = !order.is_ranked() && max > 0 && self.swap(EMPTY, watcher.0);
@@ -113,13 +112,14 @@ impl<K> ResolvedList<K> {
     fn gather(&self, locked: &mut Locked<K>) {
         // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, as in `swap`. A swap, so that the only watcher is not removed between read and move.
+            // ORDERING: AcqRel, as in `swap`. This is an exchange, so that the only watcher cannot leave between a read
+            // and the move.
             let seen = Peeked(self.word.swap(MANY, Ordering::AcqRel));
             locked.list = seen.only().map(WatchList::One);
         }
     }
 
-    /// Removes `watcher`, which was added in this order. Returns the key if it has neither a watcher nor a resolution
+    /// Removes `watcher`, which was added with `order`. Returns the key if it has neither a watcher nor a resolution
     /// any more.
     #[inline(always)]
     pub(crate) fn remove(&self, watcher: Address, order: Order<'_>) -> Option<Arc<K>> {
@@ -147,14 +147,15 @@ impl<K> ResolvedList<K> {
     fn swap(&self, from: u64, to: u64) -> bool {
         // ORDERING: AcqRel. Release pairs with the Acquire of each lookup: a thread that finds the watcher sees what
         // was written to the watcher's slot before the watcher was added. Acquire pairs with the Release in
-        // `peek_published`: if a check has found no watcher, a parker whose watch comes later sees the check's event.
+        // `peek_published`: if a check finds no watcher, a thread that adds a watcher later sees the event of the
+        // check.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Looks at the watchers, and publishes: a thread that adds a watcher which this call does not find sees everything
-    /// that happened before this call.
+    /// Looks at the watchers, and publishes what happened before this call: if this call misses a watcher, the thread
+    /// that adds the watcher sees everything that happened before this call.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
         // ORDERING: AcqRel. This read-modify-write changes nothing, but it comes before or after the `swap` of each
@@ -174,9 +175,9 @@ impl<K> ResolvedList<K> {
     pub(crate) fn peek(&self) -> Peeked {
         // ORDERING: Acquire pairs with the Release in `swap`.
         //
-        // Relaxed would suffice, so no loom model fails with it. Either the user's lock orders the watcher's `add`
-        // before this load, or the watcher is examined under that lock later and sees the event. If this thread does
-        // not see the slot of an address yet, `State::claim_or_mark` finds the address stale.
+        // Relaxed would suffice, so no loom model fails if this load is Relaxed. Either the user's lock orders the
+        // watcher's `add` before this load, or the watcher is examined under that lock later and sees the event. If
+        // this thread does not see the slot of an address yet, `State::claim_or_mark` finds the address stale.
         Peeked(self.word.load(Ordering::Acquire))
     }
 
@@ -190,13 +191,14 @@ impl<K> ResolvedList<K> {
         ResolvedWatchers { list: self, next }
     }
 
-    /// The watchers, for a check that has looked only by a [load](Self::peek), which has shown `only` as the only
+    /// The watchers, for a check that has made no lookup but [`peek`](Self::peek), and has found `only` as the only
     /// watcher.
     ///
-    /// ORDERING: if the check does not see a parker's watch, the parker must see the event. For that, the check's last
-    /// lookup of the word has to be a read-modify-write, or to follow one. If the check has ended `only`, the removal
-    /// of `only` was one (or was made under the list's lock), and a load is enough. If `only` was not ended, or is
-    /// still in the word because a key has panicked, the second lookup is a read-modify-write.
+    /// ORDERING: if the check misses a watcher, the thread that adds the watcher must see the event. So the check must
+    /// make a read-modify-write of the word, and its last lookup must be that read-modify-write or come after it. If
+    /// the check has ended `only`, it has removed `only` from the word by a read-modify-write (or under the list's
+    /// lock), and a load is enough as the second lookup. If `only` was not ended, or is still in the word because a key
+    /// has panicked, the second lookup is a read-modify-write.
     #[inline(always)]
     pub(crate) fn visit_loaded(&self, only: Address) -> ResolvedWatchers<'_, K> {
         ResolvedWatchers {
@@ -232,7 +234,7 @@ impl<K> ResolvedList<K> {
         let mut locked = self.locked.lock();
         locked.pins += 1;
         if locked.list.is_none() {
-            // The word was `MANY` if the key was not resolved; any other word stays.
+            // If the key was not resolved before, the word is `MANY`. Any other word stays.
             self.swap(MANY, EMPTY);
         }
     }
@@ -269,7 +271,7 @@ enum Next {
     Only(Address),
     /// The only watcher, found by a load.
     Loaded(Address),
-    /// The walk has met the watcher from `Loaded`; others may have come.
+    /// The check has visited the watcher from `Loaded`. A second lookup tells whether others were added.
     Look(Address),
     /// Boxed, so that the other variants stay small.
     Walk(Box<Walking>),
@@ -290,7 +292,7 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
                 Some(only)
             }
             Next::Over => None,
-            // See `visit_loaded`.
+            // `visit_loaded` says why this load is enough.
             Next::Look(_) if has_ended && self.list.peek().is_empty() => None,
             Next::Look(_) | Next::Walk(_) => self.next_of_many(),
         }
@@ -378,7 +380,7 @@ impl<K> ResolvedLists<K> {
     }
 
     /// Takes a list back if its key has neither a resolution nor a watcher. Returns the key, to be dropped under no
-    /// lock. The caller has the lock of the key's map shard, and removes the entry.
+    /// lock. The caller has the lock of the key's map shard, and removes the entry of the key.
     pub(crate) fn retire(&self, number: ListNumber) -> Option<Arc<K>> {
         let mut locked = self.get(number).locked.lock();
         let unused = locked.pins == 0 && locked.list.is_none();

@@ -13,7 +13,8 @@ use std::hash::{BuildHasher, Hash};
 /// The watches to remove.
 ///
 /// `Hash`, `Eq` and destructors of the keys are user code and may panic. After a panic of `Hash` or `Eq`, one watch
-/// stays as a dead entry. After a panic of a destructor, its key counts as dropped. The caller goes on with the others.
+/// stays as a dead entry. A key whose destructor panics counts as dropped. After a panic, the caller goes on with the
+/// other watches.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     /// The changes: each names the watcher that leaves, and its order among the watchers of the key.
@@ -115,8 +116,8 @@ mod tests {
         }
     }
 
-    /// Between two slices of a shard's keys, other threads can take its lock, and no hold of the lock removes less than
-    /// it could.
+    /// Between two slices of a shard's keys, other threads can take the shard's lock. Each hold of the lock removes a
+    /// whole slice.
     #[test]
     fn g20_one_hold_of_a_shards_lock_takes_off_one_slice() {
         let map = WatchMap::new(BuildHasherDefault::<ByTurns>::default(), 64, usize::MAX);

@@ -44,8 +44,9 @@ impl Map {
     }
 }
 
-/// A thread has removed the last watcher from a key's list, and is late to retire the list. By then the list belongs to
-/// another key, and is to be retired for that key as well. The first key has another list.
+/// A thread has removed the last watcher from a key's list, and has still to retire the list. Meanwhile another thread
+/// retires the list, and it becomes the list of another key, whose last watcher leaves as well. The first key gets
+/// another list.
 #[test]
 fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -141,7 +142,7 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     }
 }
 
-/// When a key is resolved beside a million others, room for as many lists again is made at once. Meanwhile another
+/// A key is resolved beside a million others, so room for a million more lists is made at once. Meanwhile another
 /// thread adds and removes watches in the same map shard.
 #[test]
 fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {

@@ -28,7 +28,8 @@ pub(crate) struct Room {
 pub(crate) enum Found<'r> {
     /// All watchers, copied. None has a rank.
     Few(&'r [Address]),
-    /// More watchers than there is room for, or some with a rank, or the list of a resolved key behind its lock.
+    /// There are more watchers than room for them, or some have a rank, or the list of a resolved key is behind its
+    /// lock.
     Long,
 }
 
@@ -98,9 +99,9 @@ impl Walking {
         let mut is_first = !self.walk.has_begun();
         self.slice.clear();
         self.met = 0;
-        // A slice is empty if all its watchers came after the walk began. Then copy the next one.
+        // If all watchers of a slice came after the walk began, the slice stays empty. Then copy the next slice.
         while self.slice.is_empty() {
-            // Cleared until the slice is copied. So if a key makes `read` panic, `read` is not called again.
+            // Cleared until the slice is copied: if a key makes `read` panic, `read` is not called again.
             if !std::mem::take(&mut self.has_more) {
                 return None;
             }

@@ -57,7 +57,7 @@ impl Listed {
         ids
     }
 
-    /// The number of chunks, including a kept empty one; and the number of chunks that the queue has room for.
+    /// The number of chunks, including the spare one, and the number of chunks that the queue has room for.
     fn kept(&self) -> (usize, usize) {
         match &self.list {
             Some(WatchList::Many(many)) => many.unranked.kept(),
@@ -106,9 +106,9 @@ proptest! {
         }
     }
 
-    /// A walk in slices meets each watcher that stays, once: first those with a rank up to the bound, in the order of
-    /// ranks, then those without, in the order of their arrival. It meets no watcher that arrives meanwhile, not even
-    /// in another list of the key.
+    /// A walk in slices meets each watcher that stays, and meets it once. First come the watchers with a rank up to the
+    /// bound, in the order of ranks; then those without a rank, in the order of arrival. The walk meets no watcher that
+    /// arrives during the walk, not even in another list of the key.
     #[test]
     fn g22_a_walk_meets_in_order_all_that_stay(
         ranks in prop::collection::vec(prop::option::weighted(0.3, 0..8_u64), 1..300),
@@ -149,8 +149,8 @@ proptest! {
     }
 }
 
-/// Between two slices of a walk all watchers leave, and others come into a new list of the key, short or long. The walk
-/// meets none of them.
+/// Between two slices of a walk, all watchers leave. Other watchers then come into a new list of the key, short or
+/// long. The walk meets none of the new watchers.
 #[test]
 fn g22_a_walk_meets_no_watcher_of_another_list() {
     let count = 3 * SLICE as u32;
@@ -209,7 +209,7 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     (0..count).for_each(|id| listed.add((id % 2 == 0).then_some(id)));
     let list = listed.list.expect("there are watchers");
     let (met, copied) = (Cell::new(0), Cell::new(0));
-    // All watchers copied so far have been met, and the lock was not held meanwhile.
+    // All watchers copied so far have been met. The walk has not held the lock since the copy.
     let count_slice = || {
         let together = met.get() - copied.replace(met.get());
         assert!(together <= SLICE, "{together} at once");
@@ -258,7 +258,7 @@ fn g22_lists_that_different_threads_made_have_different_identities() {
     assert_eq!(numbers.len(), 4 * EACH);
 }
 
-/// A check for one completion among 10,000 watchers copies few.
+/// A check for one completion among 10,000 watchers copies few of them.
 #[test]
 fn g22_a_walk_that_breaks_has_copied_little() {
     let list = Listed::of(10_000).list;
@@ -280,7 +280,8 @@ fn g22_a_walk_that_breaks_has_copied_little() {
 #[test]
 fn a_short_list_takes_one_small_allocation() {
     assert_eq!(size_of::<WatchList>(), 16);
-    // The allocations fit into what malloc gives in 32 bytes, and in a cache line.
+    // With malloc's own 8 bytes, the allocation of a `Few` takes 32 bytes, and the allocation of a `Several` a cache
+    // line.
     assert_eq!(size_of::<Short<FEW>>(), 8);
     assert_eq!(size_of::<[Address; FEW]>(), 24);
     assert_eq!(size_of::<[Address; SEVERAL]>(), 56);
