@@ -281,8 +281,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
-    /// operations this call completed. Inside a `try_complete`, this call returns 0, and each key is checked later, as
-    /// for an event of its own.
+    /// operations this call completed. Inside a `try_complete`, this call returns 0, and each key gets a check of its
+    /// own later: an operation that watches several of the keys may then be examined several times.
     ///
     /// Runs the same code and takes the same locks as [`check_and_complete`](Self::check_and_complete) for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize

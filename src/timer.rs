@@ -153,12 +153,12 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.soon()
     }
 
-    /// Starts a timer: `payload` is passed to the callback when `timeout` has passed, or at a [point in time](Deadline)
-    /// (`None`: never). Reads the clock once.
+    /// Starts a timer: `payload` is passed to the callback when `timeout` has passed. `timeout` is a duration or a
+    /// [point in time](Deadline); with `None` the timer never fires. Reads the clock once.
     ///
     /// # Errors
-    /// The payload comes back in a [`Rejected`] if the timer is full or shut down, the timeout is longer than a simple
-    /// wheel holds, or the system refused a thread.
+    /// The payload comes back in a [`Rejected`] if the timer is full or shut down, the system refused a thread, or the
+    /// timeout is too long for the scheme (only a [`SimpleWheel`](crate::scheme::SimpleWheel) has a longest timeout).
     ///
     /// # Panics
     /// A panic of the clock is passed on. Then nothing was started, and the payload is dropped.
@@ -303,7 +303,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Returns `false`, and keeps the old deadline, in these cases:
     ///
     /// * the timer has fired or was stopped, or its deadline has passed;
-    /// * the timeout is longer than a simple wheel holds;
+    /// * the timeout is too long for the scheme (only a [`SimpleWheel`](crate::scheme::SimpleWheel) has a longest one);
     /// * this would be the first deadline of the timer, and the system refuses the reaper's thread.
     ///
     /// # Panics

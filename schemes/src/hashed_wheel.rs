@@ -22,7 +22,7 @@ use crate::parts::ring::Ring;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 6: a hashed timing wheel with unordered slots, as in Netty.
+/// Scheme 6 of Varghese & Lauck (1987): a hashed timing wheel with unordered slots, as in Netty.
 #[derive(Debug)]
 pub struct HashedWheel {
     ring: Ring,

@@ -22,7 +22,7 @@ use crate::scheme::{Scheme, sealed::Sealed};
 /// The number of children of a node.
 const ARITY: usize = 4;
 
-/// Scheme 3: a heap that writes the position of each timer to the timer's record.
+/// Scheme 3 of Varghese & Lauck (1987): a heap that writes the position of each timer to the timer's record.
 #[derive(Debug)]
 pub struct Heap {
     /// INVARIANT: no timer is earlier than its parent. The parent of the timer at `index` is at `(index - 1) / ARITY`.

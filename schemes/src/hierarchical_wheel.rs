@@ -32,7 +32,7 @@ use crate::scheme::{Scheme, sealed::Sealed};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Scheme 7: a hierarchical timing wheel whose bucket deadlines are queued, as in Kafka.
+/// Scheme 7 of Varghese & Lauck (1987): a hierarchical timing wheel with a queue of bucket deadlines, as in Kafka.
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     levels: Levels,

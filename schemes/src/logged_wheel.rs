@@ -21,8 +21,8 @@ use crate::parts::arrivals::{Arrivals, Taken};
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 7, a hierarchical timing wheel, behind a log of arrivals: most timers are stopped before they reach the
-/// wheel.
+/// Scheme 7 of Varghese & Lauck (1987), a hierarchical timing wheel, behind a log of arrivals: most timers are stopped
+/// before they reach the wheel.
 #[derive(Debug)]
 pub struct LoggedWheel {
     log: Arrivals,

@@ -23,7 +23,7 @@ use crate::scheme::{Scheme, sealed::Sealed};
 /// The number of the only list in `lists`.
 const LIST: u32 = 0;
 
-/// Scheme 2: a doubly linked list sorted by deadline.
+/// Scheme 2 of Varghese & Lauck (1987): a doubly linked list sorted by deadline.
 #[derive(Debug)]
 pub struct OrderedList {
     lists: IntrusiveLists,

@@ -17,7 +17,7 @@ use crate::hashed_wheel::HashedWheel;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 4: a timing wheel with a horizon of one revolution.
+/// Scheme 4 of Varghese & Lauck (1987): a timing wheel with a horizon of one revolution.
 #[derive(Debug)]
 pub struct SimpleWheel {
     wheel: HashedWheel,

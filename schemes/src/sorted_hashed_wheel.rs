@@ -24,7 +24,7 @@ use crate::parts::ring::Ring;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 5: a hashed timing wheel with sorted slots.
+/// Scheme 5 of Varghese & Lauck (1987): a hashed timing wheel with sorted slots.
 #[derive(Debug)]
 pub struct SortedHashedWheel {
     ring: Ring,

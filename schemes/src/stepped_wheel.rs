@@ -29,7 +29,7 @@ use crate::parts::overdue::Overdue;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 7: a hierarchical timing wheel that is advanced tick by tick.
+/// Scheme 7 of Varghese & Lauck (1987): a hierarchical timing wheel that is advanced tick by tick.
 #[derive(Debug)]
 pub struct SteppedWheel {
     levels: Levels,
@@ -58,8 +58,8 @@ impl SteppedWheel {
     /// The next bucket that `current` will reach, in the lowest level that has a timer.
     fn next_bucket(&self) -> Option<Location> {
         let level = self.timers.iter().position(|&timers| timers > 0)?;
-        // INVARIANT: a timer of this level lies in a later slot of the present revolution, so the next slot belongs to
-        // this revolution.
+        // INVARIANT: every timer of this level lies in the present revolution, in a slot after the slot of `current`.
+        // So the slot that follows the slot of `current` belongs to this revolution.
         let geometry = self.levels.geometry();
         let start = geometry.next_slot(self.current, level as u32);
         Some(geometry.locate(self.current, start))

@@ -16,7 +16,7 @@ use crate::parts::overdue::Overdue;
 use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
-/// Scheme 1: an unordered list.
+/// Scheme 1 of Varghese & Lauck (1987): an unordered list.
 #[derive(Debug)]
 pub struct UnorderedList {
     /// All timers, overdue or not.

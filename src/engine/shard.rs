@@ -272,9 +272,11 @@ impl<P, W: Scheme> Shard<P, W> {
             return;
         }
         let (schedule, _) = guard.split();
-        // Begin the fresh wheel at the tick of the last pass, so that a timer that is started now and is due waits for
-        // the next pass. No slot keeps a position in the old wheel: that wheel has no timers, and a timer that has
-        // fired has the position `NONE`.
+        // Begin the fresh wheel at the tick of the last pass, which may be in progress. Then a timer that is started
+        // after this call with a deadline up to that tick waits for the next pass.
+        //
+        // No slot keeps a position in the old wheel: that wheel has no timers, and a timer that has fired has the
+        // position `NONE`.
         let fresh = W::new(schedule.wheel_size, schedule.begun);
         let before = std::mem::replace(&mut schedule.timer, fresh);
         // Free the old wheel without the lock, because freeing much memory takes long.

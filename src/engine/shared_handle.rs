@@ -157,9 +157,9 @@ macro_rules! shared_methods {
         ///
         #[doc = concat!("The slots of ", $what, " lie in blocks of about 4 KiB.")]
         /// A block is released without this call when none of its slots is taken, except one spare block of each timer
-        /// shard. This call also releases the spare blocks, the wheels of timer shards without a timer, and the unused
-        /// memory of large tables that are filled to an eighth or less. A thread that drives the timer does the same
-        /// when no deadline is left.
+        /// shard. This call also releases the spare blocks, and the wheels of timer shards without a timer. If the
+        /// hash table of a map shard is large, and at most an eighth of it is filled, this call moves the entries to a
+        /// smaller table. A thread that drives the timer does the same when no deadline is left.
         ///
         /// Two parts of the memory stay until the drop:
         ///
@@ -169,7 +169,7 @@ macro_rules! shared_methods {
         ///
         /// May be called at any time, from any thread. Takes the locks of the timer shards one by one, for an instant
         /// each. Tries the lock of each map shard, and leaves the table of a locked shard as it is. Hashes the keys
-        /// that are left in a large table; if that panics, the panic is caught and counted, and the table stays.
+        /// of a table that it moves; if that panics, the panic is caught and counted, and the table stays.
         pub fn shrink(&self) {
             crate::engine::drive::shrink(&*self.shared.inner)
         }

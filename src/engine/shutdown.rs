@@ -44,13 +44,13 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     }
 }
 
-/// Whether the shutdown has ended every payload, the completions have run (except jobs of an executor), and the threads
-/// have ended.
+/// Whether the shutdown has ended every payload, the completions that were not handed over have run, and the handler's
+/// own threads have ended. Completions that were handed to an executor or to a shared thread may still run.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // Check `underway` twice. The first check shows that the shutdown has ended or marked every payload. After that
     // check, a holder may end a payload that the shutdown has marked. If `parked` does not count this payload any more,
-    // the second check finds its ending under way, until its completion has run.
+    // the second check finds its ending under way, until its completion is handed over or has run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0
@@ -185,8 +185,9 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // Read `parked` before `completions_have_run`. If this read finds that a payload has ended, the completion is
-        // under way or handed over until it has run. In both states, `completions_have_run` returns `false`.
+        // Read `parked` before `completions_have_run`. If this read finds that a payload has expired, its completion is
+        // under way or handed over until it has run. In both states, `completions_have_run` returns `false`. The drain
+        // does not wait for a completion that runs inside the check that has satisfied the payload.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked

@@ -252,10 +252,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// task's waker panics, the listener ends with [`WaitError::Panicked`].
     ///
     /// # Errors
-    /// Once the listener has ended, every call returns the reason at once, for example [`WaitError::Expired`] after the
-    /// timeout, or the reason of a rejection. A check that was made before the end is reported first. A
-    /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
-    /// `Expired`, as [`until`](Self::until) does.
+    /// Once the listener has ended, every call returns the reason at once: for example [`WaitError::Expired`] after the
+    /// timeout, or [`WaitError::Full`] if the purgatory was full and rejected the listener. A check that was made
+    /// before the end is reported first. A [deferred](Purgatory::check_later) check may be made after the end: evaluate
+    /// the condition once more after `Expired`, as [`until`](Self::until) does.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
         poll_fn(|cx| self.poll_wake(cx, false)).await
     }

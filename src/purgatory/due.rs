@@ -3,12 +3,13 @@
 //! The thread that takes a timer out of the wheel claims the operation. If another thread holds the operation, that
 //! holder gets a mark instead. In both cases the holder calls [`Inner::due`]. The timer was filed at one of these:
 //!
-//! 1. A time before the deadline: a recheck of a listener. The operation tells the listener, and the timer is filed at
-//!    the next recheck or at the deadline, whichever comes first. If a recheck has found the event, this time is the
-//!    end of the grace (the time for a late check), and the operation is satisfied.
-//! 2. The deadline. The operation is examined once more. If it asks for more time, its timer is filed at the new
-//!    deadline; otherwise it expires. If it belongs to a listener that evaluates a condition at the deadline, the
-//!    operation tells the listener, and stays parked for that evaluation.
+//! 1. A time before the deadline: a recheck of a listener. The operation wakes the listener, and the timer is filed at
+//!    the next recheck or at the deadline, whichever comes first.
+//! 2. The end of the grace (the time for a late check) after a recheck that has found the event. The operation is
+//!    satisfied.
+//! 3. The deadline. The operation is examined once more. If it asks for more time, its timer is filed at the new
+//!    deadline. If it belongs to a listener that evaluates its condition at the deadline, the operation wakes the
+//!    listener, and stays parked during that evaluation. In all other cases the operation expires.
 
 use super::early::Early;
 use super::inner::{Inner, Parked};

@@ -45,9 +45,9 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
     /// operation watches the key, the check costs one locked instruction. The check takes these locks:
     ///
-    /// * the lock of the key's list, if the watchers are behind that lock. A single watcher without a rank is not. A
-    ///   second watcher, or a watcher with a rank, moves the watchers behind the lock, where they stay until the last
-    ///   of them leaves;
+    /// * the lock of the key's list, if the watchers are behind that lock. The list moves behind the lock when a second
+    ///   watcher comes, or a watcher [with a rank](crate::purgatory::Watch::at_rank). A list that had watchers when its
+    ///   key became resolved is behind the lock too. A list stays there until its last watcher leaves;
     /// * for each operation that the check completes: the locks of the operation's other keys, and the lock of its
     ///   timer shard only if that lock is free.
     pub fn check_and_complete(&self) -> usize {

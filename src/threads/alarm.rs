@@ -11,7 +11,8 @@
 //! * If the set comes before the reset, the thread that resets the alarm finds the deadline when it reads the
 //!   deadlines.
 //! * If the set comes after the reset, the thread that sets finds a later tick in the alarm, and wakes the sleeping
-//!   thread. It wakes no thread only if, since the reset, the alarm has been set to this deadline or an earlier one.
+//!   thread. There is one exception: since the reset, the alarm has been set to this deadline or an earlier one. Then
+//!   the sleeping thread wakes in time without this set.
 //!
 //! A thread whose deadline is not the earliest of its shard does not set the alarm. The thread with the earlier
 //! deadline sets it, and each later pass sets the alarm to the next deadline.
@@ -37,7 +38,7 @@ impl Alarm {
         // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call happens before the
         // reads that follow the reset.
         //
-        // The Acquire half is not needed.
+        // The Acquire half is not needed: Release alone would suffice.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 

@@ -245,8 +245,8 @@ impl Clock for ManualClock {
         wakers.push(waker);
         let full = wakers.len() == wakers.capacity();
         drop(wakers);
-        // Each wake function keeps some memory of a purgatory that may be gone. Only a call of the function can tell
-        // whether it is gone, and a spurious wake-up does no harm.
+        // Call all wake functions in order to remove those whose purgatory is gone: each of them keeps some memory of
+        // its purgatory. Only a call tells whether the purgatory is gone, and a spurious wake-up does no harm.
         if full {
             self.wake();
         }

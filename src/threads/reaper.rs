@@ -57,7 +57,7 @@ pub struct ReaperThread {
 debug_fields!([] ReaperThread, "ReaperThread", |it| driven: it.handle.shared.driven.lock().len());
 
 impl ReaperThread {
-    /// Starts the two threads.
+    /// Starts two threads, whose names begin with `name`. One drives the purgatories, the other runs their completions.
     ///
     /// # Errors
     /// If the system refuses a thread.
