@@ -261,6 +261,31 @@ fn g01_check_races_a_recheck() {
     });
 }
 
+/// A handle moves the deadline while the listener asks for its first recheck, so that the operation has an early timer
+/// from then on. Catches: a deadline that the call has moved, and that the early timer does not know; a timer that is
+/// left at the deadline, behind the recheck.
+#[test]
+fn g10_a_moved_deadline_races_the_first_recheck() {
+    for timeout in [Duration::MAX, TIMEOUT * 2, TIMEOUT * 9] {
+        bounded(move || {
+            let world = World::new();
+            let listener = world.waits.listen([1], timeout);
+            let handle = listener.handle().unwrap().clone();
+            let mover = thread::spawn(move || handle.reschedule(TIMEOUT * 4));
+            let listener = listener.recheck_every(TIMEOUT * 3);
+            assert!(mover.join().unwrap());
+            let deadline = listener.handle().unwrap().remaining();
+            assert_eq!(deadline, Some(TIMEOUT * 4));
+            world.clock.advance(TIMEOUT * 3);
+            assert_eq!(world.waits.advance(), 0, "a recheck");
+            world.clock.advance(TIMEOUT);
+            assert_eq!(world.waits.advance(), 1);
+            drop(listener);
+            world.assert_empty();
+        });
+    }
+}
+
 /// The waiter receives a recheck, and asks for the next one, while the thread that has told it files the timer for what
 /// comes after. Catches: a next recheck that is lost between the two.
 #[test]

@@ -98,13 +98,19 @@ impl Vacancies {
         }
     }
 
-    /// The record of a new block, which has no memory yet. The new block is the first of `absent`.
-    pub(super) fn record(&mut self, number: u32) -> Record {
-        let after = std::mem::replace(&mut self.absent, number);
+    /// The record of a block that is to be [added](Self::add).
+    pub(super) fn record(&self) -> Record {
         Record {
             vacant: AtomicU64::new(self.all),
             before: Neighbour(AtomicU32::new(NIL)),
-            after: Neighbour(AtomicU32::new(after)),
+            after: Neighbour(AtomicU32::new(NIL)),
+        }
+    }
+
+    /// Adds a new block, which has no memory yet, as the first of `absent`.
+    pub(super) fn add(&mut self, blocks: &Chunks<Record>, number: u32) {
+        if let Some(block) = blocks.get(number) {
+            self.list_absent(block, number);
         }
     }
 

@@ -312,20 +312,16 @@ impl<P> Slot<P> {
     /// The number of resident slots: as many chunks of them as fit a mebibyte, at most `RESIDENT_CHUNKS`. None if a
     /// payload is [`LARGE`].
     pub(super) const RESIDENT: u32 = {
-        let chunk = RESIDENT_CHUNK as usize * size_of::<Self>();
-        let fit = if chunk > MEBIBYTE {
+        if size_of::<P>() >= LARGE {
             0
         } else {
-            MEBIBYTE / chunk
-        };
-        let chunks = if fit < RESIDENT_CHUNKS {
-            fit
-        } else {
-            RESIDENT_CHUNKS
-        };
-        match size_of::<P>() < LARGE {
-            true => RESIDENT_CHUNK * chunks as u32,
-            false => 0,
+            let fit = MEBIBYTE / (RESIDENT_CHUNK as usize * size_of::<Self>());
+            let chunks = if fit < RESIDENT_CHUNKS {
+                fit
+            } else {
+                RESIDENT_CHUNKS
+            };
+            RESIDENT_CHUNK * chunks as u32
         }
     };
 
@@ -366,7 +362,9 @@ impl<'a, P> Place<'a, P> {
         }
     }
 
-    pub(super) fn in_block(slot: NonNull<Slot<P>>) -> Self {
+    /// # Safety
+    /// The slot lies in a block of a slab that lives for `'a`. While the result is used, the block has memory.
+    pub(super) unsafe fn in_block(slot: NonNull<Slot<P>>) -> Self {
         Self {
             slot,
             payload: PhantomData,
@@ -376,7 +374,7 @@ impl<'a, P> Place<'a, P> {
     #[inline(always)]
     pub(super) fn slot(&self) -> &Slot<P> {
         // SAFETY: a resident slot lives as long as the slab. A slot in a block has memory as long as the place is used,
-        // by the contract of `Slab::place`. Every slot is written before there is a place of it, and from then on it is
+        // by the contract of `in_block`. Every slot is written before there is a place of it, and from then on it is
         // only borrowed shared.
         unsafe { self.slot.as_ref() }
     }

@@ -182,15 +182,23 @@ impl<P, G> Slab<P, G> {
     unsafe fn place(&self, index: u32) -> Option<Place<'_, P>> {
         match self.resident.get(index) {
             Some(slot) => Some(Place::resident(slot)),
-            None => self.place_in_block(index),
+            // SAFETY: by the contract of this function.
+            None => unsafe { self.place_in_block(index) },
         }
     }
 
+    /// The place of a slot in a block.
+    ///
+    /// # Safety
+    /// As for [`place`](Self::place).
     #[cold]
     #[inline(never)]
-    fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
+    unsafe fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
         let (block, offset) = Self::in_block(index);
-        Some(Place::in_block(self.blocks.get(block)?.get(offset)?))
+        let slot = self.blocks.get(block)?.get(offset)?;
+        // SAFETY: the block has memory now, and keeps it as long as the caller uses the result, by the contract of this
+        // function.
+        Some(unsafe { Place::in_block(slot) })
     }
 
     /// The number of a slot's block, and the offset of the slot in that block.
@@ -374,16 +382,17 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// Adds a block, which has no memory yet, and the state words of its slots.
     fn add_block(&mut self) {
         let slab = self.slab;
-        let record = self.locked.vacancies.record(slab.records.len());
+        let record = self.locked.vacancies.record();
         // SAFETY: this thread has the lock, and `push` is called on records, blocks and words only here. Another thread
         // can have `&Slab` only if `P` is `Send`.
-        unsafe { slab.records.push(record) };
+        let number = unsafe { slab.records.push(record) };
         // SAFETY: this thread has the lock, as for the records.
         unsafe { slab.blocks.push(Block::new()) };
         for _ in 0..Slab::<P, G>::BLOCK {
             // SAFETY: this thread has the lock, as for the records.
             unsafe { slab.words.push(State::vacant()) };
         }
+        self.locked.vacancies.add(&slab.records, number);
     }
 
     /// Moves `payload` into a vacant slot of this slab. The caller becomes the holder of the operation.

@@ -179,9 +179,15 @@ fn g28_slots_of_any_size_come_and_go_with_their_memory() {
 /// slot. For Miri and the sanitizers.
 #[test]
 fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
+    // One slot in a block, and two.
+    meet_memory_that_goes::<5_000>();
+    meet_memory_that_goes::<1_024>();
+}
+
+fn meet_memory_that_goes<const BYTES: usize>() {
     const ROUNDS: u32 = if cfg!(miri) { 10 } else { 2_000 };
-    const SLOTS: usize = 3;
-    let cells = Slab::<Large<5_000>, ()>::new(0, ());
+    const SLOTS: usize = 4;
+    let cells = Slab::<Large<BYTES>, ()>::new(0, ());
     let latest = [const { AtomicU64::new(u64::MAX) }; SLOTS];
     let ended = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -197,8 +203,10 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
                         for at in [at.wrapping_sub(1 << 32), at].map(Address) {
                             if let Some(held) = hold(&cells, at) {
                                 let ((number, bytes), spent) = held.end();
-                                assert_eq!(bytes[4_999], *number as u8);
-                                assert_eq!(cells.push_remote(spent.detach()).min(1), 1);
+                                assert_eq!(bytes[BYTES - 1], *number as u8);
+                                let slot = spent.detach();
+                                cells.prefetch(std::slice::from_ref(&slot));
+                                assert_eq!(cells.push_remote(slot).min(1), 1);
                                 // ORDERING: Release pairs with the Acquire below: once all are counted, all slots are
                                 // on the remote free list.
                                 ended.fetch_add(1, Ordering::Release);
@@ -211,7 +219,7 @@ fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
         });
         for number in 0..ROUNDS {
             for latest in &latest {
-                let payload = (Arc::new(number), [number as u8; 5_000]);
+                let payload = (Arc::new(number), [number as u8; BYTES]);
                 let at = insert(&cells, payload, u32::MAX).expect("no limit");
                 // ORDERING: Release pairs with the Acquire of the other threads, which read this address.
                 latest.store(at.0, Ordering::Release);
@@ -253,4 +261,74 @@ fn a_slot_in_a_block_whose_generations_are_used_up_has_no_other_occupant() {
         cells.lock().free_spare();
     }
     assert!(hold(&cells, first).is_none() && hold(&cells, last).is_none());
+}
+
+/// The same, for a slot that comes back by the remote free list.
+fn retires_by_the_remote_list<P>(payload: impl Fn() -> P) {
+    let cells = Slab::<P, ()>::new(0, ());
+    let first = insert(&cells, payload(), u32::MAX).expect("no limit");
+    end(&cells, first);
+    cells.age(first.index(), LAST_GENERATION);
+    let last = insert(&cells, payload(), u32::MAX).expect("no limit");
+    assert_eq!(last.generation(), LAST_GENERATION);
+    let (_, spent) = hold(&cells, last).expect("it is parked").end();
+    cells.push_remote(spent.detach());
+    let mut guard = cells.lock();
+    let ended = guard.next_remote().expect("it is on the list");
+    assert_eq!(ended.address(), last);
+    guard.put_back_ended(ended);
+    drop(guard);
+    let next = [(); 20].map(|()| insert(&cells, payload(), u32::MAX).expect("no limit"));
+    assert!(next.iter().all(|at| at.index() != first.index()));
+    assert!(hold(&cells, first).is_none() && hold(&cells, last).is_none());
+}
+
+#[test]
+fn g18_a_slot_that_is_used_up_does_not_come_back_by_the_remote_list() {
+    retires_by_the_remote_list(|| Arc::new(0));
+    retires_by_the_remote_list(|| [0_u8; 1_024]);
+    retires_by_the_remote_list(|| [0_u8; 5_000]);
+}
+
+/// As many operations fit as the limit says, but for a part of a block.
+fn fill<const BYTES: usize>(slots_in_block: u32) {
+    for limit in 1..=3 * slots_in_block {
+        let cells = Slab::<[u8; BYTES], ()>::new(0, ());
+        let park = || insert(&cells, [0; BYTES], limit);
+        let room = limit / slots_in_block * slots_in_block;
+        let parked = (0..room).map(|_| park().expect("it is below the limit"));
+        let parked = parked.collect::<Vec<_>>();
+        assert_eq!((park(), cells.lock().is_full(limit)), (None, true));
+        for at in parked {
+            end(&cells, at);
+            assert!(park().is_some() && park().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_limit_counts_whole_blocks() {
+    fill::<5_000>(1);
+    fill::<1_024>(2);
+}
+
+/// Small operations behind the slots that stay, so many in a block as a word has bits.
+#[test]
+fn g28_slots_behind_those_that_stay_come_and_go() {
+    if cfg!(miri) {
+        return;
+    }
+    let cells = Slab::<u32, ()>::new(0, ());
+    let mut lot = fastrand::Rng::with_seed(1);
+    for _ in 0..2 {
+        let insert = |number| (number, insert(&cells, number, u32::MAX).expect("no limit"));
+        let mut parked = (0..20_000).map(insert).collect::<Vec<_>>();
+        assert_eq!(cells.occupants().count(), parked.len());
+        lot.shuffle(&mut parked);
+        for (number, at) in parked {
+            assert_eq!(end(&cells, at), Some(number));
+        }
+        cells.lock().free_spare();
+    }
+    assert_eq!(cells.used().div_ceil(64), 20_000_u32.div_ceil(64));
 }

@@ -105,14 +105,15 @@ fn expire_in<H: Handler>(
             for (at, deadline) in fired.drain(..) {
                 // If another thread holds the payload, that thread finds the mark and ends the payload.
                 let held = engine.claim_or_mark(at, Mark::Expire);
-                if let Some((mut ended, rest)) = held.and_then(|held| handler.expire(held, now)) {
+                if let Some(expired) = held.and_then(|held| handler.expire(held, now)) {
+                    let mut ended = expired.ended;
                     // Hand this payload over now: the examination of the next payload runs user code.
                     hand_over(&**handler, &mut ended);
                     if ended.ending == Ending::Expired {
-                        deadlines.push(deadline);
+                        deadlines.push(expired.deadline.unwrap_or(deadline));
                     }
                     all.push(ended);
-                    unreclaimed.push(rest);
+                    unreclaimed.push(expired.rest);
                 }
             }
             // If a tick has passed, for example in a slow `try_complete`, deliver what has expired so far. The clock

@@ -36,6 +36,15 @@ impl<V> EndedPayload<V> {
     }
 }
 
+/// A payload that has expired, or was aborted at its deadline.
+pub(crate) struct Expired<H: Handler> {
+    pub(crate) ended: EndedPayload<H::Value>,
+    /// The deadline, if the timer may have been filed at another time.
+    pub(crate) deadline: Option<Tick>,
+    /// The slot, and in a purgatory the watches.
+    pub(crate) rest: H::Unreclaimed,
+}
+
 /// Ends payloads when the engine asks for it, and runs the user's code for them. Implemented by the purgatory
 /// (`src/purgatory/as_handler.rs`) and by the timer (`src/timer/inner.rs`).
 pub(crate) trait Handler: Send + Sync + Sized + 'static {
@@ -54,11 +63,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
 
     /// Ends a payload whose timer has fired at `now`: as expired, or as aborted if its `try_complete` panics. `None` if
     /// the payload has a later deadline now, or if this call has ended it in another way and delivered it.
-    fn expire(
-        self: &Arc<Self>,
-        held: Held<'_, Self::Payload>,
-        now: Tick,
-    ) -> Option<(EndedPayload<Self::Value>, Self::Unreclaimed)>;
+    fn expire(self: &Arc<Self>, held: Held<'_, Self::Payload>, now: Tick) -> Option<Expired<Self>>;
 
     /// Frees the slots of expired payloads, whose endings have been counted, and removes their watches.
     fn reclaim(&self, batch: Vec<Self::Unreclaimed>);

@@ -164,8 +164,8 @@ macro_rules! shared_methods {
         /// Two parts of the memory stay until the drop:
         ///
         /// * the first slots of each timer shard: a mebibyte at most, and none if a payload has a kibibyte or more;
-        /// * about 9 bytes for each slot (40 bytes if a block has only one slot), for as many slots as were ever needed
-        ///   at the same time. The library recognises stale handles by these bytes.
+        /// * 8 bytes for each slot and 24 bytes for each block, for as many slots as were ever needed at the same time.
+        ///   The library recognises stale handles by these bytes.
         ///
         /// May be called at any time, from any thread. Takes the locks of the timer shards one by one, for an instant
         /// each. Tries the lock of each map shard, and leaves the table of a locked shard as it is. Hashes the keys

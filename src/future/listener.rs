@@ -4,7 +4,7 @@
 use super::answer::Answer;
 use super::further::{FurtherKeys, OwnFurther};
 use super::operation::{Listening, WaitOperation};
-use super::recheck::Recheck;
+use super::recheck::{ForgetsLinger, Recheck};
 use super::reply::Awaiting;
 use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;
@@ -161,6 +161,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         F: Future<Output = A>,
     {
         self.listening.shared().evaluate_at_deadline();
+        // While the operation stays parked at its deadline, it has an early timer.
+        let _linger = self.handle().cloned().map(ForgetsLinger);
         loop {
             if let Some(found) = condition().await.found() {
                 self.satisfied();

@@ -69,6 +69,15 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     }
 }
 
+/// When a listener ends, in whatever way: removes the early timer with which its operation stays parked at the deadline.
+pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOperation<K>, S>);
+
+impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {
+    fn drop(&mut self) {
+        self.0.forget_linger();
+    }
+}
+
 impl<K: Key, S: KeyHasher> Drop for Recheck<K, S> {
     fn drop(&mut self) {
         self.handle.forget_rechecks();

@@ -175,10 +175,12 @@ impl Signal {
         })
     }
 
-    /// Whether a check is noted.
+    /// Whether a check is noted, before the end or after it.
     pub(super) fn was_checked(&self) -> bool {
-        self.signalled
-            .change(|signalled| (signalled.checked, false))
+        self.signalled.change(|signalled| {
+            let was_checked = signalled.checked || signalled.checked_late;
+            (was_checked, false)
+        })
     }
 }
 

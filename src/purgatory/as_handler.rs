@@ -9,7 +9,7 @@ use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::cell::slab::Held;
 use crate::engine::Engine;
 use crate::engine::deliver::{RunOn, deliver};
-use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
+use crate::engine::handler::{EndedPayload, Expired, Handler, ReclaimQueue};
 use crate::engine::phase::UnderwayGuard;
 use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Internal};
@@ -38,9 +38,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,
         now: Tick,
-    ) -> Option<(EndedPayload<Op>, Unreclaimed<Op::Key>)> {
-        let (ending, missed_check) = match self.due(&mut held, Some(now)) {
-            Ok(Due::Over { missed_check }) => (Ending::Expired, missed_check),
+    ) -> Option<Expired<Self>> {
+        let (ending, missed_check, known) = match self.due(&mut held, Some(now)) {
+            Ok(Due::Over {
+                missed_check,
+                deadline,
+            }) => (Ending::Expired, missed_check, deadline),
             Ok(Due::Later) => {
                 self.release_later(held);
                 return None;
@@ -51,7 +54,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             }
             Err(panics) => {
                 self.engine.end_panic(panics);
-                (Ending::Aborted, false)
+                (Ending::Aborted, false, None)
             }
         };
         if missed_check {
@@ -59,13 +62,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             #[cfg(debug_assertions)]
             super::missed_check::report::<Op::Key>(&self.engine.name);
         }
-        let deadline = self.reported_deadline(&held, ending);
+        let deadline = self.reported_deadline(&held, ending, known);
         let ended = held.end_in_place();
         ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
         let (Parked { op, keys, .. }, spent) = ended.take();
         let slot = spent.detach();
         let ended = EndedPayload::new(op, ending, slot.address());
-        Some((ended, Unreclaimed { slot, keys }))
+        Some(Expired {
+            ended,
+            deadline: known,
+            rest: Unreclaimed { slot, keys },
+        })
     }
 
     /// Removes the watches first, because `free_counted` counts them as removed.

@@ -200,11 +200,18 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         // completion.
         let ended = EndedPayload::new(op, Ending::Satisfied, at);
         self.count_ended(Ending::Satisfied, for_its_key);
+        // If the completion panics, the keys are dropped by the unwinding. Contain a panic of a key there: a second panic
+        // would abort the process.
+        let keys = guard(keys, |keys| {
+            if Panics::contain(|| drop(keys)).is_none() {
+                engine.count_panic();
+            }
+        });
         match is_last() {
             true => self.endings.complete_or_push(ended),
             false => self.endings.push(ended),
         }
-        drop(keys);
+        drop(ScopeGuard::into_inner(keys));
     }
 
     #[inline(always)]

@@ -52,30 +52,63 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     fn reschedule_with(&self, at: Address, timing: Timing) -> bool {
+        let mut is_filed = false;
         if self.early.deadline(at).is_none() {
-            return self.engine.reschedule_with(at, timing);
-        }
-        let rescheduled = self.early.change(|entries| {
-            let early = entries.by_address.get_mut(&at)?;
-            let (_, filed) = self.engine.shard(at.shard()).times(at)?;
-            if early.deadline <= timing.start {
-                return None;
+            is_filed = self.engine.reschedule_with(at, timing);
+            // Look again: another thread may have added an early timer. Either it has read the deadline that this call
+            // has filed, or its addition happens before this look (by the lock of the timer shard), which finds it.
+            if self.early.deadline(at).is_none() {
+                return is_filed;
             }
-            let next = Early {
-                deadline: timing.deadline,
-                ..*early
-            };
-            // A timer that is filed at the wake-up stays there. If it has fired, the thread that handles the firing
-            // files it again.
-            let is_early = filed < early.deadline && filed <= next.filed();
-            let filed = match is_early {
-                true => Some(None),
-                false => self.refile(at, next, timing),
-            };
-            filed.inspect(|_| *early = next)
-        });
-        let rescheduled = rescheduled.map(|earlier| self.engine.announce(earlier));
-        rescheduled.is_some()
+        }
+        let (is_moved, earlier) =
+            self.early
+                .change(|entries| match entries.by_address.get_mut(&at) {
+                    Some(early) => self.reschedule_early(at, early, timing, is_filed),
+                    None => (is_filed, None),
+                });
+        self.engine.announce(earlier);
+        is_moved
+    }
+
+    /// Moves the deadline of an operation with an early timer. `is_filed` says whether this call has filed the timer at
+    /// the new deadline already, without knowing of the early timer. Returns whether the deadline was moved, and the
+    /// tick to announce, if any.
+    #[cold]
+    fn reschedule_early(
+        &self,
+        at: Address,
+        early: &mut Early,
+        timing: Timing,
+        is_filed: bool,
+    ) -> (bool, Option<Tick>) {
+        if early.lingers {
+            // The deadline has come. Take back what this call has filed.
+            let earlier = is_filed.then(|| self.refile(at, *early, timing));
+            return (false, earlier.flatten().flatten());
+        }
+        let Some((_, filed)) = self.engine.shard(at.shard()).times(at) else {
+            return (is_filed, None);
+        };
+        if early.deadline <= timing.start {
+            return (is_filed, None);
+        }
+        let next = Early {
+            deadline: timing.deadline,
+            ..*early
+        };
+        // A timer that is filed before the deadline, and not behind the next time, stays where it is. If it has fired
+        // or is due, the thread that handles the firing files it at the next time.
+        let is_early = filed < early.deadline;
+        let earlier = match is_early && filed <= next.filed() {
+            true => Some(None),
+            false => self.refile(at, next, timing),
+        };
+        if earlier.is_none() && !is_early {
+            return (is_filed, None);
+        }
+        *early = next;
+        (true, earlier.flatten())
     }
 
     /// Files the timer of an operation at its next time. `None` if the timer has fired or the operation has ended.
@@ -105,6 +138,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let filed = self.early.change(|entries| {
             let (_, filed) = engine.shard(at.shard()).times(at)?;
             let known = entries.by_address.get(&at).copied();
+            if known.is_some_and(|early| early.lingers) && !last {
+                return None;
+            }
             let crowd = known.map_or_else(|| entries.next_crowd(), |early| early.crowd);
             let wake = Timestamp::from_origin(shared_moment(due, part, crowd, tick));
             let next = Early {
@@ -114,14 +150,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 },
                 wake: engine.scale.ceil(wake),
                 last,
+                lingers: false,
                 crowd,
             };
-            if known.is_none() && next.wake >= next.deadline {
-                return Some(None);
-            }
-            // If the timer has fired, the thread that handles the firing files it again, at the times of the new entry.
-            let filed = self.refile(at, next, timing);
-            let filed = filed.or(known.map(|_| None))?;
+            // A timer that is filed at the deadline stays there if the deadline comes first: the entry is for a deadline
+            // that moves. If the timer has fired, the thread that handles the firing files it again, at the times of the
+            // new entry.
+            let filed = match known.is_none() && next.wake >= next.deadline {
+                true => None,
+                false => self.refile(at, next, timing).or(known.map(|_| None))?,
+            };
             entries.by_address.insert(at, next);
             Some(filed)
         });
@@ -146,11 +184,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Removes the rechecks of an operation that has ended or is about to end.
     pub(crate) fn forget_rechecks(&self) {
+        self.forget_early(|_| true);
+    }
+
+    /// Removes the entry of an operation that stays parked at its deadline.
+    pub(crate) fn forget_linger(&self) {
+        self.forget_early(|early| early.lingers);
+    }
+
+    fn forget_early(&self, which: impl FnOnce(&Early) -> bool) {
         self.with(|inner| {
             if inner.early.count() > 0 {
-                inner
-                    .early
-                    .change(|entries| entries.by_address.remove(&self.address));
+                inner.early.change(|entries| {
+                    if entries.by_address.get(&self.address).is_some_and(which) {
+                        entries.by_address.remove(&self.address);
+                    }
+                });
             }
         });
     }

@@ -31,8 +31,12 @@ use std::time::Duration;
 /// The outcome for an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The operation expires; the flag says whether it could have completed.
-    Over { missed_check: bool },
+    /// The operation expires. `missed_check` says whether it could have completed. `deadline` is its deadline, if the
+    /// timer may have been filed at another time.
+    Over {
+        missed_check: bool,
+        deadline: Option<Tick>,
+    },
     /// The operation is satisfied.
     Satisfied,
     /// The operation has another deadline, and is to be released.
@@ -46,24 +50,34 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: &mut Held<'_, Parked<Op>>,
         now: Option<Tick>,
     ) -> Result<Due, Panics> {
+        let mut deadline = None;
         if self.early.count() > 0 {
             // The clock may be user code, and may panic.
             let now = now.or_else(|| self.engine.guarded(|| self.engine.now()).ok());
-            if let Some((early, is_due)) = self.begin_early(held.address(), now) {
-                if is_due && self.examine_early(held, early.last)? {
-                    return Ok(Due::Satisfied);
+            match self.begin_early(held.address(), now) {
+                Ok((early, is_due)) => {
+                    if is_due && self.examine_early(held, early.last)? {
+                        return Ok(Due::Satisfied);
+                    }
+                    return Ok(self.file_after_waking(held, early));
                 }
-                return Ok(self.file_after_waking(held, early));
+                Err(known) => deadline = known,
             }
         }
-        self.at_deadline(held)
+        self.at_deadline(held, deadline)
     }
 
     /// Examines an operation whose deadline has come.
     ///
     /// If the operation can complete, a check was missed: the event has happened, and no check was made. Or a bounded
     /// check has stopped before it reached this operation.
-    fn at_deadline(self: &Arc<Self>, held: &mut Held<'_, Parked<Op>>) -> Result<Due, Panics> {
+    ///
+    /// `deadline` is the deadline, if the timer may have been filed at another time.
+    fn at_deadline(
+        self: &Arc<Self>,
+        held: &mut Held<'_, Parked<Op>>,
+        deadline: Option<Tick>,
+    ) -> Result<Due, Panics> {
         let at = held.address();
         let reach = AtDeadline {
             located: Located::new(self, at),
@@ -76,7 +90,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if reach
             .lingers
             .get()
-            .is_some_and(|time| self.linger(at, time))
+            .is_some_and(|time| self.linger(at, time, deadline))
         {
             return Ok(Due::Later);
         }
@@ -85,7 +99,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.engine.count_extension(at);
             return Ok(Due::Later);
         }
-        Ok(Due::Over { missed_check })
+        Ok(Due::Over {
+            missed_check,
+            deadline,
+        })
     }
 
     /// Puts off a deadline that has come. The new deadline is `deadline`, but at least one tick from now and at most
@@ -96,7 +113,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // The clock may be the user's. If it panics, the operation expires.
         let timing = self.engine.guarded(|| self.engine.timing(None, deadline));
         let timing = timing.ok().map(|timing| Timing {
-            deadline: timing.deadline.max(timing.start + 1),
+            deadline: timing.deadline.max(timing.start.saturating_add(1)),
             ..timing
         });
         let timing = timing.and_then(|timing| self.engine.bounded_from_arrival(at, timing));
@@ -111,13 +128,35 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Keeps a listener's operation parked for `time` from now. Unlike `extend`, clears no expiry mark: the mark of the
     /// deadline was cleared before the examination. If a mark is set now, the listener has ended its operation
     /// meanwhile.
+    ///
+    /// An entry among the early timers keeps the deadline meanwhile, so that the deadline cannot be moved any more. The
+    /// listener removes the entry when it ends.
     #[cold]
-    fn linger(&self, at: Address, time: Duration) -> bool {
+    fn linger(&self, at: Address, time: Duration, deadline: Option<Tick>) -> bool {
+        let engine = &self.engine;
         // The clock may be user code, and may panic.
-        let timing = self
-            .engine
-            .guarded(|| self.engine.timing(None, time.into()));
-        timing.is_ok_and(|timing| self.file_anew(at, timing))
+        let Ok(timing) = engine.guarded(|| engine.timing(None, Duration::ZERO.into())) else {
+            return false;
+        };
+        let timing = Timing {
+            // Not bounded by `max_timeout`, which bounds the deadline only.
+            deadline: engine.scale.ceil(timing.since.saturating_add(time)),
+            ..timing
+        };
+        let shard = engine.shard(at.shard());
+        let filed = self.early.change(|entries| {
+            let (_, filed) = shard.times(at)?;
+            let early = Early {
+                deadline: deadline.unwrap_or(filed),
+                wake: timing.deadline,
+                last: false,
+                lingers: true,
+                crowd: 0,
+            };
+            entries.by_address.insert(at, early);
+            shard.extend(at, timing).ok()
+        });
+        filed.map(|earlier| engine.announce(earlier)).is_some()
     }
 
     /// Files the timer of a held operation after it has fired. Returns `false` if the scheme cannot take the deadline.
@@ -127,22 +166,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// The times of an operation whose timer has fired before its deadline, and whether the operation is to be woken.
-    /// `None` if the operation has no early timer. If the deadline has come by `now`, removes the early timer, and
-    /// returns `None`.
+    /// If the deadline has come by `now`, removes the early timer, and returns the deadline as an `Err`. `Err(None)` if
+    /// the operation has no early timer. If the time is not known, neither the deadline nor the wake-up has come: the
+    /// timer is filed again, and fires in a pass that can read the clock.
     #[cold]
-    fn begin_early(&self, at: Address, now: Option<Tick>) -> Option<(Early, bool)> {
+    fn begin_early(&self, at: Address, now: Option<Tick>) -> Result<(Early, bool), Option<Tick>> {
         self.early.change(|entries| {
-            let early = entries.by_address.get_mut(&at)?;
-            if now.is_none_or(|now| early.deadline <= now) {
+            let early = entries.by_address.get_mut(&at).ok_or(None)?;
+            let deadline = early.deadline;
+            if now.is_some_and(|now| deadline <= now) {
                 entries.by_address.remove(&at);
-                return None;
+                return Err(Some(deadline));
             }
             // The wake-up is not due if the listener has meanwhile asked for a later recheck.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
             }
-            Some((*early, is_due))
+            Ok((*early, is_due))
         })
     }
 

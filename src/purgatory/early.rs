@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// The times of an operation whose timer may fire before the deadline.
 ///
-/// INVARIANT: the timer is filed at the earlier of the two times, unless it has fired and a thread is handling the
-/// firing.
+/// INVARIANT: the timer is filed where [`filed`](Self::filed) says, unless it has fired and a thread is handling the
+/// firing, or a call that moves the deadline is under way and will file it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Early {
     pub(crate) deadline: Tick,
@@ -21,13 +21,19 @@ pub(crate) struct Early {
     pub(crate) wake: Tick,
     /// Whether the operation may end at the wake-up.
     pub(crate) last: bool,
+    /// Whether the deadline has come, and the operation stays parked until the wake-up.
+    pub(crate) lingers: bool,
     /// The number of the crowd: the operations that are woken together.
     pub(crate) crowd: u64,
 }
 
 impl Early {
+    /// The tick at which the timer is filed: the earlier of the two times, or the wake-up if the deadline has come.
     pub(crate) fn filed(self) -> Tick {
-        self.deadline.min(self.wake)
+        match self.lingers {
+            true => self.wake,
+            false => self.deadline.min(self.wake),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::engine::deliver::{Outbox, RunOn, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::hash::KeyHasher;
 use crate::operation::{Completion, DelayedOperation};
+use crate::scheme::Tick;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -47,7 +48,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
         ending: Ending,
     ) -> EndedPayload<Op> {
-        let deadline = self.reported_deadline(&held, ending);
+        let deadline = self.reported_deadline(&held, ending, None);
         self.reclaim_ended(held.end_in_place(), ending, deadline)
     }
 
@@ -83,10 +84,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         &self,
         held: &Held<'_, Parked<Op>>,
         ending: Ending,
+        known: Option<Tick>,
     ) -> Option<Timestamp> {
         let engine = &self.engine;
-        let wanted = engine.observe(|observer| observer.wants_deadline(ending));
-        wanted.then(|| self.deadline(held.address())).flatten()
+        if !engine.observe(|observer| observer.wants_deadline(ending)) {
+            return None;
+        }
+        match known {
+            Some(deadline) => Some(engine.scale.timestamp(deadline)),
+            None => self.deadline(held.address()),
+        }
     }
 
     /// Reports an ending to the user's recorder and subscriber.

@@ -4,7 +4,7 @@ use crate::cell::address::Address;
 use crate::cell::slab::{EndedSlot, Held};
 use crate::cell::state::Mark;
 use crate::engine::Engine;
-use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
+use crate::engine::handler::{EndedPayload, Expired, Handler, ReclaimQueue};
 use crate::engine::shutdown::close_now;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -71,15 +71,15 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
         &self.unreclaimed
     }
 
-    fn expire(
-        self: &Arc<Self>,
-        held: Held<'_, T>,
-        _now: Tick,
-    ) -> Option<(EndedPayload<T>, EndedSlot)> {
+    fn expire(self: &Arc<Self>, held: Held<'_, T>, _now: Tick) -> Option<Expired<Self>> {
         let address = held.address();
         let (payload, spent) = held.end();
         let ended = EndedPayload::new(payload, Ending::Expired, address);
-        Some((ended, spent.detach()))
+        Some(Expired {
+            ended,
+            deadline: None,
+            rest: spent.detach(),
+        })
     }
 
     fn reclaim(&self, batch: Vec<EndedSlot>) {

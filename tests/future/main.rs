@@ -10,6 +10,7 @@ mod handed_over;
 mod listener;
 mod model;
 mod model_calls;
+mod moved;
 mod recheck;
 mod stress;
 mod take;

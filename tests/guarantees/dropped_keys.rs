@@ -54,6 +54,30 @@ fn g01_a_deferred_check_is_made_though_a_copy_of_its_key_panics_when_dropped() {
     });
 }
 
+/// A completion panics, and so does a key of its operation, which the unwinding drops: both are counted.
+#[test]
+fn g12_a_completion_and_a_key_of_its_operation_panic() {
+    let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
+    let ready = Arc::new(AtomicBool::new(false));
+    let op = Op::new(NEVER_IN_A_TEST)
+        .when({
+            let ready = ready.clone();
+            move || ready.load(Ordering::Relaxed)
+        })
+        .then(|_| {
+            LIT.set(true);
+            resume_unwind(Box::new("a completion"));
+        });
+    drop(purgatory.try_complete_else_watch(op, [Bomb(1)]));
+    ready.store(true, Ordering::Relaxed);
+    let key = Bomb(1);
+    let completed = catch_unwind(AssertUnwindSafe(|| purgatory.check_and_complete(&key)));
+    LIT.set(false);
+    assert!(matches!(completed, Ok(1)), "{completed:?}");
+    let stats = purgatory.stats();
+    assert_eq!((stats.panicked, stats.parked, stats.watched), (2, 0, 0));
+}
+
 /// The payload of a panic, which panics in turn when it is dropped.
 struct BadPayload;
 
