@@ -46,6 +46,43 @@ fn rounds(deadline: impl Fn(&Waits<u32>) -> Deadline) -> (usize, Duration) {
     unreachable!("the loop returns")
 }
 
+/// It always asks for more time.
+struct More;
+
+impl DelayedOperation for More {
+    type Key = u32;
+
+    fn timeout(&self) -> Duration {
+        SECOND
+    }
+
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, u32>) -> bool {
+        if cause.is_deadline() {
+            cause.reschedule(SECOND);
+        }
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+#[test]
+fn g29_at_the_end_of_time_there_is_no_more_time() {
+    let clock = ManualClock::new();
+    let builder = Purgatory::<More>::builder("more").clock(clock.clone());
+    let purgatory = builder.reaper(Reaper::Manual).build();
+    let purgatory = purgatory.expect("no threads to refuse");
+    drop(purgatory.try_complete_else_watch(More, [1]));
+    clock.advance(SECOND);
+    assert_eq!((purgatory.advance(), purgatory.len()), (0, 1));
+    clock.advance(Duration::MAX);
+    assert_eq!((purgatory.advance(), purgatory.len()), (1, 0));
+}
+
 #[test]
 fn g29_a_loop_of_waits_against_one_point_ends_at_that_point() {
     let (round, at) = rounds(|waits| waits.point(SECOND));
