@@ -1,8 +1,8 @@
 //! W7: one hot key, on which requests wait at rising offsets, each for the key to reach its own.
 //!
 //! The offset advances one by one, and each advance is followed by a check that must end exactly the request whose
-//! offset was reached. A full check looks at all of them; a check [up to a rank](CheckBound::up_to), at those whose rank was
-//! reached. After every few advances, which are timed, as many are parked anew at the end.
+//! offset was reached. A full check looks at all of them; a check [up to a rank](CheckBound::up_to), at those whose
+//! rank was reached. After every few advances, which are timed, as many are parked anew at the end.
 
 use std::time::{Duration, Instant};
 
