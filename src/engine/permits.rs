@@ -79,9 +79,7 @@ impl Permits {
     /// Notes that a payload that has taken a permit for `weight` is parked at `at`.
     #[inline]
     pub(crate) fn park_at(&self, at: Address, weight: u64) {
-        if weight != ONE
-            && let Some(bounds) = &self.0
-        {
+        if let Some(bounds) = self.0.as_ref().filter(|_| weight != ONE) {
             bounds.park_at(at, weight);
         }
     }

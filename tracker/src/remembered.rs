@@ -57,10 +57,10 @@ impl Remembered {
         if self.max == 0 {
             return;
         }
-        if self.order.len() == self.max
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.forget(oldest);
+        if self.order.len() == self.max {
+            if let Some(oldest) = self.order.pop_front() {
+                self.forget(oldest);
+            }
         }
         self.counts.entry(hash).or_default().waiting += 1;
         self.order.push_back(hash);

@@ -354,9 +354,7 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
     /// Remembers that a request has ended without a response, unless this is noted already. Called under the lock of
     /// the request's map shard.
     pub(crate) fn note_end(&self, entry: &mut Entry<K, V>) {
-        if let Some(ended) = &self.ended
-            && !entry.is_noted
-        {
+        if let Some(ended) = self.ended.as_ref().filter(|_| !entry.is_noted) {
             entry.is_noted = true;
             ended.remembered.lock().add(entry.hash());
         }

@@ -493,7 +493,7 @@ impl Arrivals {
             }
             let Some(segment) = self
                 .segment(number)
-                .filter(|segment| segment.live <= SEGMENT / 4)
+                .filter(|segment| 4 * segment.live <= SEGMENT)
             else {
                 continue;
             };
