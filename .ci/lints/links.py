@@ -87,7 +87,8 @@ def rendered():
     for path, page in pages.items():
         for link in page.links:
             parts = urllib.parse.urlsplit(link)
-            # A path of Rust that rustdoc could not resolve looks like an address with the scheme `crate`. An inlined crate has no page of all items.
+            # A path of Rust that rustdoc could not resolve looks like an address with the scheme `crate`. An inlined crate
+            # has no page of all items.
             if parts.scheme not in ("", "crate") or path.parent.name == "scheme" and link == "all.html":
                 continue
             target = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path

@@ -312,7 +312,7 @@ fn a_limit_counts_whole_blocks() {
     fill::<1_024>(2);
 }
 
-/// Small operations behind the slots that stay, so many in a block as a word has bits.
+/// Small operations behind the resident slots, 64 in a block.
 #[test]
 fn g28_slots_behind_those_that_stay_come_and_go() {
     if cfg!(miri) {

@@ -202,11 +202,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.count_ended(Ending::Satisfied, for_its_key);
         // If the completion panics, the keys are dropped by the unwinding. Contain a panic of a key there: a second panic
         // would abort the process.
-        let keys = guard(keys, |keys| {
-            if Panics::contain(|| drop(keys)).is_none() {
-                engine.count_panic();
-            }
-        });
+        let keys = guard(keys, |keys| _ = engine.guarded(|| drop(keys)));
         match is_last() {
             true => self.endings.complete_or_push(ended),
             false => self.endings.push(ended),

@@ -84,8 +84,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> (bool, Option<Tick>) {
         if early.lingers {
             // The deadline has come. Take back what this call has filed.
-            let earlier = is_filed.then(|| self.refile(at, *early, timing));
-            return (false, earlier.flatten().flatten());
+            let earlier = match is_filed {
+                true => self.refile(at, *early, timing).flatten(),
+                false => None,
+            };
+            return (false, earlier);
         }
         let Some((_, filed)) = self.engine.shard(at.shard()).times(at) else {
             return (is_filed, None);

@@ -122,7 +122,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         // Clear the expiry mark before the timer is filed: when the new timer fires, its mark must stay.
         held.forget_expiry();
-        self.file_anew(at, timing)
+        let filed = self.engine.shard(at.shard()).extend(at, timing);
+        filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }
 
     /// Keeps a listener's operation parked for `time` from now. Unlike `extend`, clears no expiry mark: the mark of the
@@ -157,12 +158,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             shard.extend(at, timing).ok()
         });
         filed.map(|earlier| engine.announce(earlier)).is_some()
-    }
-
-    /// Files the timer of a held operation after it has fired. Returns `false` if the scheme cannot take the deadline.
-    fn file_anew(&self, at: Address, timing: Timing) -> bool {
-        let filed = self.engine.shard(at.shard()).extend(at, timing);
-        filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }
 
     /// The times of an operation whose timer has fired before its deadline, and whether the operation is to be woken.
