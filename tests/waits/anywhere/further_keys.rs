@@ -1,7 +1,7 @@
 //! Further keys: what a listener learns while it reads.
 
-use crate::drops::Bomb;
-use crate::recheck::{SECOND, pass};
+use crate::chains::drops::Bomb;
+use crate::on_time::recheck::{SECOND, pass};
 use crate::support::bell::Bell;
 use crate::support::keys::by_number;
 use crate::support::{PATIENCE, eventually, within};

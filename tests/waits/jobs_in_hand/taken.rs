@@ -1,10 +1,11 @@
 //! Guards of what was taken: done, or given back once, whatever ends the worker (G26). And no newcomer overtakes one
 //! that waits (G27).
 
+use crate::chains::drops;
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, within};
-use crate::{assert_empty, by_hand, drops, now};
+use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{CheckBound, Waits, purgatory::Cause, threads::Reaper};
 use std::collections::{BTreeSet, VecDeque};

@@ -1,23 +1,11 @@
 //! Futures: on three executors, through every ending, and when they are dropped.
 
+mod anywhere;
 mod chains;
-mod completing;
-mod drops;
-mod endings;
-mod executors;
-mod further_keys;
-mod handed_over;
-mod listener;
+mod jobs_in_hand;
 mod model;
-mod model_calls;
-mod moved;
-mod recheck;
-mod stress;
-mod take;
-mod taken;
-mod then;
-mod until;
-mod workers;
+mod on_time;
+mod one_ending;
 
 use request_purgatory::{Purgatory, Waits, threads::Reaper, time::ManualClock};
 use std::future::Future;

@@ -1,6 +1,6 @@
 //! Waits with a callback.
 
-use crate::drops::Bomb;
+use crate::chains::drops::Bomb;
 use crate::support::{NEVER_IN_A_TEST, lock};
 use crate::{Slot, assert_empty, by_hand, put, take};
 use request_purgatory::future::{WaitError, WaitOperation};

@@ -1,7 +1,7 @@
 //! Deadlines that are moved beside rechecks, at the end and past it.
 
 use crate::by_hand;
-use crate::recheck::{SECOND, pass};
+use crate::on_time::recheck::{SECOND, pass};
 use crate::support::bell::Bell;
 use crate::support::{PATIENCE, within};
 use request_purgatory::Waits;

@@ -2,7 +2,9 @@
 //! must ask the predicates in the same order, end each wait and each listener in the same way, wake each task once, and
 //! keep as many predicates.
 
-use crate::model_calls::{
+mod calls;
+
+use self::calls::{
     ALL, Answer, By, Call, Counts, End, Handle, KEYS, Parked, Pick, Reach, Starting, Task, Waiting,
     call,
 };

@@ -1,0 +1,9 @@
+//! G16, G17, G21 and G22: counts and bounds are exact, and the first to come is served first.
+
+mod bounds;
+mod counts;
+mod errors;
+mod operators;
+mod order;
+mod siblings;
+mod weights;
