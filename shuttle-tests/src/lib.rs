@@ -15,7 +15,9 @@ pub mod ledger;
 pub mod operation;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::sync::{Mutex, MutexGuard};
 use shuttle::{Config, Runner};
+use std::sync::PoisonError;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -50,6 +52,12 @@ fn run(scenario: fn(), scheduler: impl Scheduler + 'static) {
     let mut config = Config::new();
     config.stack_size = 1 << 18;
     Runner::new(scheduler, config).run(scenario);
+}
+
+/// Locks a mutex of a test. All tasks of a run share one thread of the system: a guard that one task drops while another
+/// task unwinds poisons its mutex, although nothing is half-changed.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn variable(name: &str) -> Option<String> {

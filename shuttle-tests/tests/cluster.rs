@@ -13,7 +13,7 @@ use request_purgatory_cluster::model::{
 use request_purgatory_cluster::{Change, Config, Epoch, Interest, Position, Reading};
 use shuttle::sync::Mutex;
 use shuttle::thread;
-use shuttle_tests::explore;
+use shuttle_tests::{explore, lock};
 use std::future::Future;
 use std::panic::catch_unwind;
 use std::pin::pin;
@@ -87,17 +87,17 @@ impl Node {
                 // What was ordered to be read meanwhile is read first.
                 self.read(session, now);
                 thread::yield_now();
-                self.store.lock().unwrap().is_watched = true;
+                lock(&self.store).is_watched = true;
                 session.watched(keys, now);
                 return true;
             }
             Some(Tell::Unwatch(_)) => {
-                self.store.lock().unwrap().is_watched = false;
+                lock(&self.store).is_watched = false;
                 return true;
             }
             None => {}
         }
-        let told = self.store.lock().unwrap().told.pop();
+        let told = lock(&self.store).told.pop();
         if let Some(version) = told {
             let change = Change {
                 key: KEY,
@@ -114,7 +114,7 @@ impl Node {
         let Next::Do(ticket) = session.next_read(now).expect("no audit is due") else {
             return false;
         };
-        let version = self.store.lock().unwrap().version;
+        let version = lock(&self.store).version;
         thread::yield_now();
         let reading = Reading {
             epoch: EPOCH,
@@ -137,7 +137,7 @@ impl Node {
     }
 
     fn commit(&self) {
-        let mut store = self.store.lock().unwrap();
+        let mut store = lock(&self.store);
         store.version += 1;
         let version = store.version;
         if store.is_watched {
@@ -182,7 +182,7 @@ fn play(rules: Rules) {
             thread::yield_now();
             drop(node.wait(0));
             thread::yield_now();
-            let seen = node.store.lock().unwrap().version;
+            let seen = lock(&node.store).version;
             let wait = node.wait(seen);
             (0..3).for_each(|_| thread::yield_now());
             node.commit();
@@ -210,10 +210,7 @@ fn play(rules: Rules) {
         0,
         "every key is forgotten in the end"
     );
-    assert!(
-        !node.store.lock().unwrap().is_watched,
-        "and its watch has ended"
-    );
+    assert!(!lock(&node.store).is_watched, "and its watch has ended");
 }
 
 /// On some of many schedules.

@@ -6,11 +6,11 @@ use request_purgatory::{CheckBound, Handle, Purgatory, Watch, threads::Reaper, t
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
-use shuttle_tests::explore;
 use shuttle_tests::ledger::Page;
 use shuttle_tests::operation::{Deed, Hasher, Operation, Place};
+use shuttle_tests::{explore, lock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 const KEYS: u64 = 3;
@@ -62,7 +62,7 @@ impl Stage {
     fn park(&self) {
         for _ in 0..EACH {
             let page = Page::new();
-            self.pages.lock().unwrap().push(page.clone());
+            lock(&self.pages).push(page.clone());
             let (on_examination, on_end) = (self.deeds)();
             let mut random = thread_rng();
             let op = Operation {
@@ -85,7 +85,7 @@ impl Stage {
                 rank.into_iter().fold(watch, Watch::at_rank)
             });
             let handle = Arc::<std::sync::OnceLock<_>>::default();
-            self.known.lock().unwrap().push(Known {
+            lock(&self.known).push(Known {
                 page,
                 key: first,
                 rank,
@@ -155,7 +155,7 @@ impl Stage {
     }
 
     fn pick(&self) -> Option<Known> {
-        let known = self.known.lock().unwrap();
+        let known = lock(&self.known);
         let number = thread_rng().gen_range(0..known.len().max(1));
         known.get(number).cloned()
     }
@@ -183,7 +183,7 @@ impl Stage {
         // Deferred checks are made now.
         self.purgatory.advance();
         self.purgatory.advance();
-        let mut pages = self.pages.lock().unwrap().clone();
+        let mut pages = lock(&self.pages).clone();
         pages.iter().for_each(|page| page.assert_no_event_is_lost());
         let stats = self.purgatory.stats();
         self.purgatory.shutdown();
@@ -194,7 +194,9 @@ impl Stage {
             at_end.shut_down >= stats.parked as u64,
             "{stats:?}, {at_end:?}"
         );
-        pages.append(&mut self.more.lock().unwrap().clone());
+        let more = self.more.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.extend(more.iter().cloned());
+        drop(more);
         pages.iter().for_each(|page| page.assert_ended_once());
     }
 }

@@ -8,8 +8,8 @@ use request_purgatory::{CheckBound, Purgatory, Waits, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
-use shuttle_tests::explore;
 use shuttle_tests::operation::Hasher;
+use shuttle_tests::{explore, lock};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -56,8 +56,8 @@ impl Stage {
         self.waits.take(
             0..KEYS,
             timeout,
-            move |_| takes.lock().unwrap().pop_front(),
-            move |job| returns.lock().unwrap().push_front(job),
+            move |_| lock(&takes).pop_front(),
+            move |job| lock(&returns).push_front(job),
         )
     }
 
@@ -70,7 +70,7 @@ impl Stage {
                 let at = thread_rng().gen_range(0..takes.len());
                 let polled = Pin::new(&mut takes[at]).poll(&mut Context::from_waker(Waker::noop()));
                 if let Poll::Ready(Ok(job)) = polled {
-                    self.received.lock().unwrap().push(job.done());
+                    lock(&self.received).push(job.done());
                 }
                 thread::yield_now();
             }
@@ -82,7 +82,7 @@ impl Stage {
 
     fn push(&self) {
         for job in 0..JOBS {
-            self.jobs.lock().unwrap().push_back(job);
+            lock(&self.jobs).push_back(job);
             let key = thread_rng().gen_range(0..KEYS);
             match thread_rng().gen_range(0..4) {
                 0 => self.waits.check_later(key),
@@ -122,8 +122,8 @@ fn g23_what_was_taken_is_received_or_given_back() {
         }
         stage.waits.advance();
         stage.waits.shutdown();
-        let mut all = stage.received.lock().unwrap().clone();
-        all.extend(stage.jobs.lock().unwrap().iter());
+        let mut all = lock(&stage.received).clone();
+        all.extend(lock(&stage.jobs).iter());
         all.sort_unstable();
         assert_eq!(
             all,
@@ -191,7 +191,7 @@ impl Hall {
         keys.rotate_left(thread_rng().gen_range(0..QUEUES as usize));
         keys.truncate(thread_rng().gen_range(1..=QUEUES as usize));
         let (number, before) = {
-            let mut book = self.book.lock().unwrap();
+            let mut book = lock(&self.book);
             book.workers.push(Worker {
                 keys: keys.clone(),
                 arrived: false,
@@ -207,7 +207,7 @@ impl Hall {
             keys.clone(),
             None,
             move |cause| {
-                let mut book = takes.lock().unwrap();
+                let mut book = lock(&takes);
                 let (key, job) = match cause.key() {
                     Some(key) => book.pop(&[*key]),
                     None => book.pop(&keys),
@@ -218,14 +218,14 @@ impl Hall {
                 Some((key, job))
             },
             move |(key, job)| {
-                let mut book = returns.lock().unwrap();
+                let mut book = lock(&returns);
                 book.queues[key as usize].push_front(job);
                 let worker = &mut book.workers[number];
                 worker.waits = !worker.arrived;
                 worker.kept = None;
             },
         );
-        let mut book = self.book.lock().unwrap();
+        let mut book = lock(&self.book);
         book.workers[number].arrived = true;
         if let Some(key) = book.workers[number].kept {
             let still = book.waiting_for(key);
@@ -248,10 +248,10 @@ impl Hall {
             match Pin::new(&mut take).poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Ok(job)) if thread_rng().gen_bool(0.5) => {
                     let (_, job) = job.done();
-                    self.book.lock().unwrap().done.push(job);
+                    lock(&self.book).done.push(job);
                 }
                 Poll::Pending if thread_rng().gen_bool(0.7) => takes.push((number, take)),
-                _ => self.book.lock().unwrap().workers[number].waits = false,
+                _ => lock(&self.book).workers[number].waits = false,
             }
         }
         takes.into_iter().map(|(_, take)| take).collect()
@@ -261,7 +261,7 @@ impl Hall {
     fn push(&self, jobs: std::ops::Range<u32>) {
         for job in jobs {
             let key = thread_rng().gen_range(0..QUEUES);
-            self.book.lock().unwrap().queues[key as usize].push_back(job);
+            lock(&self.book).queues[key as usize].push_back(job);
             match thread_rng().gen_range(0..6) {
                 0 => self.waits.check_later(key),
                 _ => {
@@ -294,7 +294,7 @@ fn g25_g27_no_take_is_overtaken_or_sleeps_beside_a_job() {
             hall.waits.advance();
         }
         for key in 0..QUEUES {
-            let book = hall.book.lock().unwrap();
+            let book = lock(&hall.book);
             let (waiting, jobs) = (book.waiting_for(key), &book.queues[key as usize]);
             assert!(
                 waiting.is_empty() || jobs.is_empty(),
@@ -302,7 +302,7 @@ fn g25_g27_no_take_is_overtaken_or_sleeps_beside_a_job() {
             );
         }
         drop(left);
-        let book = hall.book.lock().unwrap();
+        let book = lock(&hall.book);
         let queued = book.queues.iter().flatten();
         let mut all = Vec::from_iter(book.done.iter().chain(queued).copied());
         all.sort_unstable();
