@@ -12,7 +12,7 @@ use crate::broker::fetch::Fetch;
 use crate::broker::produce::{ACKS_ALL, ACKS_NONE, Produced, follow};
 use crate::broker::topics::Topics;
 use crate::cli::Settings;
-use crate::exchange::{Caller, Reply, answered_later, milliseconds};
+use crate::exchange::{Caller, Reply, milliseconds};
 use crate::groups::{self, Coordinator};
 use crate::messages::*;
 use crate::storage::folder::Folder;
@@ -101,14 +101,12 @@ impl Broker {
         let max_wait = milliseconds(request.max_wait_ms);
         let fetch = Box::new(Fetch::new(request, &self.topics));
         if max_wait.is_zero() {
-            // As one that has waited: there need not be memory for the request and its answer together.
-            let (waiter, waiting) = answered_later();
-            waiter.answer(fetch.answer());
-            return Reply::Later(waiting);
+            return fetch.answer().into();
         }
         let partitions = fetch.known_partitions();
         let watches = partitions.iter().map(|partition| partition.fetches.watch());
-        park(&self.purgatories.fetch, watches, fetch, max_wait, caller)
+        let fetches = &self.purgatories.fetch;
+        Reply::Later(park(fetches, watches, fetch, max_wait, caller))
     }
 
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
@@ -128,12 +126,10 @@ impl Broker {
                     partition.produces.watch().at_rank(*offset as u64)
                 });
                 let produces = &self.purgatories.produce;
-                let mut reply = park(produces, watches, produced, timeout, caller);
-                if let Reply::Later(waiting) = &mut reply {
-                    // It is appended, and the replicas are about to have it.
-                    waiting.grace = REPLICAS;
-                }
-                reply
+                let mut waiting = park(produces, watches, produced, timeout, caller);
+                // It is appended, and the replicas are about to have it.
+                waiting.grace = REPLICAS;
+                Reply::Later(waiting)
             }
             _ => produced.answer().into(),
         }

@@ -5,7 +5,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::time::timeout;
@@ -85,16 +84,14 @@ impl<A: Into<Answer>> From<A> for Reply {
 
 pub(crate) fn answered_later() -> (Waiter, Waiting) {
     let (sender, answer) = oneshot::channel();
-    let hurries = Arc::<AtomicBool>::default();
-    let waiting = Waiting {
-        answer,
-        hurries: Arc::clone(&hurries),
-        leave: None,
-        grace: Duration::ZERO,
-    };
     let waiter = Waiter {
         answer: sender,
-        hurries,
+        client: Arc::default(),
+    };
+    let waiting = Waiting {
+        answer,
+        leave: None,
+        grace: Duration::ZERO,
     };
     (waiter, waiting)
 }
@@ -104,7 +101,8 @@ pub(crate) fn answered_later() -> (Waiter, Waiting) {
 /// INVARIANT: it is answered once: [`answer`](Self::answer) consumes it.
 pub(crate) struct Waiter {
     answer: oneshot::Sender<Answer>,
-    hurries: Arc<AtomicBool>,
+    /// Tells its client from those that wait beside it.
+    pub(crate) client: Arc<()>,
 }
 
 impl Waiter {
@@ -113,18 +111,11 @@ impl Waiter {
         // The receiver is dropped if the client has left.
         let _ = self.answer.send(answer.into());
     }
-
-    /// Whether the client sends no more, and so does not wait any longer.
-    pub(crate) fn hurries(&self) -> bool {
-        // ORDERING: Relaxed: it is set before `leave` takes the lock under which this is read.
-        self.hurries.load(Relaxed)
-    }
 }
 
 /// The receiving end of a delayed operation's answer. Dropping it says that the client has gone.
 pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Receiver<Answer>,
-    hurries: Arc<AtomicBool>,
     /// Takes the client's request out of where it waits, as if its time were over: it is answered.
     pub(crate) leave: Option<Box<dyn FnOnce() + Send>>,
     /// How much longer it waits if its client sends no more.
@@ -144,7 +135,6 @@ impl Waiting {
 
     fn end(&mut self) {
         if let Some(leave) = self.leave.take() {
-            self.hurries.store(true, Relaxed);
             leave();
         }
     }
@@ -152,8 +142,6 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // From here on no answer counts.
-        self.answer.close();
         self.end();
     }
 }

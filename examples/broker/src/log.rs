@@ -20,8 +20,8 @@ pub(crate) struct Place(Mutex<Written>);
 
 struct Written {
     since: Option<Instant>,
+    /// In this second, with those that were left out.
     lines: u32,
-    left_out: u64,
 }
 
 impl Place {
@@ -29,7 +29,6 @@ impl Place {
         Self(Mutex::new(Written {
             since: None,
             lines: 0,
-            left_out: 0,
         }))
     }
 
@@ -42,19 +41,19 @@ impl Place {
     }
 
     fn next(&self, now: Instant, line: Arguments<'_>) -> Option<String> {
-        let mut written = self.0.lock();
+        let (mut written, most) = (self.0.lock(), LINES.load(Relaxed));
+        let mut left_out = 0;
         let is_over = |since: Instant| now.saturating_duration_since(since) >= SECOND;
         if written.since.is_none_or(is_over) {
+            left_out = written.lines.saturating_sub(most);
             (written.since, written.lines) = (Some(now), 0);
         }
-        if written.lines >= LINES.load(Relaxed) {
-            written.left_out += 1;
+        written.lines = written.lines.saturating_add(1);
+        if written.lines > most {
             return None;
         }
-        written.lines += 1;
         let mut line = line.to_string();
         line.truncate(line.floor_char_boundary(LONGEST));
-        let left_out = std::mem::take(&mut written.left_out);
         if left_out > 0 {
             line = format!("{line} (before it, {left_out} such lines were left out)");
         }
@@ -77,10 +76,8 @@ mod tests {
         assert_eq!(written(0.0), ["a line"; 10]);
         assert_eq!(written(0.9), [""; 0]);
         let lines = written(1.0);
-        assert_eq!(
-            lines[0],
-            "a line (before it, 1990 such lines were left out)"
-        );
+        let told = "a line (before it, 1990 such lines were left out)";
+        assert_eq!(lines[0], told);
         assert_eq!(lines[1..], ["a line"; 9]);
         let long = "ä".repeat(LONGEST);
         let line = Place::new().next(start, format_args!("x{long}"));

@@ -142,18 +142,14 @@ impl Display for Page<'_> {
             ("rebalances", rebalances),
             ("sessions", sessions),
         ];
-        write!(
-            f,
-            "{HEAD}<p>{load}</p><table><tr><th>purgatory<th>parked<th>watch entries"
-        )?;
+        write!(f, "{HEAD}<p>{load}</p>")?;
+        f.write_str("<table><tr><th>purgatory<th>parked<th>watch entries")?;
         for (name, _) in COUNTS {
             write!(f, "<th>{name}")?;
         }
         for (name, stats) in all {
-            let Stats {
-                parked, watched, ..
-            } = stats;
-            write!(f, "\n<tr><th>{name}<td>{parked}<td>{watched}")?;
+            write!(f, "\n<tr><th>{name}<td>{}", stats.parked)?;
+            write!(f, "<td>{}", stats.watched)?;
             for (_, count) in COUNTS {
                 write!(f, "<td>{}", count(&stats))?;
             }
@@ -178,13 +174,11 @@ href=metrics>the metrics</a>.</p>
 
 /// Those that have waited longest, with their keys.
 fn write_oldest(f: &mut Formatter<'_>, name: &str, purgatory: &Purgatory<Delayed>) -> fmt::Result {
-    write!(
-        f,
-        "\n<h2>Oldest of {name}</h2><table><tr><th>parked for<th>time left<th class=keys>keys"
-    )?;
+    write!(f, "\n<h2>Oldest of {name}</h2><table>")?;
+    f.write_str("<tr><th>parked for<th>time left<th class=keys>keys")?;
     for mut operation in purgatory.snapshot().into_iter().take(SHOWN) {
         let keys = &mut operation.keys;
-        keys.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+        keys.sort();
         let age = operation.age;
         // Their timeouts are bounded, so each has an end.
         let left = operation.remaining.unwrap_or_default();

@@ -50,15 +50,8 @@ pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Fu
                 Ok((socket, peer)) => {
                     let mut context = context.clone();
                     tokio::spawn(async move {
-                        let served = serve(socket, peer, &mut context).await;
-                        match served {
-                            Ok(()) | Err(End::Closed) => {}
-                            Err(End::Dropped(why)) => log!("closed the connection of {peer}: {why}"),
-                            Err(End::Refused(why)) => {
-                                if context.limits.is_first_refusal(&why) {
-                                    log!("closed the connection of {peer}: {why}, and those like it from now on");
-                                }
-                            }
+                        if let Err(End::Dropped(why)) = serve(socket, peer, &mut context).await {
+                            log!("closed the connection of {peer}: {why}");
                         }
                     });
                 }
@@ -132,7 +125,7 @@ struct Connection<'a> {
 impl Connection<'_> {
     /// Serves what the client sent. An error ends the connection.
     async fn answer(&mut self, sent: Sent) -> Result<(), End> {
-        let (frame, memory) = match sent {
+        let (frame, mut memory) = match sent {
             Sent::Request(frame, memory) => (frame, memory),
             Sent::TooLong(refusal, length) => {
                 if self.caller.refusals.lock().insert("too long") {
@@ -143,13 +136,20 @@ impl Connection<'_> {
             }
         };
         let mut envelope = Envelope::open(&frame).map_err(|misfit| match misfit {
-            Misfit::Version(..) => End::Refused(misfit.to_string()),
             Misfit::Malformed(why) => End::Dropped(why),
+            // All clients of its kind have that: it is told once.
+            Misfit::Version(why) => {
+                if self.limits.is_first_refusal(&why) {
+                    let client = self.caller.client;
+                    log!("closed the connection of {client}: {why}, and those like it from now on");
+                }
+                End::Closed
+            }
         })?;
         let elements = PER_ELEMENT * envelope.elements;
         let weight = frame.len() + elements;
         drop(frame);
-        let decoded = self.limits.memory(elements).await?;
+        memory.merge(self.limits.memory(elements).await?);
         let request = self.limits.work(weight, || envelope.decode()).await?;
 
         self.caller.client_id = envelope.client_id;
@@ -160,8 +160,7 @@ impl Connection<'_> {
         // A request that waits, if only for memory, keeps none of what others wait for. What it keeps while it is parked is
         // weighed there.
         let is_enough = matches!(&reply, Reply::Now(answer) if 2 * answer.size <= elements);
-        let answered = is_enough.then_some((memory, decoded));
-        let counted = if is_enough { elements } else { 0 };
+        let kept = is_enough.then_some(memory);
         let Answer { size, read } = match reply {
             Reply::Now(answer) => answer,
             Reply::Later(mut waiting) => {
@@ -180,16 +179,18 @@ impl Connection<'_> {
             Reply::Never => return Ok(()),
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
         };
-        // As read, and as encoded.
-        let memory = (2 * size).saturating_sub(counted);
-        let memory = self.limits.memory(memory).await?;
+        let memory = match kept {
+            Some(memory) => memory,
+            // As read, and as encoded.
+            None => self.limits.memory(2 * size).await?,
+        };
         let encoding = || encode(&read(), envelope.correlation_id, envelope.version, size);
         let bytes = self.limits.work(size, encoding).await;
         let bytes = bytes.map_err(|error| format!("cannot encode an answer: {error}"))?;
         // Names are those of the request.
         debug_assert!(size == 0 || bytes.len() <= size + weight + ENVELOPE);
         write(&mut self.writer, &bytes).await?;
-        drop((bytes, memory, answered));
+        drop((bytes, memory));
         Ok(())
     }
 }

@@ -1,13 +1,13 @@
 //! The requests that wait, and the two purgatories in which they do.
 
-use crate::exchange::{Answer, Caller, Reply, Waiter, answered_later};
+use crate::exchange::{Answer, Caller, Waiter, Waiting, answered_later};
 use request_purgatory::purgatory::{Admission, BuildError};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What delayed requests are keyed by.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TopicPartition {
     pub(crate) topic: Arc<str>,
     pub(crate) partition: i32,
@@ -72,10 +72,8 @@ impl Purgatories {
     pub(crate) fn new() -> Result<Self, BuildError> {
         let purgatory = |name: &'static str| {
             let builder = Purgatory::builder(name).max_timeout(MAX_WAIT);
-            builder
-                .max_parked(MAX_PARKED)
-                .max_weight(MAX_WEIGHT)
-                .build()
+            let builder = builder.max_parked(MAX_PARKED);
+            builder.max_weight(MAX_WEIGHT).build()
         };
         Ok(Self {
             fetch: purgatory("fetch")?,
@@ -91,7 +89,7 @@ pub(crate) fn park<'a>(
     request: Box<dyn Request>,
     timeout: Duration,
     caller: &Caller,
-) -> Reply {
+) -> Waiting {
     let (waiter, mut waiting) = answered_later();
     let delayed = Delayed {
         request,
@@ -108,5 +106,5 @@ pub(crate) fn park<'a>(
         // No partitions to wait on, no room to wait in, or shutting down: it is answered with what is there.
         Err(rejected) => rejected.into_inner().on_complete(Completion::Expired),
     }
-    Reply::Later(waiting)
+    waiting
 }

@@ -5,7 +5,7 @@ use crate::broker::partition::Partition;
 use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome};
 use crate::messages::*;
-use crate::storage::log::Share;
+use crate::storage::log::{Log, Share};
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Fetch {
         let (mut bytes_left, mut nothing_yet) = (self.max_bytes, true);
         self.partitions().map(move |asked| {
             let limit = asked.max_bytes.min(bytes_left);
-            let share = asked.find(|it| it.share(asked.offset, limit, nothing_yet))?;
+            let share = asked.look(|log, to| log.share(asked.offset, to, limit, nothing_yet))?;
             bytes_left = bytes_left.saturating_sub(share.size);
             nothing_yet &= share.size == 0;
             Ok(share)
@@ -77,7 +77,13 @@ impl Fetch {
         let partition = |asked: PartitionFetch| {
             // What was found when it was counted, unless it is gone.
             let (offset, limit) = (asked.offset, asked.max_bytes);
-            let found = asked.find(|partition| partition.find(offset, limit, limit > 0));
+            let found = asked.look(|log, to| {
+                let told = PartitionData::default()
+                    .with_high_watermark(to)
+                    .with_last_stable_offset(to)
+                    .with_log_start_offset(log.start_offset);
+                (log.find(offset, to, limit, limit > 0), told)
+            });
             let read = found.and_then(|(batches, told)| {
                 let records = batches.read().map_err(|error| asked.unreadable(&error))?;
                 Ok(told.with_records(Some(records)))
@@ -132,9 +138,9 @@ impl Request for Fetch {
 }
 
 impl PartitionFetch {
-    fn find<T>(&self, find: impl FnOnce(&Partition) -> Outcome<T>) -> Outcome<T> {
+    fn look<T>(&self, look: impl FnOnce(&Log, i64) -> T) -> Outcome<T> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
-        find(partition)
+        partition.look(self.offset, look)
     }
 
     fn unreadable(&self, error: &io::Error) -> Code {

@@ -4,7 +4,7 @@ use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
 use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
 use crate::storage::batch::Batch;
-use crate::storage::log::{Batches, Log, Share};
+use crate::storage::log::Log;
 use crate::storage::producers::Producers;
 use parking_lot::Mutex;
 use request_purgatory::{CheckBound, ResolvedKey};
@@ -40,9 +40,6 @@ pub(crate) struct Appended {
     pub(crate) end_offset: i64,
     pub(crate) log_start_offset: i64,
 }
-
-/// What a fetch finds in a partition, and what it is told with that.
-pub(crate) type Found = (Batches, PartitionData);
 
 impl Partition {
     /// A partition whose log is in `folder`, or in memory. All that it finds there counts as replicated.
@@ -134,25 +131,14 @@ impl Partition {
         self.fetches.check_and_complete_after_lock();
     }
 
-    /// How much a consumer at `offset` is given; see [`Log::share`] for the limits.
-    pub(crate) fn share(&self, offset: i64, limit: usize, at_least_one: bool) -> Outcome<Share> {
+    /// Looks into the log for a consumer at `offset`, who sees it up to the high watermark. A consumer may ask for any
+    /// record that is kept, and for the one that will come next.
+    pub(crate) fn look<T>(&self, offset: i64, look: impl FnOnce(&Log, i64) -> T) -> Outcome<T> {
         let state = self.state.lock();
-        state.check_offset(offset)?;
-        let to = state.high_watermark;
-        Ok(state.log.share(offset, to, limit, at_least_one))
-    }
-
-    /// Finds what a consumer at `offset` is given.
-    pub(crate) fn find(&self, offset: i64, limit: usize, at_least_one: bool) -> Outcome<Found> {
-        let state = self.state.lock();
-        state.check_offset(offset)?;
-        let to = state.high_watermark;
-        let batches = state.log.find(offset, to, limit, at_least_one);
-        let told = PartitionData::default()
-            .with_high_watermark(to)
-            .with_last_stable_offset(to)
-            .with_log_start_offset(state.log.start_offset);
-        Ok((batches, told))
+        state.check_exists()?;
+        let kept = state.log.start_offset..=state.log.end_offset;
+        ensure(kept.contains(&offset), Code::OffsetOutOfRange)?;
+        Ok(look(&state.log, state.high_watermark))
     }
 
     /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset). Negative times are names.
@@ -178,21 +164,13 @@ impl State {
     fn check_exists(&self) -> Outcome {
         ensure(!self.deleted, Code::UnknownTopicOrPartition)
     }
-
-    /// A consumer may ask for any record that is kept, and for the one that will come next.
-    fn check_offset(&self, offset: i64) -> Outcome {
-        self.check_exists()?;
-        let kept = self.log.start_offset..=self.log.end_offset;
-        ensure(kept.contains(&offset), Code::OffsetOutOfRange)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::produce::{ACKS_ALL, Produced, follow};
     use crate::broker::topics::Topics;
-    use crate::requests::{batch_from, produce_request};
+    use crate::requests::batch_from;
     use std::time::Duration;
 
     /// A request may have looked it up before the topic went. Else it might append to the folder of the next of this name.
@@ -212,9 +190,5 @@ mod tests {
             assert!(!next.is_finished());
         });
         assert_eq!(append(), Err(Code::UnknownTopicOrPartition));
-        // Nor does a produce that is refused take a task: there is no runtime here that could run one.
-        let request = produce_request(ACKS_ALL, 0, "missing", &[(0, None)]);
-        let required = Produced::append(request, &topics).required();
-        follow(required, Duration::ZERO);
     }
 }

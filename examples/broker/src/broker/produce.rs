@@ -101,10 +101,6 @@ fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
 
 /// The other replica of every partition: it lives in this process, and "fetches" what was appended, `lag` later.
 pub(crate) fn follow(appended: Vec<(Arc<Partition>, i64)>, lag: Duration) {
-    // For what was refused, no task is needed.
-    if appended.is_empty() {
-        return;
-    }
     tokio::spawn(async move {
         // (A sleep of no time takes some.)
         if !lag.is_zero() {

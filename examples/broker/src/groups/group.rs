@@ -54,6 +54,23 @@ impl Shared {
     pub(super) fn has_given(&self, member: &str) -> bool {
         member.rsplit('-').nth(1) == Some(&*self.process)
     }
+
+    /// A sign of life of a member. While a request of it waits, its session is suspended.
+    ///
+    /// # Errors
+    /// Its session is over by the clock, also if that came while the broker stood still. Its expiry, which is on its way,
+    /// removes the member; the client is told now.
+    fn renew(&self, member: &Member) -> Outcome {
+        let timeout = match member.parked {
+            Some(_) => Duration::MAX,
+            None => member.terms.session_timeout,
+        };
+        match self.sessions.reschedule(&member.number, timeout) {
+            true => Ok(()),
+            false if self.sessions.is_shut_down() => Err(Code::NotCoordinator),
+            false => Err(Code::UnknownMemberId),
+        }
+    }
 }
 
 /// A group. What its lock is held for, and what not, stands at the head of [`super`].
@@ -228,23 +245,9 @@ impl State {
         }
     }
 
-    /// A sign of life of a member. While a request of it waits, its session is suspended.
-    ///
-    /// # Errors
-    /// Its session is over by the clock, also if that came while the broker stood still. Its expiry, which is on its way,
-    /// removes the member; the client is told now.
     pub(super) fn renew(&self, member: &str) -> Outcome {
-        let found = self.members.get(member).ok_or(Code::UnknownMemberId)?;
-        let timeout = match found.parked {
-            Some(_) => Duration::MAX,
-            None => found.terms.session_timeout,
-        };
-        let sessions = &self.shared.sessions;
-        match sessions.reschedule(&found.number, timeout) {
-            true => Ok(()),
-            false if sessions.is_shut_down() => Err(Code::NotCoordinator),
-            false => Err(Code::UnknownMemberId),
-        }
+        let member = self.members.get(member).ok_or(Code::UnknownMemberId)?;
+        self.shared.renew(member)
     }
 
     /// A request of a member waits. A second one takes the place of the first.
@@ -252,10 +255,9 @@ impl State {
         if let Some(member) = self.members.get_mut(id) {
             member.fail(id, Code::RebalanceInProgress);
             member.parked = Some((request, waiter));
-        }
-        let renewed = self.renew(id);
-        if let Some((member, error)) = self.members.get_mut(id).zip(renewed.err()) {
-            member.fail(id, error);
+            if let Err(error) = self.shared.renew(member) {
+                member.fail(id, error);
+            }
         }
     }
 
@@ -300,16 +302,13 @@ impl State {
     }
 
     /// A client that waits sends no more. Its member stays for as long as a session lasts: it may come back.
-    pub(super) fn client_gone(&mut self) {
-        let meant = |member: &Member| matches!(&member.parked, Some((_, it)) if it.hurries());
-        let gone = self.members.iter().filter(|(_, member)| meant(member));
-        let gone: Vec<_> = gone.map(|(id, _)| Id::clone(id)).collect();
-        for id in &gone {
-            if let Some(member) = self.members.get_mut(id) {
+    pub(super) fn client_gone(&mut self, client: &Arc<()>) {
+        for (id, member) in &mut self.members {
+            if matches!(&member.parked, Some((_, waiter)) if Arc::ptr_eq(&waiter.client, client)) {
                 member.fail(id, Code::RebalanceInProgress);
+                // A session that was suspended is not over. At the shutdown there is none any more.
+                let _ = self.shared.renew(member);
             }
-            // A session that was suspended is not over. At the shutdown there is none any more.
-            let _ = self.renew(id);
         }
     }
 }

@@ -18,40 +18,24 @@ const NOTHING: Committed = Committed {
     charge: None,
 };
 
-/// What was found in a group, topic by topic.
-fn told(id: GroupId, found: &[(At, Committed)]) -> OffsetFetchResponseGroup {
-    let topics = found.chunk_by(|((one, _), _), ((other, _), _)| one == other);
-    let topics = topics.map(|of_topic| {
-        let partitions = of_topic.iter().map(|((_, index), found)| {
-            OffsetFetchResponsePartitions::default()
-                .with_partition_index(*index)
-                .with_committed_offset(found.offset)
-                .with_committed_leader_epoch(found.leader_epoch)
-                .with_metadata(Some(text(found.metadata.as_deref().unwrap_or_default())))
+/// What was found in a group, topic by topic, in the types that have it in the version asked for.
+macro_rules! told {
+    ($found:expr, $topic:ident, $partition:ident) => {{
+        let topics = $found.chunk_by(|((one, _), _), ((other, _), _)| one == other);
+        let topics = topics.map(|of_topic| {
+            let partitions = of_topic.iter().map(|((_, index), found)| {
+                $partition::default()
+                    .with_partition_index(*index)
+                    .with_committed_offset(found.offset)
+                    .with_committed_leader_epoch(found.leader_epoch)
+                    .with_metadata(Some(text(found.metadata.as_deref().unwrap_or_default())))
+            });
+            $topic::default()
+                .with_partitions(partitions.collect())
+                .with_name(TopicName(text(&of_topic[0].0.0)))
         });
-        OffsetFetchResponseTopics::default()
-            .with_partitions(partitions.collect())
-            .with_name(TopicName(text(&of_topic[0].0.0)))
-    });
-    let group = OffsetFetchResponseGroup::default().with_group_id(id);
-    group.with_topics(topics.collect())
-}
-
-/// The same as versions before 8 have it, which are about one group.
-fn of_one_group(told: OffsetFetchResponseGroup) -> OffsetFetchResponse {
-    let topics = told.topics.into_iter().map(|topic| {
-        let partitions = topic.partitions.into_iter().map(|found| {
-            OffsetFetchResponsePartition::default()
-                .with_partition_index(found.partition_index)
-                .with_committed_offset(found.committed_offset)
-                .with_committed_leader_epoch(found.committed_leader_epoch)
-                .with_metadata(found.metadata)
-        });
-        OffsetFetchResponseTopic::default()
-            .with_name(topic.name)
-            .with_partitions(partitions.collect())
-    });
-    OffsetFetchResponse::default().with_topics(topics.collect())
+        topics.collect()
+    }};
 }
 
 impl Coordinator {
@@ -129,12 +113,25 @@ impl Coordinator {
             found.push((group.group_id, committed));
         }
         Answer::unread(size, move || {
-            let groups = found.into_iter().map(|(id, found)| told(id, &found));
-            let mut groups: Vec<_> = groups.collect();
-            match is_one {
-                true => of_one_group(groups.remove(0)),
-                false => OffsetFetchResponse::default().with_groups(groups),
+            let answer = OffsetFetchResponse::default();
+            if is_one {
+                let (_, found) = &found[0];
+                let topics = told!(
+                    found,
+                    OffsetFetchResponseTopic,
+                    OffsetFetchResponsePartition
+                );
+                return answer.with_topics(topics);
             }
+            let groups = found.into_iter().map(|(id, found)| {
+                let group = OffsetFetchResponseGroup::default().with_group_id(id);
+                group.with_topics(told!(
+                    found,
+                    OffsetFetchResponseTopics,
+                    OffsetFetchResponsePartitions
+                ))
+            });
+            answer.with_groups(groups.collect())
         })
     }
 

@@ -135,8 +135,10 @@ fn find_coordinator(asked: FindCoordinatorRequest, caller: &Caller) -> FindCoord
 /// The answer to a request that `ask` hands to the group, where it may have to wait.
 fn waiting(group: Arc<Group>, ask: impl FnOnce(&mut State, Waiter)) -> Reply {
     let (waiter, mut waiting) = answered_later();
+    let client = Arc::clone(&waiter.client);
     group.change(|state| ask(state, waiter));
-    waiting.leave = Some(Box::new(move || group.change(State::client_gone)));
+    let leave = move || group.change(|state| state.client_gone(&client));
+    waiting.leave = Some(Box::new(leave));
     Reply::Later(waiting)
 }
 

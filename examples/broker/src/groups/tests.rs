@@ -95,7 +95,7 @@ impl World {
             max_bytes: 1 << 20,
             offsets: None,
             clock: Arc::new(clock.clone()),
-            reaper: Reaper::Manual,
+            reaper: clock.reaper(),
         };
         change(&mut settings);
         Self {
@@ -178,23 +178,17 @@ impl World {
         left.error_code
     }
 
-    /// Moves the clock from deadline to deadline.
+    /// Moves the clock, which expires what is due, one deadline after the other.
     fn pass(&self, time: Duration) {
-        let shared = &self.coordinator.shared;
-        let (rebalances, sessions) = (&shared.rebalances, &shared.sessions);
-        let end = self.clock.now().saturating_add(time);
-        loop {
-            let [a, b] = [rebalances.next_deadline(), sessions.next_deadline()];
-            let next = a.into_iter().chain(b).min().filter(|next| *next <= end);
-            let passed = next.unwrap_or(end).saturating_since(self.clock.now());
-            self.clock.advance(passed);
-            rebalances.advance();
-            sessions.advance();
-            self.check();
-            if next.is_none() {
-                return;
-            }
-        }
+        self.clock.advance(time);
+        self.expire();
+    }
+
+    /// Expires what is due, also where the clock does not.
+    fn expire(&self) {
+        self.coordinator.shared.rebalances.advance();
+        self.coordinator.shared.sessions.advance();
+        self.check();
     }
 
     /// Takes the answers to joins that have come, of which each is a member now; their ids.

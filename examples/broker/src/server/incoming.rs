@@ -25,8 +25,6 @@ pub(crate) enum End {
     Closed,
     /// The broker closed it, for this reason.
     Dropped(String),
-    /// The broker closed it, for this reason, which all clients of its kind have.
-    Refused(String),
 }
 
 impl<R: Display> From<R> for End {
@@ -213,7 +211,7 @@ mod tests {
             Ok(Sent::Request(..)) => "taken".to_owned(),
             Ok(Sent::TooLong(_, length)) => format!("longer than {} MiB", length >> 20),
             Err(End::Closed) => "closed".to_owned(),
-            Err(End::Dropped(reason) | End::Refused(reason)) => reason,
+            Err(End::Dropped(reason)) => reason,
         };
         (outcome, begun.elapsed().as_secs())
     }

@@ -60,7 +60,8 @@ impl Limits {
 
     /// Waits until there is room for `bytes`. What is longer than all that there is waits for all.
     pub(crate) async fn memory(&self, bytes: usize) -> Result<Share, String> {
-        let share = units(bytes).min((IN_FLIGHT / UNIT) as u32);
+        let units = bytes.saturating_sub(ALLOWANCE).div_ceil(UNIT);
+        let share = units.min(IN_FLIGHT / UNIT) as u32;
         let share = Arc::clone(&self.memory).acquire_many_owned(share);
         match timeout(PATIENCE, share).await {
             Ok(Ok(share)) => Ok(share),
@@ -83,10 +84,6 @@ impl Limits {
         let mut refused = self.refused.lock();
         refused.len() < MAX_REFUSALS && refused.insert(why.to_owned())
     }
-}
-
-fn units(bytes: usize) -> u32 {
-    u32::try_from(bytes.saturating_sub(ALLOWANCE).div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
 /// How long `bytes` may take on their way, in or out: ten seconds, and one more for each MiB.

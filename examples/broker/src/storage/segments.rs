@@ -175,37 +175,17 @@ fn found_in(folder: &Path) -> io::Result<VecDeque<Segment>> {
 mod tests {
     use super::*;
 
-    /// What cannot be removed stays the oldest until it can be: else the next start would take what follows for damage.
+    /// None follows a full one that cannot be written to the disk; one that has nothing yet need not be there.
     #[test]
-    fn what_cannot_be_removed_stays_and_what_is_torn_goes() {
+    fn a_segment_is_written_to_the_disk_before_the_next_begins() {
         let folder = tempfile::tempdir().expect("a folder");
-        let [oldest, second] = [0, 7].map(|start| folder.path().join(format!("{start:020}.log")));
-        // A folder is no file that could be removed.
-        fs::create_dir(&oldest).expect("a folder in its place");
-        fs::write(&second, [0]).expect("the second one");
-        let mut segments = Segments {
-            folder: folder.path().to_owned(),
-            segments: found_in(folder.path()).expect("two"),
-        };
-        for _ in 0..2 {
-            assert!(segments.remove_oldest().is_err());
-            assert_eq!(segments.segments[0].start, 0);
-        }
-        fs::remove_dir(&oldest).expect("it is empty");
-        fs::write(&oldest, [0]).expect("the first one");
-        segments.remove_oldest().expect("it can be removed");
-        assert_eq!((segments.segments[0].start, oldest.exists()), (7, false));
-        // In the last one is what a full disk has left of its first batch.
-        segments.segments[0].length = 0;
-        segments.append(7, b"whole").expect("there is room");
-        assert_eq!(fs::read(&second).expect("a file"), b"whole");
-        // None follows a full one that cannot be written to the disk.
+        let mut segments = Segments::open(folder.path(), |_, _| {}).expect("none yet");
+        segments.append(0, b"whole").expect("there is room");
         segments.segments[0].length = SEGMENT;
-        fs::remove_file(&second).expect("it is there");
+        fs::remove_file(&*segments.segments[0].path).expect("it is there");
         for _ in 0..2 {
             assert!(segments.append(8, b"next").is_err());
         }
-        // One that has nothing yet need not be there.
         segments.segments[0].length = 0;
         segments.sync().expect("nothing to write");
     }

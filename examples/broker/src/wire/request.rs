@@ -4,23 +4,13 @@ use crate::messages::*;
 use crate::wire::frame::encode;
 use crate::wire::outline::{Walk, by_key};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use std::fmt::{self, Display, Formatter};
 
 /// Why a request was not understood. There is no version to answer it in, so its connection is to be closed.
 #[derive(Debug)]
 pub enum Misfit {
     /// A call of Kafka's that is known here, in a version that is not.
-    Version(ApiKey, i16),
+    Version(String),
     Malformed(String),
-}
-
-impl Display for Misfit {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Version(key, version) => write!(f, "{key:?} v{version} not supported"),
-            Self::Malformed(why) => f.write_str(why),
-        }
-    }
 }
 
 impl<S: Into<String>> From<S> for Misfit {
@@ -71,7 +61,7 @@ impl Envelope {
             envelope.version = 0;
             return match api {
                 ApiKey::ApiVersions => Ok(envelope),
-                key => Err(Misfit::Version(*key, version)),
+                key => Err(Misfit::Version(format!("{key:?} v{version} not supported"))),
             };
         }
 
@@ -86,7 +76,7 @@ impl Envelope {
     }
 
     /// Decodes what is asked. `None` for an ApiVersions request in a version that is not known here.
-    pub fn decode(&mut self) -> Result<Option<RequestKind>, Misfit> {
+    pub fn decode(&mut self) -> Result<Option<RequestKind>, String> {
         if (self.api, self.version) == (ApiKey::OffsetCommit, 1) {
             // The decoder does not know it any more. It is answered as the next one is.
             self.version = 2;
@@ -95,7 +85,7 @@ impl Envelope {
         let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
         let body = self.body.take().map(decode).transpose();
-        body.map_err(|error| malformed(api, version, &error.to_string()).into())
+        body.map_err(|error| malformed(api, version, &error.to_string()))
     }
 }
 
@@ -103,27 +93,22 @@ impl Envelope {
 /// Both leave it to the broker.
 fn with_retention_time(body: &[u8]) -> Option<Bytes> {
     const OF_THE_BROKER: i64 = -1;
-    let put_text = |bytes: &mut BytesMut, text: &[u8]| {
-        bytes.put_u16(text.len() as u16);
-        bytes.put_slice(text);
-    };
-    let (mut walk, mut bytes) = (Walk::along(body, 1), BytesMut::with_capacity(body.len()));
-    put_text(&mut bytes, walk.text()?);
-    bytes.put_slice(walk.take(4)?);
-    put_text(&mut bytes, walk.text()?);
+    let mut walk = Walk::along(body, 1);
+    let (_group, _generation, _member) = (walk.text()?, walk.take(4)?, walk.text()?);
+    let (before, mut rest) = body.split_at(body.len() - walk.rest.len());
+    let mut bytes = BytesMut::from(before);
     bytes.put_i64(OF_THE_BROKER);
-    let topics = walk.elements()?;
-    bytes.put_u32(topics as u32);
-    for _ in 0..topics {
-        put_text(&mut bytes, walk.text()?);
-        let partitions = walk.elements()?;
-        bytes.put_u32(partitions as u32);
-        for _ in 0..partitions {
-            bytes.put_slice(walk.take(12)?);
+    for _topic in 0..walk.elements()? {
+        walk.text()?;
+        for _partition in 0..walk.elements()? {
+            walk.take(12)?;
+            bytes.put_slice(&rest[..rest.len() - walk.rest.len()]);
             let _time = walk.take(8)?;
-            put_text(&mut bytes, walk.text()?);
+            rest = walk.rest;
+            walk.text()?;
         }
     }
+    bytes.put_slice(rest);
     Some(bytes.freeze())
 }
 

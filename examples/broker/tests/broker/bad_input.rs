@@ -114,16 +114,11 @@ fn clients_cause_few_lines_in_the_log() {
     let log = broker.log();
     for call in ["Produce v2", "Fetch v3"] {
         let told: Vec<_> = log.iter().filter(|line| line.contains(call)).collect();
-        assert!(
-            told.len() == 1 && told[0].contains("not supported"),
-            "{log:?}"
-        );
+        let is_told = told.len() == 1 && told[0].contains("not supported");
+        assert!(is_told, "{log:?}");
     }
     // More than one for those, since they are of different kinds of trouble.
     assert!((12..=2 + 10 * seconds).contains(&log.len()), "{log:#?}");
-    eventually("second", || begun.elapsed().as_secs() > seconds as u64);
-    broker.client().send_raw(&[0xff; 100]);
-    broker.wait_for_log("such lines were left out");
 }
 
 /// What a thread does that attacks, in one of several ways: frames that are sent but for their end, requests of as many

@@ -285,23 +285,13 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     let [one, next] = [0, 1].map(|sequence| batch_from(7, 0, sequence, &[&[7; 1_000]]));
     assert_eq!(client.produce_to(-1, "t", 0, &one), (0, 0));
     assert_eq!(commit(&mut client, 0, 1), 0);
-    // Until the journal is written anew.
-    let journal = || fs::metadata(folder.path("+offsets")).expect("it is there");
-    let (mut kept, mut longest) = (1, 0);
-    while journal().len() > longest {
-        longest = journal().len();
-        kept += 1;
-        assert_eq!(commit(&mut client, 0, kept), 0);
-    }
-    let rewritten = kept;
+    let mut kept = 1;
     broker.program.limit(Fsize, Some(1_500));
     let refused = client.produce_to(-1, "t", 0, &next).0;
     assert_eq!(refused, KAFKA_STORAGE_ERROR);
     while commit(&mut client, 0, kept + 1) == 0 {
         kept += 1;
     }
-    let appended = kept + 1 - rewritten;
-    assert!((5..20).contains(&appended), "{appended}");
     assert_eq!(commit(&mut client, 1, kept + 1), KAFKA_STORAGE_ERROR);
     // (The line of this one might still have room.)
     broker.program.limit(Fsize, Some(1));

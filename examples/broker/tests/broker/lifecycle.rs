@@ -1,7 +1,6 @@
 //! The program itself: where it listens, its end, and its demonstration.
 
 use super::*;
-use kafka_protocol::protocol::Request;
 use std::net::ToSocketAddrs;
 use std::process::Command;
 
@@ -94,85 +93,39 @@ fn a_signal_answers_every_parked_request() {
     }
 }
 
-/// A connection of members that are each in a group of their own, which only their own sessions can end.
-struct Loners(Client, Vec<HeartbeatRequest>);
-
-impl Loners {
-    const EACH: usize = 400;
-
-    fn join(broker: &Broker, number: usize, session: Duration) -> Self {
-        let mut client = broker.client();
-        let groups = (0..Self::EACH).map(|at| group(&format!("{number}-{at}")));
-        let joins = groups.map(|id| join_request("").with_group_id(id));
-        let millis = session.as_millis() as i32;
-        let joins: Vec<_> = joins.map(|it| it.with_session_timeout_ms(millis)).collect();
-        let joined = Self::ask(&mut client, 3, &joins);
-        let beats = joins.iter().zip(joined).map(|(join, joined)| {
-            let beat = heartbeat_request(&joined.member_id, joined.generation_id);
-            beat.with_group_id(join.group_id.clone())
-        });
-        let beats: Vec<_> = beats.collect();
-        let syncs = beats.iter().map(|beat| {
-            SyncGroupRequest::default()
-                .with_group_id(beat.group_id.clone())
-                .with_generation_id(beat.generation_id)
-                .with_member_id(beat.member_id.clone())
-        });
-        let synced = Self::ask(&mut client, 3, &syncs.collect::<Vec<_>>());
-        assert!(synced.iter().all(|it| it.error_code == 0));
-        Self(client, beats)
-    }
-
-    fn ask<R: Request>(client: &mut Client, version: i16, requests: &[R]) -> Vec<R::Response> {
-        let sent: Vec<_> = requests.iter().map(|it| client.send(version, it)).collect();
-        let answers = sent.into_iter().map(|it| client.receive::<R>(version, it));
-        answers.collect()
-    }
-
-    fn send_heartbeats(&mut self) -> Vec<i32> {
-        let Self(client, beats) = self;
-        beats.iter().map(|beat| client.send(0, beat)).collect()
-    }
-
-    /// How many are told that they are no members.
-    fn refused(&mut self, sent: Vec<i32>) -> usize {
-        let errors = sent.into_iter().map(|it| {
-            let answer = self.0.receive::<HeartbeatRequest>(0, it);
-            answer.error_code
-        });
-        let refused = errors.filter(|error| *error != 0);
-        refused
-            .inspect(|it| assert_eq!(*it, Code::UnknownMemberId.code()))
-            .count()
-    }
-}
-
-/// Heartbeats lie in its sockets meanwhile. Of what is over all is over, and of what is not nothing. There are so many
+/// Heartbeats lie in its socket meanwhile. Of what is over all is over, and of what is not nothing. There are so many
 /// members that most heartbeats come before their groups know of the expiry. (Whether one comes before the thread that
 /// expires sessions is chance here: `a_member_whose_session_is_over_is_told_so_whatever_it_asks` is about that.)
 #[test]
 fn a_stall_ends_all_sessions_that_were_over_by_the_clock_and_no_other() {
+    const MEMBERS: usize = 1_000;
     let broker = Broker::with(&["--group-delay-ms", "0"]);
-    let sessions = [60, 6, 6, 6, 6].map(Duration::from_secs);
-    let mut number = 0;
-    let mut members = sessions.map(|session| {
-        number += 1;
-        Loners::join(&broker, number, session)
+    let mut client = broker.client();
+    // Each is in a group of its own, which only its own session can end. Every other one has a minute.
+    let joins = (0..MEMBERS).map(|number| {
+        let join = join_request("").with_group_id(group(&number.to_string()));
+        join.with_session_timeout_ms([60_000, 6_000][number % 2])
     });
-    let mut refused = |stall: Duration| {
-        broker.program.signal(Signal::STOP);
-        let sent = members.each_mut().map(Loners::send_heartbeats);
-        std::thread::sleep(stall);
-        broker.program.signal(Signal::CONT);
-        let mut members = members.iter_mut();
-        sent.map(|sent| members.next().expect("as many").refused(sent))
-    };
-    const ALL: usize = Loners::EACH;
-    assert_eq!(refused(Duration::ZERO), [0; 5]);
-    assert_eq!(refused(Duration::from_secs(7)), [0, ALL, ALL, ALL, ALL]);
+    let joins: Vec<_> = joins.collect();
+    let sent: Vec<_> = joins.iter().map(|join| client.send(3, join)).collect();
+    let beats = joins.into_iter().zip(sent).map(|(join, sent)| {
+        let joined = client.receive::<JoinGroupRequest>(3, sent);
+        heartbeat_request(&joined.member_id, joined.generation_id).with_group_id(join.group_id)
+    });
+    let beats: Vec<_> = beats.collect();
+    let over = Code::UnknownMemberId.code();
     // Who was told that it lives does, and the others do not.
-    assert_eq!(refused(Duration::ZERO), [0, ALL, ALL, ALL, ALL]);
-    broker.wait_for_figure("members", ALL as u64);
+    for (seconds, expected) in [(0, [0, 0]), (7, [0, over]), (0, [0, over])] {
+        broker.program.signal(Signal::STOP);
+        let sent: Vec<_> = beats.iter().map(|beat| client.send(0, beat)).collect();
+        std::thread::sleep(Duration::from_secs(seconds));
+        broker.program.signal(Signal::CONT);
+        for (number, sent) in sent.into_iter().enumerate() {
+            let answer = client.receive::<HeartbeatRequest>(0, sent);
+            assert_eq!(answer.error_code, expected[number % 2], "{number}");
+        }
+    }
+    broker.wait_for_figure("members", MEMBERS as u64 / 2);
 }
 
 #[test]

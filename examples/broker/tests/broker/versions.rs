@@ -110,51 +110,20 @@ fn every_request_is_answered_in_every_version() {
     broker.may_miss = true;
 }
 
-/// Its requests, byte for byte: kafka-protocol does not write them. (kafka-go and others send such a JoinGroup as
-/// well.)
+/// Its commit, byte for byte: kafka-protocol does not write that version.
 #[test]
 fn a_sarama_of_2019_is_understood() {
-    let (broker, mut client) = Broker::with_topic(1, &["--group-delay-ms", "0"]);
-    let call = |api: u8, version: u8, body: &[&[u8]]| {
-        let head = [0, api, 0, version, 0, 0, 0, 1, 0, 6];
-        let bytes = [&head[..], b"sarama", &body.concat()].concat();
-        [&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat()
-    };
-    let mut ask = |bytes: Vec<u8>| {
-        client.send_raw(&bytes);
-        client.receive_frame().expect("an answer").to_vec()
-    };
-    let protocols = b"\0\x08consumer\0\0\0\x01\0\x05range\0\0\0\x04meta";
-    // Version 0 has one time for the session and the rebalance, 1 second, and version 1 has both.
-    let mut members =
-        [(0, &b"\0\0\x03\xe8"[..]), (1, b"\0\0\x27\x10\0\0\x75\x30")].map(|(version, times)| {
-            let group = [b'0' + version];
-            let join = call(11, version, &[b"\0\x01", &group, times, b"\0\0", protocols]);
-            let answer = ask(join);
-            // No throttle time comes first, and the member is in the group at once: no error, generation 1.
-            let start = b"\0\0\0\x01\0\0\0\0\0\x01\0\x05range";
-            assert_eq!(answer[..start.len()], start[..]);
-            let leader = &answer[start.len()..];
-            let (leader, rest) = leader.split_at(2 + usize::from(leader[1]));
-            assert!(rest.starts_with(leader), "it leads: {answer:?}");
-            assert!(rest.ends_with(b"\0\0\0\x04meta"), "{answer:?}");
-            (group, leader.to_vec())
-        });
-    let [_, (group, member)] = &mut members;
-    let sync = call(14, 0, &[b"\0\x01", group, b"\0\0\0\x01", member, &[0; 4]]);
-    assert_eq!(ask(sync), b"\0\0\0\x01\0\0\0\0\0\0");
+    let (_broker, mut client) = Broker::with_topic(1, &[]);
+    // Of a client that assigns its partitions itself: generation -1, and no member.
+    let head = b"\0\x08\0\x01\0\0\0\x01\0\x06sarama\0\x01g\xff\xff\xff\xff\0\0";
     // Partition 0 at offset 7, with the time of the broker and metadata; partition 9, which is not there, with null.
     let offsets = b"\0\0\0\x01\0\x01t\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\x07\xff\xff\xff\xff\xff\xff\xff\xff\0\x02me\
         \0\0\0\x09\0\0\0\0\0\0\0\x07\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff";
-    let commit = call(8, 1, &[b"\0\x01", group, b"\0\0\0\x01", member, offsets]);
+    client.send_raw(&framed(&[&head[..], offsets].concat()));
     let committed = b"\0\0\0\x01\0\0\0\x01\0\x01t\0\0\0\x02\0\0\0\0\0\0\0\0\0\x09\0\x03";
-    assert_eq!(ask(commit), committed);
-    let kept = broker.client().request(5, &offsets_of("1", &[("t", &[0])]));
+    assert_eq!(client.receive_frame().expect("an answer"), committed[..]);
+    let kept = client.request(5, &offsets_of(GROUP, &[("t", &[0])]));
     let kept = &kept.topics[0].partitions[0];
-    assert_eq!(
-        (kept.committed_offset, kept.metadata.as_deref()),
-        (7, Some("me"))
-    );
-    // The one whose rebalance may take a second is over after that, and so is its session.
-    broker.wait_for_figure("members", 1);
+    let found = (kept.committed_offset, kept.metadata.as_deref());
+    assert_eq!(found, (7, Some("me")));
 }

@@ -20,42 +20,33 @@ fn waited_out(client: &mut Client, fetch: &FetchRequest) -> (i16, usize) {
     (found.error_code, records(&found).len())
 }
 
-#[test]
-fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_more() {
-    let (_broker, mut client) = Broker::with_topic(1, &[]);
-    assert_eq!(waited_out(&mut client, &fetch("t", 1, 500)), (0, 0));
-    for (max_wait, least) in [(0, 1), (i32::MIN, i32::MAX), (60_000, 0), (60_000, -1)] {
-        client.fetch(&fetch("t", 1, max_wait).with_min_bytes(least));
-    }
-    client.produce("t", b"value");
-    let too_few = waited_out(&mut client, &fetch("t", 1, 300).with_min_bytes(1_000));
-    assert_eq!(too_few, (0, batch(&[b"value"]).len()));
-}
-
 /// What a fetch waits for is measured by the rules of its answer: whole batches, a first one that is longer than any
 /// limit, and none that would go beyond a limit.
 #[test]
-fn a_fetch_that_has_as_much_as_its_answer_may_hold_does_not_wait_for_more() {
+fn a_fetch_waits_for_as_much_as_it_wants_unless_its_answer_can_hold_no_more() {
     let (_broker, mut client) = Broker::with_topic(4, &[]);
+    for (max_wait, least) in [(0, 1), (i32::MIN, i32::MAX), (60_000, 0), (60_000, -1)] {
+        client.fetch(&fetch("t", 1, max_wait).with_min_bytes(least));
+    }
     let batch = batch(&[&[0; 500]]);
-    let one = batch.len();
-    // Partition 0 has two batches, partitions 1 and 3 have one, partition 2 has none.
+    // Partition 0 has two batches, partitions 1 and 3 have one, partition 2 has none, and there is no partition 7.
     for partition in [0, 0, 1, 3] {
         assert_eq!(client.produce_to(-1, "t", partition, &batch).0, 0);
     }
+    let one = batch.len() as i32;
     let (half, much) = (one / 2, 1 << 20);
-    let mut lengths = |partitions: &[i32], min, max, limit, max_wait| {
-        let all = partitions.iter().map(|partition| (*partition, 0));
-        let mut fetch = fetch_from("t", &all.collect::<Vec<_>>(), max_wait);
-        for partition in &mut fetch.topics[0].partitions {
-            partition.partition_max_bytes = limit as i32;
-        }
-        client.lengths(&fetch.with_min_bytes(min as i32).with_max_bytes(max as i32))
-    };
     for (partitions, min_bytes, max_bytes, limit, expected, waits) in [
-        // The first batch is longer than the limit of its partition, or of all.
-        (&[0][..], one, much, half, &[one][..], false),
+        // The limit of each, and of all.
+        (&[0, 3][..], 1, much, 2 * one, &[2 * one, one][..], false),
+        (&[0, 3], 1, much, 2 * one - 1, &[one, one], false),
+        (&[0, 3, 1], 1, 3 * one, much, &[2 * one, one, 0], false),
+        // The first batch is longer than the limit of its partition, or of all. It is the only one that may be.
+        (&[0], one, much, half, &[one], false),
+        (&[0, 1], 1, much, 1, &[one, 0], false),
+        (&[0, 2, 1], 1, 1, much, &[one, 0, 0], false),
+        (&[0, 1], 1, -1, i32::MIN, &[one, 0], false),
         (&[2, 1], one, half, much, &[0, one], false),
+        (&[7, 2, 1], 1, 1, much, &[0, 0, one], false),
         // What is there lies beyond the limits, and so will all that comes.
         (&[0], 2 * one, one + half, much, &[one], false),
         (&[0, 1], 3 * one, much, one + 60, &[one, one], false),
@@ -68,10 +59,18 @@ fn a_fetch_that_has_as_much_as_its_answer_may_hold_does_not_wait_for_more() {
         (&[2], 2 * one, half, half, &[0], true),
     ] {
         let row = format!("{partitions:?} {min_bytes} {max_bytes} {limit}");
+        let from: Vec<_> = partitions.iter().map(|partition| (*partition, 0)).collect();
         let max_wait = if waits { 300 } else { 600_000 };
+        let mut fetch = fetch_from("t", &from, max_wait).with_min_bytes(min_bytes);
+        for partition in &mut fetch.topics[0].partitions {
+            partition.partition_max_bytes = limit;
+        }
         let asked = Instant::now();
-        let found = lengths(partitions, min_bytes, max_bytes, limit, max_wait);
-        assert_eq!(found, expected, "{row}");
+        let found = client.lengths(&fetch.with_max_bytes(max_bytes)).into_iter();
+        assert!(
+            found.eq(expected.iter().map(|bytes| *bytes as usize)),
+            "{row}"
+        );
         assert!(!waits || asked.elapsed().as_millis() >= 300, "{row}");
     }
 }
@@ -179,7 +178,7 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         assert!(told.map(|it| &it.index).eq(partitions));
         (produced(answer), started.elapsed().as_millis())
     };
-    let (broker, mut producer) = Broker::with_topic(1, SLOW);
+    let (_broker, mut producer) = Broker::with_topic(1, SLOW);
     for (acks, timeout, error, least, batch) in [
         (1, 60_000, 0, 0, &again),
         // What is sent again waits for what was appended the first time.
@@ -190,23 +189,6 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         assert_eq!(answer[0].0, error, "{acks} {timeout}");
         assert!(waited >= least, "{acks} {timeout}: {waited}");
     }
-    // There is memory for two long ones to wait in, and the next is answered at once.
-    let fifteen = batch(&[&vec![7; 15 << 20]]);
-    let long = produce_request(-1, 600_000, "t", &[(0, Some(&fifteen))]);
-    let _waiting = [1, 2].map(|parked| {
-        let mut client = broker.client();
-        client.send(PRODUCE, &long);
-        broker.wait_for_figure("produce", parked);
-        client
-    });
-    let (answer, _) = send(&mut producer, -1, 600_000, &fifteen, &[0]);
-    assert_eq!(answer[0].0, REQUEST_TIMED_OUT);
-    // What this client sends next, and is short, waits again.
-    let (answer, waited) = send(&mut producer, -1, 300, &one, &[0]);
-    assert_eq!(answer[0].0, REQUEST_TIMED_OUT);
-    assert!(waited >= 300, "{waited}");
-    (0..2).for_each(|_| _ = producer.produce_to(1, "t", 0, &fifteen));
-    assert_eq!(producer.offset_at("t", -2), (0, 0), "the follower lacks it");
     let (_broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "1000"]);
     // What times out is there all the same, once the follower has it. (A slow machine may find it at once.)
     send(&mut producer, -1, 0, &one, &[0]);
@@ -315,10 +297,8 @@ fn who_closes_the_sending_half_is_answered_whenever_that_is() {
     assert_eq!(records(&found[0]).len(), long.len());
     slow.assert_closed();
     let log = broker.log();
-    assert!(
-        log.len() == 1 && log[0].contains("inside a frame"),
-        "{log:?}"
-    );
+    let is_torn = log.len() == 1 && log[0].contains("inside a frame");
+    assert!(is_torn, "{log:?}");
 }
 
 #[test]
@@ -327,15 +307,18 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     broker.client().create_topic("t", 10);
     let produce = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     let produce = frame(PRODUCE, 1, &produce);
-    let small = frame(FETCH, 1, &fetch("t", 1, 60_000));
+    let too_many = frame(FETCH, 1, &fetch("t", 1, 60_000)).repeat(600);
     let fetch = frame(FETCH, 1, &fetch("t", 10, 60_000));
-    let too_many = small.repeat(600);
     // Its machine crashes: a reset instead of a close, since it leaves an answer unread.
     let crashed = [&frame(0, 0, &ApiVersionsRequest::default())[..], &fetch].concat();
     let torn = [&fetch[..], &[0, 0, 1, 0, 1, 2, 3]].concat();
-    let figures = ["produce", "fetch", "fetch", "fetch", "fetch"].into_iter();
-    let sent = [produce, fetch, too_many, crashed, torn];
-    for (figure, sent) in figures.zip(sent) {
+    for (figure, sent) in [
+        ("produce", produce),
+        ("fetch", fetch),
+        ("fetch", too_many),
+        ("fetch", crashed),
+        ("fetch", torn),
+    ] {
         let mut clients = [(); 10].map(|()| broker.client());
         clients.iter_mut().for_each(|it| it.send_raw(&sent));
         broker.wait_for_figure(figure, 10);

@@ -241,7 +241,7 @@ fn in_version_0_a_rebalance_may_last_as_long_as_a_session() {
 /// By the clock: the broker stood still, say, and no thread has come yet to expire it.
 #[test]
 fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
-    let world = World::new();
+    let world = World::with(|settings| settings.reaper = Reaper::Manual);
     let ids = world.stable(6);
     world.clock.advance(SESSION - MS);
     assert_eq!(world.heartbeat(&ids[5], 1), 0);
@@ -261,28 +261,8 @@ fn a_member_whose_session_is_over_is_told_so_whatever_it_asks() {
     // Another is alive, as it was told.
     let rebalances = Code::RebalanceInProgress.code();
     assert_eq!(world.heartbeat(&ids[5], 1), rebalances);
-    world.pass(Duration::ZERO);
+    world.expire();
     assert_eq!(world.members(), 1);
-}
-
-/// Each on its own thread, and the first to have the group's lock finds the others gone too.
-#[test]
-fn clients_that_go_at_the_same_time_lose_all_their_members() {
-    let world = World::new();
-    let mut joins = Vec::from([(); 3].map(|()| world.join().1));
-    world.pass(INITIAL_DELAY);
-    let ids = World::joined(&mut joins);
-    let mut syncs = [1, 2].map(|at| world.sync(&ids[at], 1, &[]));
-    for sync in &mut syncs {
-        sync.waiting.answer.close();
-    }
-    drop(syncs);
-    let names: Vec<_> = ids.iter().map(String::as_str).collect();
-    assert_eq!(world.sync(&ids[0], 1, &names).answer().error_code, 0);
-    world.pass(SESSION / 2);
-    assert_eq!(world.heartbeat(&ids[0], 1), 0);
-    world.pass(SESSION / 2);
-    assert_eq!(world.described().members.len(), 1, "the leader alone");
 }
 
 #[test]
