@@ -79,11 +79,9 @@ fn g28_what_was_full_and_is_empty_gives_memory_back() {
         let few = filled_and_emptied(3, by_expiry, Reaper::Manual, 0.0);
         let many = filled_and_emptied(300_000, by_expiry, Reaper::Manual, 0.0);
         for (few, many) in few.iter().zip(&many) {
-            assert!(
-                many.0 > few.0 + 50.0,
-                "what the keys take: {few:?} {many:?}"
-            );
-            assert!(many.1 < few.1 + 10.0, "what is kept: {few:?} {many:?}");
+            let of = format!("few {few:?}, many {many:?}");
+            assert!(many.0 > few.0 + 50.0, "what the keys take: {of}");
+            assert!(many.1 < few.1 + 10.0, "what is kept: {of}");
         }
         assert!(many[2].1 < many[0].1 + 1.0, "it grows: {many:?}");
         if by_expiry {
@@ -100,6 +98,14 @@ fn leaves_little(what: &str, burst: impl FnOnce()) {
     burst();
     let kept = allocated().saturating_sub(before);
     assert!(kept < LITTLE, "{what}: {kept}");
+}
+
+/// What is kept of each is a slot, and no entry.
+fn leaves_slots(what: &str, count: usize, burst: impl FnOnce()) {
+    let before = allocated();
+    burst();
+    let each = (allocated() - before) / count;
+    assert!(each < 150, "{what}: {each}");
 }
 
 /// A form of a key that is compared between two calls of another thread.
@@ -130,36 +136,32 @@ fn g28_a_burst_leaves_no_memory() {
     let _alone = lock(&MEMORY);
     let by_hand = || manual::<usize>(|builder| builder).0;
 
-    let before = allocated();
     let tracker = Tracker::builder("g28").clock(ManualClock::new());
     let tracker = tracker.reaper(Reaper::Manual).build(|_, _, _| ());
     let tracker: Tracker<usize, [u64; 50]> = tracker.expect("no threads to refuse");
-    for key in 0..BURST {
-        assert!(tracker.track(key, [0; 50], Duration::MAX).is_ok());
-    }
-    // Nothing can go yet, and all of it later.
-    tracker.advance();
-    let completed = (0..BURST).filter_map(|key| tracker.complete(&key));
-    assert_eq!(completed.count(), BURST);
-    tracker.advance();
-    let each = (allocated() - before) / BURST;
-    assert!(each < 150, "a slot, and no entry: {each}");
+    leaves_slots("a tracker", BURST, || {
+        let track = |key| tracker.track(key, [0; 50], Duration::MAX).is_ok();
+        assert!((0..BURST).all(track));
+        // Nothing can go yet, and all of it later.
+        tracker.advance();
+        assert!((0..BURST).all(|key| tracker.complete(&key).is_some()));
+        tracker.advance();
+    });
     drop(tracker);
 
-    let before = allocated();
     let calls = Requests::builder("g28").clock(ManualClock::new());
     let calls = calls.reaper(Reaper::Manual).remembered_ids(0).build();
     let calls: Requests<[usize; 50], ()> = calls.expect("no threads to refuse");
-    let request = |id| calls.request([id; 50], Duration::MAX).expect("a new id");
-    let pending = (0..BURST).map(request).collect::<Vec<_>>();
-    calls.advance();
-    for id in 0..BURST {
-        assert_eq!(calls.respond(&[id; 50], ()), Responded::Delivered);
-    }
-    drop(pending);
-    calls.advance();
-    let each = (allocated() - before) / BURST;
-    assert!(each < 150, "a slot, and no entry: {each}");
+    leaves_slots("requests", BURST, || {
+        let request = |id| calls.request([id; 50], Duration::MAX).expect("a new id");
+        let pending = (0..BURST).map(request).collect::<Vec<_>>();
+        calls.advance();
+        for id in 0..BURST {
+            assert_eq!(calls.respond(&[id; 50], ()), Responded::Delivered);
+        }
+        drop(pending);
+        calls.advance();
+    });
     drop(calls);
 
     let mut kept = None;
@@ -223,12 +225,10 @@ fn g28_a_burst_leaves_no_memory() {
 
     leaves_little("calls", || {
         let purgatory = by_hand();
-        let parked = (0..BURST).map(|_| {
-            let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
-            let handle = parked.expect("there is room").into_handle();
-            handle.expect("it cannot complete yet")
-        });
-        let handles = parked.collect::<Vec<_>>();
+        let park = |_| purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+        let handles = (0..BURST).map(|number| park(number).expect("there is room").into_handle());
+        let handles = handles.flatten().collect::<Vec<_>>();
+        assert_eq!(handles.len(), BURST);
         let force = move |_| handles.iter().for_each(|it| assert!(it.force_complete()));
         let all = Op::new(NEVER_IN_A_TEST).then(force);
         drop(purgatory.try_complete_else_watch(all, [2]));

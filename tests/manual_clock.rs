@@ -1,7 +1,6 @@
-//! A manual clock that drives what stands on it: no test in here sleeps, and none has a thread of the library.
+//! G10, G12: a manual clock that drives what stands on it. No test in here sleeps, and none has a thread of its own.
 
 use request_purgatory::future::{WaitError, block_on};
-use request_purgatory::purgatory::Builder;
 use request_purgatory::threads::Dispatch;
 use request_purgatory::time::{Clock, ManualClock, Timestamp};
 use request_purgatory::{Timer, Waits};
@@ -9,7 +8,7 @@ use request_purgatory_tracker::Tracker;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -24,19 +23,40 @@ fn waits(clock: &ManualClock) -> Waits<u32> {
     builder.reaper(clock.reaper()).build().unwrap()
 }
 
-/// Its payloads come by the channel, each with what the clock reads, and the thread.
-fn timer<T: Send + 'static>(
+fn calling<T: Send + 'static>(
     clock: &ManualClock,
-) -> (Timer<T>, Receiver<(T, Duration, thread::ThreadId)>) {
+    callback: impl Fn(T) + Send + Sync + 'static,
+) -> Timer<T> {
+    let builder = Timer::<T>::builder("timer").clock(clock.clone());
+    builder.reaper(clock.reaper()).build(callback).unwrap()
+}
+
+/// Its payloads come by the channel, each with what the clock reads, and the thread.
+fn timer<T: Send + 'static>(clock: &ManualClock) -> (Timer<T>, Receiver<(T, Duration, ThreadId)>) {
     let (fired, fires) = channel();
     let reads = clock.clone();
-    let builder = Timer::<T>::builder("timer").clock(clock.clone());
-    let timer = builder.reaper(clock.reaper()).build(move |payload| {
-        let fire = (payload, now(&reads), thread::current().id());
+    let timer = calling(clock, move |payload| {
         // A test that has ended hears no more.
-        let _ = fired.send(fire);
+        let _ = fired.send((payload, now(&reads), thread::current().id()));
     });
-    (timer.unwrap(), fires)
+    (timer, fires)
+}
+
+/// A timer that is started again by its own callback, and how often it has fired.
+fn periodic(clock: &ManualClock) -> (Timer<()>, impl Fn() -> usize) {
+    let itself = Arc::new(OnceLock::<Timer<()>>::new());
+    let fires = Arc::new(AtomicUsize::new(0));
+    let (again, count) = (itself.clone(), fires.clone());
+    let timer = calling(clock, move |()| {
+        count.fetch_add(1, Ordering::Relaxed);
+        if let Some(timer) = again.get() {
+            // After its shutdown there is no next time.
+            let _ = timer.start(SECOND, ());
+        }
+    });
+    timer.start(SECOND, ()).unwrap();
+    assert!(itself.set(timer.clone()).is_ok());
+    (timer, move || fires.load(Ordering::Relaxed))
 }
 
 #[test]
@@ -97,36 +117,14 @@ fn g10_all_on_one_clock_expire_in_the_order_of_their_deadlines() {
         async move { again.then(recheck) }
     }));
     assert_eq!(found, Ok(()));
-    let fires = |fires: &Receiver<_>| fires.try_iter().collect::<Vec<_>>();
     let here = thread::current().id();
     let at = |seconds| (seconds, seconds * SECOND, here);
-    assert_eq!(fires(&first), [at(1), at(5)]);
-    assert_eq!(fires(&second), [at(2), at(4)]);
+    assert!(first.try_iter().eq([at(1), at(5)]));
+    assert!(second.try_iter().eq([at(2), at(4)]));
     let seen = seen.lock().unwrap();
     // A recheck may come earlier by a tenth.
-    assert!(
-        matches!(seen[..], [("session", 3), ("recheck", 5 | 6)]),
-        "{seen:?}"
-    );
-}
-
-/// A timer that is started again by its own callback.
-fn periodic(clock: &ManualClock) -> (Timer<()>, Arc<AtomicUsize>) {
-    let itself = Arc::new(OnceLock::<Timer<()>>::new());
-    let fires = Arc::new(AtomicUsize::new(0));
-    let (again, count) = (itself.clone(), fires.clone());
-    let builder = Timer::<()>::builder("periodic").clock(clock.clone());
-    let timer = builder.reaper(clock.reaper()).build(move |()| {
-        count.fetch_add(1, Ordering::Relaxed);
-        if let Some(timer) = again.get() {
-            // After its shutdown there is no next time.
-            let _ = timer.start(SECOND, ());
-        }
-    });
-    let timer = timer.unwrap();
-    timer.start(SECOND, ()).unwrap();
-    assert!(itself.set(timer.clone()).is_ok());
-    (timer, fires)
+    let in_order = matches!(seen[..], [("session", 3), ("recheck", 5 | 6)]);
+    assert!(in_order, "{seen:?}");
 }
 
 #[test]
@@ -134,14 +132,11 @@ fn g10_advance_makes_what_callbacks_begin_meanwhile() {
     let clock = ManualClock::new();
     let (timer, fires) = periodic(&clock);
     clock.advance(10 * SECOND);
-    assert_eq!(
-        (fires.load(Ordering::Relaxed), now(&clock)),
-        (10, 10 * SECOND)
-    );
+    assert_eq!((fires(), now(&clock)), (10, 10 * SECOND));
     clock.advance(SECOND - Duration::from_nanos(1));
-    assert_eq!(fires.load(Ordering::Relaxed), 10);
+    assert_eq!(fires(), 10);
     clock.advance(Duration::from_nanos(1));
-    assert_eq!(fires.load(Ordering::Relaxed), 11);
+    assert_eq!(fires(), 11);
     timer.shutdown();
 }
 
@@ -152,17 +147,18 @@ fn g10_until_idle_ends_with_the_last_deadline_or_at_the_limit() {
     let (timer, fires) = timer(&clock);
     timer.start(SECOND, ()).unwrap();
     timer.start(60 * SECOND, ()).unwrap();
-    assert!(!clock.advance_until_idle(59 * SECOND));
-    assert_eq!((fires.try_iter().count(), now(&clock)), (1, 59 * SECOND));
-    assert!(clock.advance_until_idle(SECOND));
-    assert_eq!((fires.try_iter().count(), now(&clock)), (1, 60 * SECOND));
-    assert!(clock.advance_until_idle(HOUR));
-    assert_eq!(now(&clock), 60 * SECOND);
-
+    for (limit, is_idle, fired, seconds) in [
+        (59 * SECOND, false, 1, 59),
+        (SECOND, true, 1, 60),
+        (HOUR, true, 0, 60),
+    ] {
+        assert_eq!(clock.advance_until_idle(limit), is_idle, "{limit:?}");
+        let reached = (fires.try_iter().count(), now(&clock));
+        assert_eq!(reached, (fired, seconds * SECOND), "{limit:?}");
+    }
     let (timer, fires) = periodic(&clock);
     assert!(!clock.advance_until_idle(HOUR));
-    assert_eq!(fires.load(Ordering::Relaxed), 3_600);
-    assert_eq!(now(&clock), 60 * SECOND + HOUR);
+    assert_eq!((fires(), now(&clock)), (3_600, 60 * SECOND + HOUR));
     timer.shutdown();
     assert!(clock.advance_until_idle(Duration::ZERO));
 }
@@ -173,19 +169,17 @@ fn g10_a_callback_that_advances_leaves_the_rest_to_the_call_around_it() {
     let clock = ManualClock::new();
     let (fired, fires) = channel();
     let moved = clock.clone();
-    let builder = Timer::<u32>::builder("timer").clock(clock.clone());
-    let timer = builder.reaper(clock.reaper()).build(move |number| {
+    let timer = calling(&clock, move |number| {
         if number == 1 {
             moved.advance(HOUR);
         }
         fired.send((number, now(&moved))).unwrap();
     });
-    let timer = timer.unwrap();
     timer.start(SECOND, 1).unwrap();
     timer.start(60 * SECOND, 2).unwrap();
     clock.advance(2 * SECOND);
     let late = SECOND + HOUR;
-    assert_eq!(fires.try_iter().collect::<Vec<_>>(), [(1, late), (2, late)]);
+    assert!(fires.try_iter().eq([(1, late), (2, late)]));
     assert_eq!(now(&clock), 2 * SECOND + HOUR);
 }
 
@@ -194,14 +188,10 @@ fn g10_a_callback_that_advances_leaves_the_rest_to_the_call_around_it() {
 fn g12_a_callback_that_drives_panics() {
     let clock = ManualClock::new();
     let inner = clock.clone();
-    let builder = Timer::<bool>::builder("timer").clock(clock.clone());
-    let timer = builder
-        .reaper(clock.reaper())
-        .build(move |by_future| match by_future {
-            true => inner.block_on(async {}),
-            false => assert!(inner.advance_until_idle(SECOND)),
-        });
-    let timer = timer.unwrap();
+    let timer = calling(&clock, move |by_future| match by_future {
+        true => inner.block_on(async {}),
+        false => assert!(inner.advance_until_idle(SECOND)),
+    });
     timer.start(SECOND, true).unwrap();
     timer.start(SECOND, false).unwrap();
     clock.advance(SECOND);
@@ -234,20 +224,17 @@ fn g10_without_a_deadline_it_sleeps_until_another_thread_acts() {
 fn g10_several_threads_block_by_one_clock() {
     let clock = ManualClock::new();
     let waits = waits(&clock);
-    let threads = (1..=8).map(|number| {
-        let (clock, waits) = (clock.clone(), waits.clone());
-        thread::spawn(move || {
-            for round in 1..=50 {
-                let timeout = number * round * SECOND;
-                let wait = waits.wait([number], timeout, || None::<()>);
-                assert_eq!(clock.block_on(wait), Err(WaitError::Expired));
-            }
-        })
+    let expire = |number: u32| {
+        for round in 1..=50 {
+            let wait = waits.wait([number], number * round * SECOND, || None::<()>);
+            assert_eq!(clock.block_on(wait), Err(WaitError::Expired));
+        }
+    };
+    thread::scope(|scope| {
+        for number in 1..=8 {
+            scope.spawn(move || expire(number));
+        }
     });
-    let threads = threads.collect::<Vec<_>>();
-    for thread in threads {
-        thread.join().unwrap();
-    }
     assert_eq!(waits.stats().expired, 400);
 }
 
@@ -264,7 +251,7 @@ fn g10_what_several_threads_advance_adds_up() {
     clock.advance(Duration::ZERO);
     assert_eq!(now(&clock), 400 * SECOND);
     // Where two advanced at once, the next second began later.
-    assert!((1..=400).contains(&fires.load(Ordering::Relaxed)));
+    assert!((1..=400).contains(&fires()));
     timer.shutdown();
 }
 
@@ -272,8 +259,8 @@ fn g10_what_several_threads_advance_adds_up() {
 #[test]
 fn g10_what_the_clock_does_not_drive_is_woken_by_it() {
     let clock = ManualClock::new();
-    let own = |name: &str| Builder::clock(Waits::<u32>::builder(name), clock.clone());
-    let own = own("own").dispatch(Dispatch::Inline).build().unwrap();
+    let own = Waits::<u32>::builder("own").clock(clock.clone());
+    let own = own.dispatch(Dispatch::Inline).build().unwrap();
     let far = own.wait([7], HOUR, || None::<()>);
     let waits = waits(&clock);
     let near = waits.wait([7], SECOND, || None::<()>);
@@ -288,24 +275,27 @@ fn g10_what_the_clock_does_not_drive_is_woken_by_it() {
 fn g10_what_another_reaper_asks_the_clock_is_no_deadline_of_this_one() {
     let clock = ManualClock::new();
     let asked = clock.clone();
-    let builder = Timer::<()>::builder("timer").clock(clock.clone());
-    let timer = builder.reaper(clock.reaper()).build(move |()| {
+    let timer = calling(&clock, move |()| {
         let clock = asked.clone();
         let asks = move || clock.time_until(Timestamp::from_origin(HOUR));
         assert_eq!(thread::spawn(asks).join().unwrap(), None);
     });
-    let timer = timer.unwrap();
     timer.start(SECOND, ()).unwrap();
     assert!(clock.advance_until_idle(2 * HOUR));
     assert_eq!(now(&clock), SECOND);
+    assert_eq!(timer.stats().panicked, 0, "the thread was told nothing");
 }
 
 /// The thread in `block_on` sleeps, and can only be woken by this one.
 #[test]
 fn g10_a_thread_that_moves_the_clock_drives_in_place_of_one_that_sleeps() {
+    let advances: [fn(&ManualClock); 2] = [
+        |clock| clock.advance(SECOND),
+        |clock| assert!(clock.advance_until_idle(HOUR)),
+    ];
     let clock = ManualClock::new();
     let (waits, (timer, fires)) = (waits(&clock), timer(&clock));
-    for until_idle in [false, true] {
+    for advance in advances {
         let found = Arc::new(AtomicUsize::new(0));
         let read = found.clone();
         let wait = waits.wait([7], None, move || {
@@ -316,11 +306,7 @@ fn g10_a_thread_that_moves_the_clock_drives_in_place_of_one_that_sleeps() {
         for round in 1..=100 {
             timer.start(SECOND, round).unwrap();
             let begun = now(&clock);
-            if until_idle {
-                assert!(clock.advance_until_idle(HOUR));
-            } else {
-                clock.advance(SECOND);
-            }
+            advance(&clock);
             // It is over when the call returns, whichever thread has made it.
             let (fired, at, _) = fires.try_recv().unwrap();
             assert_eq!(fired, round);

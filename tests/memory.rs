@@ -8,8 +8,13 @@ use std::time::Duration;
 use support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
 use testing as support;
 
-struct Loaded {
-    payload: Arc<(AtomicBool, [u8; 256])>,
+/// It waits until its payload is ready.
+struct Loaded(Arc<(AtomicBool, [u8; 256])>);
+
+impl Loaded {
+    fn new() -> Self {
+        Self(Arc::new((AtomicBool::new(false), [0; 256])))
+    }
 }
 
 impl DelayedOperation for Loaded {
@@ -20,7 +25,7 @@ impl DelayedOperation for Loaded {
     }
 
     fn try_complete(&mut self) -> bool {
-        self.payload.0.load(Ordering::Relaxed)
+        self.0.0.load(Ordering::Relaxed)
     }
 
     fn on_complete(self, completion: Completion) {
@@ -36,10 +41,8 @@ static MEMORY: Mutex<()> = Mutex::new(());
 
 /// Resident memory of this process, in KiB.
 fn resident() -> u64 {
-    testing::process::Process::this()
-        .resident()
-        .expect("this is Linux")
-        / 1_024
+    let resident = testing::process::Process::this().resident();
+    resident.expect("this is Linux") / 1_024
 }
 
 /// A million requests come and go with a handful parked at a time. Kafka's purgatory kept each of them in the list of
@@ -53,16 +56,13 @@ fn g06_a_million_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
         let mut sample = Vec::<Weak<_>>::new();
         let mut settled = 0;
         for number in 0..1_000_000 {
-            let payload = Arc::new((AtomicBool::new(false), [0; 256]));
+            let op = Loaded::new();
+            let payload = op.0.clone();
             if number % 1_000 == 0 {
                 sample.push(Arc::downgrade(&payload));
             }
-            let op = Loaded {
-                payload: payload.clone(),
-            };
-            purgatory
-                .try_complete_else_watch(op, [BUSY, QUIET])
-                .expect("there is room");
+            let admission = purgatory.try_complete_else_watch(op, [BUSY, QUIET]);
+            assert!(admission.is_ok());
             parked.push_back(payload);
             if parked.len() > 10 {
                 let oldest = parked.pop_front().expect("eleven are parked");
@@ -75,16 +75,13 @@ fn g06_a_million_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
         }
         let grown = resident().saturating_sub(settled);
         assert!(grown < 8 * 1_024, "{grown} KiB more than after 100,000");
-        parked
-            .drain(..)
-            .for_each(|payload| payload.0.store(true, Ordering::Relaxed));
+        for payload in parked {
+            payload.0.store(true, Ordering::Relaxed);
+        }
         assert_eq!(purgatory.check_and_complete(&BUSY), 10);
-        assert_eq!(
-            (purgatory.stats().parked, purgatory.stats().watched),
-            (0, 0)
-        );
-        assert_eq!(purgatory.watched_keys(), 0);
-        assert_eq!(purgatory.stats().completed, 1_000_000);
+        let stats = purgatory.stats();
+        assert_eq!((stats.parked, stats.watched), (0, 0));
+        assert_eq!((purgatory.watched_keys(), stats.completed), (0, 1_000_000));
         assert!(sample.iter().all(|payload| payload.strong_count() == 0));
     });
 }
@@ -100,10 +97,7 @@ fn g06_purgatories_that_come_and_go_leave_nothing() {
         for number in 0..COUNT {
             let builder = Purgatory::<Loaded>::builder("g06-many").reaper(Reaper::Manual);
             let purgatory = builder.build().expect("no threads to refuse");
-            let op = Loaded {
-                payload: Arc::new((AtomicBool::new(false), [0; 256])),
-            };
-            let watch = purgatory.try_complete_else_watch(op, [BUSY]);
+            let watch = purgatory.try_complete_else_watch(Loaded::new(), [BUSY]);
             let handle = watch.expect("there is room").into_handle();
             let handle = handle.expect("it cannot complete yet");
             assert!(handle.cancel().is_some());

@@ -1,5 +1,5 @@
-//! G28: what stays of many operations that have ended, counted. A target of its own, because it counts the memory of the
-//! whole process.
+//! G28: what stays of many operations that have ended, counted. A target of its own, because it counts the memory of
+//! the whole process.
 
 use request_purgatory::purgatory::Handle;
 use request_purgatory::threads::Reaper;
@@ -18,6 +18,8 @@ static COUNTING: Counting = Counting;
 
 /// One test at a time counts it.
 static MEMORY: Mutex<()> = Mutex::new(());
+
+type ParkedHandle<const BYTES: usize> = Handle<Padded<BYTES>>;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -56,13 +58,12 @@ fn by_hand<const BYTES: usize>() -> (Purgatory<Padded<BYTES>>, ManualClock) {
     let purgatory = builder.map_shards(16).reaper(Reaper::Manual).build();
     let purgatory = purgatory.expect("no threads to refuse");
     // The map is made with the first key.
-    drop(purgatory.try_complete_else_watch(Padded::new(0, HOUR), [0]));
-    assert_eq!(purgatory.cancel_for_key(&0).len(), 1);
+    assert!(park(&purgatory, 0, 0).cancel().is_some());
     (purgatory, clock)
 }
 
 /// Every way in which operations end.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 enum By {
     Cancel,
     OtherThread,
@@ -71,17 +72,23 @@ enum By {
 
 const ALL: [By; 3] = [By::Cancel, By::OtherThread, By::Expiry];
 
+fn park<const BYTES: usize>(
+    purgatory: &Purgatory<Padded<BYTES>>,
+    number: usize,
+    key: usize,
+) -> ParkedHandle<BYTES> {
+    let parked = purgatory.try_complete_else_watch(Padded::new(number, HOUR), [key]);
+    let handle = parked.expect("there is room").into_handle();
+    handle.expect("it cannot complete yet")
+}
+
 /// Parks so many operations, each on a key of its own, and ends them. Returns the bytes at the peak, and those that
 /// stay; handles to what has ended are harmless then, and the purgatory works on.
 fn parked_and_ended<const BYTES: usize>(count: usize, by: By) -> (usize, usize) {
     let (purgatory, clock) = by_hand::<BYTES>();
     let mut handles = Vec::with_capacity(count);
     let before = allocated();
-    for number in 0..count {
-        let op = Padded::new(number, HOUR);
-        let parked = purgatory.try_complete_else_watch(op, [number]);
-        handles.extend(parked.expect("there is room").into_handle());
-    }
+    handles.extend((0..count).map(|number| park(&purgatory, number, number)));
     let peak = allocated() - before;
     // The first ones last: what stays does not depend on the order.
     let end = || assert!(handles.iter().rev().all(|handle| handle.cancel().is_some()));
@@ -98,11 +105,8 @@ fn parked_and_ended<const BYTES: usize>(count: usize, by: By) -> (usize, usize) 
     let stays = allocated().saturating_sub(before);
 
     // In the same slots, from first to last.
-    let again = (0..count).map(|number| {
-        let parked = purgatory.try_complete_else_watch(Padded::new(number, HOUR), [number]);
-        parked.expect("there is room").into_handle()
-    });
-    let again = again.flatten().collect::<Vec<_>>();
+    let again = (0..count).map(|number| park(&purgatory, number, number));
+    let again = again.collect::<Vec<_>>();
     for handle in &handles {
         assert!(!handle.is_parked() && handle.cancel().is_none());
         assert!(!handle.reschedule(HOUR) && !handle.force_complete() && !handle.check());
@@ -146,9 +150,7 @@ fn g28_large_payloads_do_not_stay_with_their_slots() {
         }
         let (purgatory, _) = by_hand::<4_096>();
         let before = allocated();
-        for number in 0..3_000 {
-            drop(purgatory.try_complete_else_watch(Padded::new(number, HOUR), [number]));
-        }
+        (0..3_000).for_each(|number| _ = park(&purgatory, number, number));
         assert!((0..3_000).all(|key| purgatory.cancel_for_key(&key).len() == 1));
         let stays = allocated() - before;
         assert!(stays < 3_000 * 400, "without a shrink: {stays}");
@@ -161,18 +163,14 @@ fn g28_slots_go_while_another_operation_stays_parked() {
     const COUNT: usize = 100_000;
     let _alone = lock(&MEMORY);
     let (purgatory, _) = by_hand::<16>();
-    let forever = purgatory.try_complete_else_watch(Padded::new(0, HOUR), [COUNT]);
-    assert!(forever.is_ok_and(|parked| parked.is_parked()));
+    let forever = park(&purgatory, 0, COUNT);
     let before = allocated();
     // No lists: the slots only.
-    let park = |_| purgatory.try_complete_else_watch(Padded::new(1, HOUR), [COUNT]);
-    let handles = (0..COUNT).map(|number| park(number).expect("there is room").into_handle());
-    let handles = handles.flatten().collect::<Vec<_>>();
+    let handles = (0..COUNT).map(|_| park(&purgatory, 1, COUNT));
+    let handles = handles.collect::<Vec<_>>();
     let peak = allocated() - before;
-    for handle in &handles {
-        let _ = handle.cancel();
-    }
-    drop(handles);
+    assert!(handles.into_iter().all(|handle| handle.cancel().is_some()));
+    assert!(forever.is_parked());
     let stays = allocated() - before;
     assert!(stays < peak / 4, "{stays} of {peak}");
 }
@@ -216,11 +214,8 @@ fn g28_a_shrink_beside_parks_on_four_threads_loses_nothing() {
         let mut old = Vec::new();
         for round in 0..ROUNDS {
             let keys = (0..PARKED).map(|number| number * THREADS + thread);
-            let park = |key| purgatory.try_complete_else_watch(Padded::new(key, HOUR), [key]);
-            let parked = keys.clone().map(|key| park(key).expect("there is room"));
-            let parked = parked
-                .filter_map(|parked| parked.into_handle())
-                .collect::<Vec<_>>();
+            let parked = keys.clone().map(|key| park(purgatory, key, key));
+            let parked = parked.collect::<Vec<_>>();
             let is_harmless = |handle: &Handle<_>| !handle.is_parked() && handle.cancel().is_none();
             assert!(old.iter().all(is_harmless));
             for (key, handle) in keys.zip(&parked) {
@@ -240,24 +235,25 @@ fn g28_a_shrink_beside_parks_on_four_threads_loses_nothing() {
         let (large, _) = by_hand::<5_000>();
         let done = AtomicBool::new(false);
         scope(|scope| {
-            let workers = std::array::from_fn::<_, THREADS, _>(|thread| {
-                let (small, large) = (&small, &large);
-                scope.spawn(move || {
-                    rounds(small, thread);
-                    rounds(large, thread);
-                })
-            });
+            let (small, large, done) = (&small, &large, &done);
+            let work = |thread| {
+                rounds(small, thread);
+                rounds(large, thread);
+            };
+            let workers = (0..THREADS).map(|thread| scope.spawn(move || work(thread)));
+            let workers = workers.collect::<Vec<_>>();
             let shrinks = scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     small.shrink();
                     large.shrink();
                 }
             });
-            for worker in workers {
-                worker.join().expect("nothing is lost");
-            }
+            // Whether one has panicked or not, the shrinks end.
+            let ended = workers.into_iter().map(|worker| worker.join().is_ok());
+            let ended = ended.filter(|is_ok| *is_ok).count();
             done.store(true, Ordering::Relaxed);
             shrinks.join().expect("it only shrinks");
+            assert_eq!(ended, THREADS, "nothing is lost");
         });
         assert_eq!((small.len(), large.len()), (0, 0));
     });
@@ -269,14 +265,11 @@ fn g28_a_tracker_and_requests_shrink_too() {
     let _alone = lock(&MEMORY);
     let before = allocated();
     let tracker = Tracker::builder("g28").clock(ManualClock::new());
-    let tracker: Tracker<usize, u64> = tracker
-        .reaper(Reaper::Manual)
-        .build(|_, _, _| ())
-        .expect("no threads");
-    let calls = Requests::builder("g28")
-        .clock(ManualClock::new())
-        .remembered_ids(0);
-    let calls: Requests<usize, ()> = calls.reaper(Reaper::Manual).build().expect("no threads");
+    let tracker = tracker.reaper(Reaper::Manual).build(|_, _, _| ());
+    let tracker: Tracker<usize, u64> = tracker.expect("no threads to refuse");
+    let calls = Requests::builder("g28").clock(ManualClock::new());
+    let calls = calls.remembered_ids(0).reaper(Reaper::Manual).build();
+    let calls: Requests<usize, ()> = calls.expect("no threads to refuse");
     let mut pending = Vec::with_capacity(COUNT);
     for key in 0..COUNT {
         assert!(tracker.track(key, 0, HOUR).is_ok());

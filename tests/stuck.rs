@@ -72,10 +72,8 @@ fn g03_a_check_that_waits_for_a_lock_of_its_caller_is_reported_once() {
             "2 s",
             "predicate",
         ] {
-            assert!(
-                report.contains(part),
-                "{hook}: {report:?} does not name {part}"
-            );
+            let names = report.contains(part);
+            assert!(names, "{hook}: {report:?} does not name {part}");
         }
         (child, stderr)
     });
@@ -92,14 +90,14 @@ fn g03_a_check_that_waits_for_a_lock_of_its_caller_is_reported_once() {
 
 fn park(name: &str, fetch: Fetch) -> Purgatory<Fetch> {
     let purgatory = Purgatory::new(name);
-    purgatory
-        .try_complete_else_watch(fetch, [Partition(1)])
-        .unwrap();
+    let parked = purgatory.try_complete_else_watch(fetch, [Partition(1)]);
+    parked.unwrap();
     purgatory
 }
 
 fn hang(at_end: bool) {
-    let (minute, nothing) = (Duration::from_secs(60), || -> Hook { Box::new(|| ()) });
+    let minute = Duration::from_secs(60);
+    let nothing = || -> Hook { Box::new(|| ()) };
     let fetch = |at_third, at_end| Fetch {
         timeout: minute,
         examinations: 0,
@@ -121,8 +119,7 @@ fn hang(at_end: bool) {
         timeout: Duration::from_millis(1),
         // Past its third: the condition is not true at the deadline, so no check was missed.
         examinations: 3,
-        at_third: nothing(),
-        at_end: slow,
+        ..fetch(nothing(), slow)
     };
     let _slow = park("slow", late);
     begun.recv().unwrap();

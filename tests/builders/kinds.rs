@@ -2,7 +2,7 @@
 
 use crate::settings::{Expected, Setting, World, given};
 use crate::support::{Op, lock};
-use request_purgatory::purgatory::{Builder, KeyHasher, RejectReason, Rejected, Stats};
+use request_purgatory::purgatory::{BuildError, Builder, KeyHasher, RejectReason, Stats};
 use request_purgatory::scheme::{HashedWheel, Heap, HierarchicalWheel, Scheme, SimpleWheel};
 use request_purgatory::time::Timestamp;
 use request_purgatory::{Purgatory, Timer};
@@ -66,11 +66,7 @@ macro_rules! alike {
     };
 }
 
-pub(crate) fn reason<T>(rejected: Rejected<T>) -> RejectReason {
-    rejected.reason()
-}
-
-/// The same of a tracker, which has reasons of its own.
+/// A tracker has reasons of its own.
 fn reason_of_tracker<T>(rejected: tracker::Rejected<T>) -> RejectReason {
     match rejected.reason() {
         tracker::RejectReason::Full => RejectReason::Full,
@@ -81,7 +77,7 @@ fn reason_of_tracker<T>(rejected: tracker::Rejected<T>) -> RejectReason {
 /// An error as it is shown. (Of a tracker: that of its timer, unless it is its own.)
 pub(crate) type Make = Result<Box<dyn Built>, String>;
 
-fn shown(error: request_purgatory::purgatory::BuildError) -> String {
+fn shown(error: BuildError) -> String {
     format!("{error:?}")
 }
 
@@ -104,7 +100,7 @@ impl<S: KeyHasher> Built for OfPurgatory<S> {
         let tell = self.1.clone();
         let op = Op::new(timeout).then(move |_| tell.tell());
         let parked = self.0.try_complete_else_watch(op, [key]);
-        parked.map(|_| ()).map_err(reason)
+        parked.map(|_| ()).map_err(|rejected| rejected.reason())
     }
 
     fn check(&self, expected: &Expected) {
@@ -115,10 +111,8 @@ impl<S: KeyHasher> Built for OfPurgatory<S> {
             let refused = (number >= expected.max_watchers).then_some(RejectReason::KeyFull);
             assert_eq!(parked.err(), refused);
         }
-        assert_eq!(
-            self.0.watchers(&key),
-            room.min(4).min(expected.max_watchers)
-        );
+        let watchers = room.min(4).min(expected.max_watchers);
+        assert_eq!(self.0.watchers(&key), watchers);
         self.0.cancel_for_key(&key);
     }
 }
@@ -130,7 +124,7 @@ impl<W: Scheme> Built for OfTimer<W> {
 
     fn park(&self, _: u32, timeout: Duration) -> Result<(), RejectReason> {
         let started = self.0.start(timeout, self.1.clone());
-        started.map(|_| ()).map_err(reason)
+        started.map(|_| ()).map_err(|rejected| rejected.reason())
     }
 }
 
@@ -178,6 +172,7 @@ impl<S: KeyHasher> Built for OfRequests<S> {
 
     fn check(&self, expected: &Expected) {
         if expected.max_parked > 0 && expected.remembered_ids < 100 {
+            // One more than it remembers.
             let ids = 0..=expected.remembered_ids as u32;
             for id in ids.clone() {
                 drop(self.0.request(id, Duration::MAX).expect("there is room"));

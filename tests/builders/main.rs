@@ -81,20 +81,15 @@ impl Case {
     }
 
     /// Why one more is rejected where `parked` are parked, if it is.
-    fn refused(
-        &self,
-        expected: &Expected,
-        parked: usize,
-        deadline: Option<u64>,
-    ) -> Option<RejectReason> {
-        let horizon = expected.wheel_size as u64;
+    fn refused(&self, expected: &Expected, parked: usize, at: Option<u64>) -> Option<RejectReason> {
+        let is_too_long = at.is_some_and(|at| at >= expected.wheel_size as u64);
         if parked >= expected.max_parked {
-            return Some(RejectReason::Full);
+            Some(RejectReason::Full)
+        } else if self.kind == Kind::SimpleTimer && is_too_long {
+            Some(RejectReason::TooLong)
+        } else {
+            (expected.max_watchers == 0).then_some(RejectReason::KeyFull)
         }
-        if self.kind == Kind::SimpleTimer && deadline.is_some_and(|at| at >= horizon) {
-            return Some(RejectReason::TooLong);
-        }
-        (expected.max_watchers == 0).then_some(RejectReason::KeyFull)
     }
 
     /// One is parked, with others until there is no room; and told when its deadline has passed.
@@ -105,10 +100,7 @@ impl Case {
         expected: &Expected,
         told: &Receiver<Option<String>>,
     ) {
-        let (clock, other) = (
-            &world.clocks[expected.clock],
-            &world.clocks[1 - expected.clock],
-        );
+        let [clock, other] = [expected.clock, 1 - expected.clock].map(|it| &world.clocks[it]);
         let start = clock.now();
         let choices = expected.choices(start.since_origin());
         let of = |timeout| choices.deadline(start.since_origin(), timeout);
@@ -128,10 +120,8 @@ impl Case {
         // (Where it is due at once, it may have expired by now.)
         if at > start {
             if by_hand {
-                assert_eq!(
-                    real.next_deadline(),
-                    self.next_deadline(expected, clock.now())
-                );
+                let next = self.next_deadline(expected, clock.now());
+                assert_eq!(real.next_deadline(), next);
             }
             let mut parked = 1;
             for key in 1..6 {
@@ -178,9 +168,8 @@ impl Case {
                 let jobs = &world.executors[which];
                 eventually("the jobs", || lock(jobs).len() == due);
                 assert!(lock(&world.executors[1 - which]).is_empty());
-                std::mem::take(&mut *lock(jobs))
-                    .into_iter()
-                    .for_each(|job| job());
+                let jobs = std::mem::take(&mut *lock(jobs));
+                jobs.into_iter().for_each(|job| job());
                 here
             }
         };
@@ -203,13 +192,10 @@ impl Case {
             Setting::WheelSize(expected.wheel_size),
             Setting::Tick(expected.tick),
         ];
-        let plain = self
-            .kind
-            .build((&settings, None, &[]), &world, Tell(channel().0));
+        let (order, tell) = ((&settings[..], None, &[][..]), Tell(channel().0));
+        let plain = self.kind.build(order, &world, tell);
         let plain = plain.expect("the settings make sense");
-        plain
-            .park(0, self.timeout.of(expected.tick))
-            .expect("there is room");
+        assert_eq!(plain.park(0, self.timeout.of(expected.tick)), Ok(()));
         plain.next_deadline()
     }
 }

@@ -182,10 +182,11 @@ impl World {
             Drives::Manual => Reaper::Manual,
             Drives::Reactor(which) => {
                 let woken = self.reactors[which].clone();
-                Reaper::Reactor(WakeFn::new(move || {
+                let wake = move || {
                     woken.add();
                     true
-                }))
+                };
+                Reaper::Reactor(WakeFn::new(wake))
             }
         }
     }
@@ -215,15 +216,13 @@ pub(crate) fn setting() -> impl Strategy<Value = Setting> {
     let tick = prop_oneof![1 => Just(0), 6 => 1..10_000_000_u64, 6 => Just(2_000_000)];
     let wheel =
         prop_oneof![1 => Just(1), 1 => Just((1 << 16) + 1), 6 => 2..9_usize, 6 => 2..200_usize];
-    let runs = prop_oneof![
-        Just(Runs::OwnThread),
-        Just(Runs::Inline),
-        (0..2_usize).prop_map(Runs::Executor)
-    ];
+    let two = || 0..2_usize;
+    let executor = two().prop_map(Runs::Executor);
+    let runs = prop_oneof![Just(Runs::OwnThread), Just(Runs::Inline), executor];
     let drives = prop_oneof![
         1 => Just(Drives::Own),
         1 => Just(Drives::Shared),
-        2 => (0..2_usize).prop_map(Drives::Reactor),
+        2 => two().prop_map(Drives::Reactor),
         3 => Just(Drives::Manual)
     ];
     let token = prop_oneof![1 => Just(0), 6 => 1..100_u64, 2 => Just(1 << 63)];
@@ -232,13 +231,13 @@ pub(crate) fn setting() -> impl Strategy<Value = Setting> {
         wheel.prop_map(Setting::WheelSize),
         (0..5_usize).prop_map(Setting::MaxParked),
         (0..50_000_u64).prop_map(|micros| Setting::MaxTimeout(Duration::from_micros(micros))),
-        (0..2_usize).prop_map(Setting::Clock),
+        two().prop_map(Setting::Clock),
         runs.prop_map(Setting::Dispatch),
         drives.prop_map(Setting::Reaper),
         Just(Setting::ThreadsAtOnce),
     ];
     let own = prop_oneof![
-        (0..2_usize).prop_map(Setting::Hasher),
+        two().prop_map(Setting::Hasher),
         (0..10_usize).prop_map(Setting::MapShards),
         (0..4_usize).prop_map(Setting::MaxWatchers),
         token.prop_map(Setting::FirstToken),

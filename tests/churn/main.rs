@@ -14,7 +14,6 @@ mod shape;
 use futures::FutureExt;
 use place::{HOT, Operations, Place};
 use request_purgatory::purgatory::Stats;
-use request_purgatory::threads::ReaperThread;
 use request_purgatory::{Timer, Waits};
 use request_purgatory_tracker::{Requests, Tracker};
 use shape::{Driver, Shape, TICK, in_shape};
@@ -61,12 +60,10 @@ fn for_each_seed(usually: u64, test: impl Fn(u64)) {
     }
     let _alone = lock(&MEMORY);
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("it is after 1970");
+    let shapes = from_env("CHURN_SHAPES").unwrap_or(usually);
     let (first, shapes) = match from_env("CHURN_SEED") {
         Some(seed) => (seed, 1),
-        None => (
-            now.as_micros() as u64,
-            from_env("CHURN_SHAPES").unwrap_or(usually),
-        ),
+        None => (now.as_micros() as u64, shapes),
     };
     for seed in first..first + shapes {
         let _said = Said(seed);
@@ -89,18 +86,13 @@ struct World {
 impl World {
     fn new(mut shape: Shape) -> Self {
         // One of those that the clock has to wake is gone.
-        let gone = in_shape!(shape, Operations)
-            .build()
-            .expect("threads are to be had");
-        drop(gone);
+        drop(in_shape!(shape, Operations).build());
         let places = 1 + shape.random.u64(..3);
         let places = (0..places).map(|_| Place::new(&mut shape)).collect();
         let timer = in_shape!(shape, Timer).build(drop);
         let tracker = in_shape!(shape, Tracker).build(|_, value, _| drop(value));
-        let (requests, waits) = (
-            in_shape!(shape, Requests).remembered_ids(16).build(),
-            in_shape!(shape, Waits).build(),
-        );
+        let requests = in_shape!(shape, Requests).remembered_ids(16).build();
+        let waits = in_shape!(shape, Waits).build();
         Self {
             places,
             timer: timer.expect("threads are to be had"),
@@ -121,11 +113,7 @@ impl World {
             let timeout = shape.timeout(number);
             let [timed, kept] = [(); 2].map(|()| shape.mint.token(number));
             timers.push(self.timer.start(timeout, timed).expect("there is room"));
-            drop(
-                self.tracker
-                    .track(number, kept, timeout)
-                    .expect("there is room"),
-            );
+            assert!(self.tracker.track(number, kept, timeout).is_ok());
         }
         for (number, id) in (0..).zip(timers) {
             if shape.random.bool() {
@@ -138,8 +126,8 @@ impl World {
         let futures = self.wait();
         self.shape.clock.advance(self.shape.over());
         self.drive();
-        // The operation of a listener stays parked until its future has evaluated the condition at the deadline. A future
-        // that is left hears of its end once, and of a recheck; one that was dropped wakes no task.
+        // The operation of a listener stays parked until its future has evaluated the condition at the deadline. A
+        // future that is left hears of its end once, and of a recheck; one that was dropped wakes no task.
         for (bell, mut future, is_rechecked) in futures {
             eventually("its end", || bell.rung() >= 1);
             let mut ended = bell.poll(&mut future).is_ready();
@@ -209,9 +197,9 @@ impl World {
     /// Drives all of them, unless a thread does.
     fn drive(&self) {
         if matches!(self.shape.driver, Driver::Test) {
-            self.places
-                .iter()
-                .for_each(|place| _ = place.purgatory.advance());
+            for place in &self.places {
+                place.purgatory.advance();
+            }
             self.timer.advance();
             self.tracker.advance();
             self.requests.advance();
@@ -221,27 +209,22 @@ impl World {
 
     fn settle(&self) {
         eventually("a quiet point", || {
-            self.stats()
-                .iter()
-                .all(|stats| (stats.parked, stats.completions_pending) == (0, 0))
-                && self.places.iter().all(Place::is_quiet)
+            let are_quiet = |stats: &Stats| (stats.parked, stats.completions_pending) == (0, 0);
+            self.stats().iter().all(are_quiet) && self.places.iter().all(Place::is_quiet)
         });
         let expired = self.stats().iter().map(|stats| stats.expired).sum::<u64>();
         assert_eq!(expired, self.expiring);
-        self.places
-            .iter()
-            .for_each(|place| place.assert_exact(&self.shape));
-        let stay = self
-            .places
-            .iter()
-            .map(|place| place.survivors.len() as u64)
-            .sum::<u64>();
-        eventually("the end of all payloads", || {
-            self.shape.mint.living() == stay
-        });
+        let mut stay = 0;
+        for place in &self.places {
+            place.assert_exact(&self.shape);
+            stay += place.survivors.len() as u64;
+        }
+        let Shape { mint, census, .. } = &self.shape;
+        eventually("the end of all payloads", || mint.living() == stay);
         // For each watch, one in the operation, one in the map, and one in the place of a resolved key.
+        let most = 6 * stay;
         eventually("the end of all other keys", || {
-            self.shape.census.count() as u64 <= 6 * stay
+            census.count() as u64 <= most
         });
     }
 }
@@ -273,30 +256,18 @@ fn g06_churn_of_any_shape_adds_no_memory() {
         if from_env("CHURN_SHOWS").is_some() {
             eprintln!("{added:?} of {allowed}");
         }
+        let is_steady = added.last().is_some_and(|last| *last < allowed);
         assert!(
-            added.last().is_some_and(|last| *last < allowed),
+            is_steady,
             "{added:?} bytes for {churned} operations that are gone, each time"
         );
-        let World {
-            shape,
-            places,
-            timer,
-            tracker,
-            requests,
-            waits,
-            ..
-        } = world;
-        drop((timer, tracker, requests, waits));
-        for Place {
-            purgatory,
-            survivors,
-            ..
-        } in places
-        {
+        drop((world.timer, world.tracker, world.requests, world.waits));
+        let (shape, places) = (world.shape, world.places);
+        for place in places {
             if seed % 2 == 0 {
-                purgatory.shutdown();
+                place.purgatory.shutdown();
             }
-            drop((purgatory, survivors));
+            drop(place);
         }
         eventually("the end of those that stayed", || shape.mint.living() == 0);
         eventually("the end of their keys", || shape.census.count() == 0);
@@ -309,16 +280,18 @@ fn g06_churn_of_any_shape_adds_no_memory() {
 fn g06_a_storm_that_meets_the_shutdown_leaves_nothing() {
     for_each_seed(12, |seed| {
         let mut random = fastrand::Rng::with_seed(seed);
-        let shared =
-            || Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had"));
         let shape = Shape {
-            driver: if seed % 2 == 0 { Driver::Own } else { shared() },
+            driver: if seed % 2 == 0 {
+                Driver::Own
+            } else {
+                Driver::shared()
+            },
             // On either side of its middle there are more than expire together.
             crowd: 1_600 + random.u64(..400),
             ..Shape::draw(seed)
         };
         let purgatory = in_shape!(shape, Operations).build();
-        let purgatory = purgatory.expect("no threads to refuse");
+        let purgatory = purgatory.expect("threads are to be had");
         let stalls = match random.u64(..2) {
             0 => random.u64(..shape.crowd),
             _ => shape.crowd / 2 + random.u64(..100),

@@ -19,6 +19,10 @@ pub(crate) enum Driver {
 }
 
 impl Driver {
+    pub(crate) fn shared() -> Self {
+        Self::Shared(ReaperThread::spawn("churn").expect("threads are to be had"))
+    }
+
     pub(crate) fn reaper(&self) -> Reaper {
         match self {
             Self::Test => Reaper::Manual,
@@ -51,7 +55,7 @@ impl Shape {
         let driver = match seed % 3 {
             0 => Driver::Test,
             1 => Driver::Own,
-            _ => Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had")),
+            _ => Driver::shared(),
         };
         Self {
             driver,

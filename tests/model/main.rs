@@ -1,17 +1,18 @@
-//! G1, G5, G6, G9, G10, G12, G14, G16, G17, G18, G22, G25 against a model: any sequence of calls on two purgatories, the
-//! operations' own calls among them, and on plain maps and lists must give the same answers, the same endings and the
-//! same counts, in the same order.
+//! G1, G5, G6, G9, G10, G12, G14, G16, G17, G18, G22, G25 against a model: any sequence of calls on two purgatories,
+//! the operations' own calls among them, and on plain maps and lists must give the same answers, the same endings and
+//! the same counts, in the same order.
 //!
 //! `PROPTEST_CASES` says how many sequences are tried. What the fuzzer has found lies in `tests/seeds/calls`, and is
 //! tried each time.
 
 mod interpreter;
-mod seeds;
 mod strategies;
 
 use interpreter::call::{Act, Arriving, Call, Deed, Hashing, Script, Setup};
 use interpreter::pair::Pair;
 use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use strategies::{call, end, setup, uptime};
@@ -38,6 +39,20 @@ proptest! {
         let calls = calls.collect();
         interpreter::run(&Script { setup, calls });
     }
+}
+
+/// Every script that reached something new when the fuzzer found it, and every one that once failed.
+#[test]
+fn g10_what_the_fuzzer_has_found_does_what_a_sorted_map_does() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds/calls");
+    let mut replayed = 0;
+    for seed in fs::read_dir(&seeds).expect("seeds are in the repository") {
+        let path = seed.expect("a readable folder").path();
+        println!("{}", path.display());
+        interpreter::run_bytes(&fs::read(path).expect("a readable file"));
+        replayed += 1;
+    }
+    assert!(replayed > 0, "no seeds in {}", seeds.display());
 }
 
 fn does(deed: Deed) -> Call {

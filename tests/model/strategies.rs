@@ -1,23 +1,14 @@
 //! Calls for the property test.
 
-use crate::interpreter::call::{
-    Act, Answer, Arriving, By, Call, Deed, Hashing, ITSELF, On, Pick, Reach, Reading, Setup, Way,
-};
+use crate::interpreter::call::{Act, Answer, Arriving, By, Call, DEEP, Deed, Hashing, ITSELF};
+use crate::interpreter::call::{On, Pick, Reach, Reading, Setup, Way};
 use crate::support::spans::{Choices, Span, choices, jump, span};
 use proptest::prelude::*;
+use proptest::sample::select;
 use std::sync::Arc;
 
-/// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
-/// one, whose end makes calls as well.
-const DEEP: u32 = 4;
-
 pub(crate) fn setup() -> impl Strategy<Value = Setup> {
-    let hashing = prop_oneof![
-        Just(Hashing::Alike),
-        Just(Hashing::Itself),
-        Just(Hashing::High),
-        Just(Hashing::Mixed),
-    ];
+    let hashing = select(&Hashing::ALL[..]);
     // (It takes time to look through many.)
     let shards = prop_oneof![
         20 => (0..6_usize).prop_map(Some),
@@ -134,13 +125,8 @@ fn arriving(deep: u32) -> impl Strategy<Value = Arriving> {
 }
 
 fn keys() -> impl Strategy<Value = Vec<On>> {
-    let plain = |key| On {
-        key,
-        rank: None,
-        way: Way::Plain,
-    };
-    let few = prop::collection::vec(key().prop_map(plain), 1..5);
-    let many = prop::collection::vec((0..40_u8).prop_map(plain), 20..40);
+    let few = prop::collection::vec(key().prop_map(On::plain), 1..5);
+    let many = prop::collection::vec((0..40_u8).prop_map(On::plain), 20..40);
     let way = prop_oneof![
         4 => Just(Way::Plain),
         4 => Just(Way::Resolved),
@@ -188,54 +174,37 @@ fn by() -> impl Strategy<Value = By> {
 /// What is done; by an operation as well. It parks others as long as it is not too deep.
 fn act(deep: u32) -> BoxedStrategy<Act> {
     let check = (key(), by(), reach()).prop_map(|(key, by, reach)| Deed::Check(key, by, reach));
-    let timeout = (pick(), span());
+    let check_all = prop::collection::vec(key(), 0..4).prop_map(Deed::CheckAll);
+    let answer_one = (pick(), answer()).prop_map(|(pick, answer)| Deed::Answer(pick, answer));
+    let reschedule = (pick(), span()).prop_map(|(pick, timeout)| Deed::Reschedule(pick, timeout));
+    let (advances, parks) = if deep == DEEP { (7, 18) } else { (1, 10) };
     let mut deeds = vec![
         (9, check.boxed()),
         (1, key().prop_map(Deed::Resolve).boxed()),
         (1, key().prop_map(Deed::Release).boxed()),
-        (
-            4,
-            (pick(), answer())
-                .prop_map(|(pick, answer)| Deed::Answer(pick, answer))
-                .boxed(),
-        ),
+        (4, answer_one.boxed()),
         (3, answer().prop_map(Deed::AnswerRecent).boxed()),
         (2, key().prop_map(Deed::CheckLater).boxed()),
         (2, pick().prop_map(Deed::CheckHandle).boxed()),
-        (
-            1,
-            prop::collection::vec(key(), 0..4)
-                .prop_map(Deed::CheckAll)
-                .boxed(),
-        ),
+        (1, check_all.boxed()),
         (1, any::<u64>().prop_map(Deed::CheckWhere).boxed()),
         (1, key().prop_map(Deed::CancelKey).boxed()),
         (2, pick().prop_map(Deed::CancelHandle).boxed()),
         (1, key().prop_map(Deed::ForceKey).boxed()),
         (1, pick().prop_map(Deed::ForceHandle).boxed()),
-        (
-            3,
-            timeout
-                .prop_map(|(pick, timeout)| Deed::Reschedule(pick, timeout))
-                .boxed(),
-        ),
+        (3, reschedule.boxed()),
         (1, pick().prop_map(Deed::DropHandle).boxed()),
-        (
-            if deep == DEEP { 7 } else { 1 },
-            Just(Deed::Advance).boxed(),
-        ),
+        (advances, Just(Deed::Advance).boxed()),
     ];
     if deep > 0 {
         let with = (key(), prop::collection::vec(asked(), 0..2));
         let with = with.prop_map(|(key, acts)| Deed::ForceWith(key, acts.into()));
         deeds.push((2, with.boxed()));
         let park = arriving(deep - 1).prop_map(|op| Deed::Park(Arc::new(op)));
-        deeds.push((if deep == DEEP { 18 } else { 10 }, park.boxed()));
+        deeds.push((parks, park.boxed()));
     }
-    let deed = prop::strategy::Union::new_weighted(deeds);
-    (side(), deed)
-        .prop_map(|(side, deed)| Act { side, deed })
-        .boxed()
+    let act = (side(), prop::strategy::Union::new_weighted(deeds));
+    act.prop_map(|(side, deed)| Act { side, deed }).boxed()
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Call> {

@@ -1,9 +1,10 @@
 //! A recorder of the `metrics` facade.
 
-use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, listen_for_what_is_not_checked};
+use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, assert_the_reaper_goes_on};
+use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back};
 use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{
-    FragileClock, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, quietly, within,
+    FragileClock, NEVER_IN_A_TEST, Op, PATIENCE, eventually, lock, quietly, within,
 };
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
@@ -12,12 +13,11 @@ use metrics::{
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use request_purgatory::{
-    Purgatory, Timer, Waits, future::block_on, purgatory::WeakRef, threads::Reaper,
+    Purgatory, Timer, Waits, future::block_on, threads::Reaper, time::Timestamp,
 };
 use request_purgatory_tracker::{Requests, Tracker};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -28,8 +28,10 @@ fn recorded<T>(build: impl FnOnce() -> T) -> (T, Snapshotter) {
     (built, recorder.snapshotter())
 }
 
+type Told = BTreeMap<(String, String), DebugValue>;
+
 /// What was told since the last reading (by which this recorder forgets it), by purgatory and metric.
-fn told(snapshotter: &Snapshotter) -> BTreeMap<(String, String), DebugValue> {
+fn told(snapshotter: &Snapshotter) -> Told {
     let all = snapshotter.snapshot().into_vec().into_iter();
     all.map(|(key, _, _, value)| {
         let labels = key.key().labels().collect::<Vec<_>>();
@@ -43,19 +45,22 @@ fn told(snapshotter: &Snapshotter) -> BTreeMap<(String, String), DebugValue> {
     .collect()
 }
 
+fn of<'a>(told: &'a Told, purgatory: &str, metric: &str) -> &'a DebugValue {
+    &told[&(purgatory.to_owned(), format!("purgatory_{metric}"))]
+}
+
 /// By how much both gauges of each purgatory changed since the last reading.
-fn changes<const N: usize>(snapshotter: &Snapshotter, names: [&str; N]) -> [(f64, f64); N] {
+fn changes(snapshotter: &Snapshotter, names: &[&str]) -> Vec<(f64, f64)> {
     let told = told(snapshotter);
-    let change = |purgatory: &str, gauge: &str| match told[&(purgatory.into(), gauge.into())] {
+    let change = |name, gauge| match of(&told, name, gauge) {
         DebugValue::Gauge(value) => value.into_inner(),
-        ref other => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     };
-    names.map(|name| {
-        (
-            change(name, "purgatory_num_delayed_operations"),
-            change(name, "purgatory_size"),
-        )
-    })
+    let changes = names.iter().map(|name| {
+        let parked = change(*name, "num_delayed_operations");
+        (parked, change(*name, "size"))
+    });
+    changes.collect()
 }
 
 fn seconds(durations: &[Duration]) -> DebugValue {
@@ -85,28 +90,19 @@ fn everything_is_told_once() {
         ("missed_checks", stats.missed_checks),
         ("extended", stats.extended),
     ];
-    let counters = counters.map(|(name, count)| {
-        (
-            format!("purgatory_{name}_total"),
-            DebugValue::Counter(count),
-        )
-    });
-    let mut expected = Vec::from(counters);
     let gauge = || DebugValue::Gauge(0.0.into());
-    expected.extend([
-        ("purgatory_size".to_owned(), gauge()),
-        ("purgatory_num_delayed_operations".to_owned(), gauge()),
-        (
-            "purgatory_park_time_seconds".to_owned(),
-            seconds(&park_times),
-        ),
-        (
-            "purgatory_lateness_seconds".to_owned(),
-            seconds(&[LATE, zero]),
-        ),
-    ]);
-    let expected = expected.into_iter();
-    let expected = expected.map(|(name, value)| (("fetch".to_owned(), name), value));
+    let counters =
+        counters.map(|(name, count)| (format!("{name}_total"), DebugValue::Counter(count)));
+    let others = [
+        ("size", gauge()),
+        ("num_delayed_operations", gauge()),
+        ("park_time_seconds", seconds(&park_times)),
+        ("lateness_seconds", seconds(&[LATE, zero])),
+    ];
+    let others = others.map(|(name, value)| (name.to_owned(), value));
+    let expected = counters.into_iter().chain(others);
+    let name = |name| ("fetch".to_owned(), format!("purgatory_{name}"));
+    let expected = expected.map(|(metric, value)| (name(metric), value));
     assert_eq!(told(&snapshotter), expected.collect());
 }
 
@@ -114,38 +110,31 @@ fn everything_is_told_once() {
 #[test]
 fn each_expired_operation_has_a_lateness_of_its_own() {
     let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
-    (0..3).for_each(|key| scenario.park(&Probe::new(), &[key]));
-    scenario.clock.advance(TIMEOUT + LATE);
-    assert_eq!(scenario.purgatory.advance(), 3);
-    let lateness = ("fetch".into(), "purgatory_lateness_seconds".into());
-    assert_eq!(told(&snapshotter)[&lateness], seconds(&[LATE; 3]));
+    (0..3).for_each(|key| _ = scenario.park(&[key]));
+    scenario.advance(TIMEOUT + LATE, 3);
+    let told = told(&snapshotter);
+    assert_eq!(of(&told, "fetch", "lateness_seconds"), &seconds(&[LATE; 3]));
 }
 
 /// Not from the call that parks it.
 #[test]
 fn g10_the_park_time_counts_from_the_arrival() {
     let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
-    let arrival = request_purgatory::time::Timestamp::from_origin(Duration::ZERO);
     scenario.clock.advance(STAY);
-    let op = Op::new(TIMEOUT).arrived(arrival);
-    let parked = scenario.purgatory.try_complete_else_watch(op, [1]);
-    let parked = parked.expect("there is room").into_handle();
-    let cancelled = parked.expect("it cannot complete yet").cancel();
-    assert!(cancelled.is_some());
-    let park_time = ("fetch".into(), "purgatory_park_time_seconds".into());
-    assert_eq!(told(&snapshotter)[&park_time], seconds(&[STAY]));
+    let op = Op::new(TIMEOUT).arrived(Timestamp::from_origin(Duration::ZERO));
+    assert!(scenario.purgatory.try_complete_else_watch(op, [1]).is_ok());
+    scenario.cancel(1);
+    let told = told(&snapshotter);
+    assert_eq!(of(&told, "fetch", "park_time_seconds"), &seconds(&[STAY]));
 }
 
 #[test]
 fn a_listeners_missed_check_is_told_once() {
     for found in [Found::ByARecheck, Found::AtTheDeadline] {
         let (waits, snapshotter) = recorded(|| listen_for_what_is_not_checked("news", found));
-        let counter = ("news".into(), "purgatory_missed_checks_total".into());
-        assert_eq!(
-            told(&snapshotter)[&counter],
-            DebugValue::Counter(1),
-            "{found:?}"
-        );
+        let told = told(&snapshotter);
+        let counter = of(&told, "news", "missed_checks_total");
+        assert_eq!(counter, &DebugValue::Counter(1), "{found:?}");
         assert_eq!(waits.stats().missed_checks, 1);
     }
 }
@@ -155,24 +144,25 @@ fn a_deadline_that_is_put_off_is_told() {
     let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
     scenario.extend();
     let told = told(&snapshotter);
-    let counter = |name: &str| &told[&("fetch".into(), format!("purgatory_{name}_total"))];
-    let [once, never] = [1, 0].map(DebugValue::Counter);
-    assert_eq!((counter("extended"), counter("cancelled")), (&once, &once));
-    assert_eq!(counter("expired"), &never);
+    for (counter, count) in [("extended", 1), ("cancelled", 1), ("expired", 0)] {
+        let value = of(&told, "fetch", &format!("{counter}_total"));
+        assert_eq!(value, &DebugValue::Counter(count), "{counter}");
+    }
     assert_eq!(scenario.purgatory.stats().extended, 1);
 }
 
 #[test]
 fn the_gauges_are_kafkas() {
     let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(0.0, 0.0)]);
-    scenario.park(&Probe::new(), &[1, 2, 3]);
-    scenario.park(&Probe::new(), &[3]);
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(2.0, 4.0)]);
-    assert_eq!(scenario.purgatory.cancel_for_key(&1).len(), 1);
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -3.0)]);
+    let change = || changes(&snapshotter, &["fetch"]);
+    assert_eq!(change(), [(0.0, 0.0)]);
+    scenario.park(&[1, 2, 3]);
+    scenario.park(&[3]);
+    assert_eq!(change(), [(2.0, 4.0)]);
+    scenario.cancel(1);
+    assert_eq!(change(), [(-1.0, -3.0)]);
     drop(scenario);
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -1.0)]);
+    assert_eq!(change(), [(-1.0, -1.0)]);
 }
 
 /// A park that is refused by its second key, or by a key that panics, leaves the gauges as they were.
@@ -189,13 +179,13 @@ fn a_park_that_is_refused_half_way_leaves_no_entry_in_the_gauges() {
         purgatory.try_complete_else_watch(op, keys.map(Fragile))
     };
     assert!(park([1, 2, 3]).is_ok());
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(1.0, 3.0)]);
+    assert_eq!(changes(&snapshotter, &["fetch"]), [(1.0, 3.0)]);
     assert!(park([4, 1, 5]).is_err());
     let panicked = with_fuse(5, Hook::Hash, || park([4, 5, 6]).is_err());
     assert!(panicked.is_err(), "it goes to the caller");
     let stats = purgatory.stats();
     assert_eq!((stats.parked, stats.watched), (1, 3));
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(0.0, 0.0)]);
+    assert_eq!(changes(&snapshotter, &["fetch"]), [(0.0, 0.0)]);
 }
 
 #[test]
@@ -214,24 +204,22 @@ fn each_metric_says_its_unit_and_what_it_is() {
 }
 
 #[test]
-fn purgatories_are_told_apart_by_their_names() {
-    let ((fetch, produce), snapshotter) =
-        recorded(|| (Scenario::new("fetch"), Scenario::new("produce")));
-    fetch.park(&Probe::new(), &[1]);
-    produce.park(&Probe::new(), &[1, 2]);
-    let gauges = changes(&snapshotter, ["fetch", "produce"]);
-    assert_eq!(gauges, [(1.0, 1.0), (1.0, 2.0)]);
-}
-
-#[test]
-fn purgatories_of_one_name_tell_the_sum() {
-    let twin = || {
-        let twin = Scenario::new("twin");
-        twin.park(&Probe::new(), &[1, 2]);
-        twin
-    };
-    let (_twins, snapshotter) = recorded(|| [twin(), twin()]);
-    assert_eq!(changes(&snapshotter, ["twin"]), [(2.0, 4.0)]);
+fn purgatories_are_told_apart_by_their_names_and_those_of_one_name_added() {
+    for (second, told) in [
+        ("produce", vec![(1.0, 1.0), (1.0, 2.0)]),
+        ("fetch", vec![(2.0, 3.0)]),
+    ] {
+        let build = || (Scenario::new("fetch"), Scenario::new(second));
+        let ((one, other), snapshotter) = recorded(build);
+        one.park(&[1]);
+        other.park(&[1, 2]);
+        let names = ["fetch", second];
+        assert_eq!(
+            changes(&snapshotter, &names[..told.len()]),
+            told,
+            "{second}"
+        );
+    }
 }
 
 #[test]
@@ -249,8 +237,25 @@ fn timers_trackers_and_requests_tell_nothing() {
     assert!(snapshotter.snapshot().into_vec().is_empty());
 }
 
-/// Does something whenever it is told something.
-struct Doing<F>(Arc<F>);
+/// Does something whenever it is told something, and something else when a metric is made.
+struct Doing<F> {
+    told: Arc<F>,
+    made: fn(),
+}
+
+impl<F: Fn() + Send + Sync + 'static> Doing<F> {
+    fn new(told: F) -> Self {
+        let told = Arc::new(told);
+        Self { told, made: || () }
+    }
+
+    fn make(&self) -> Arc<Meter<F>> {
+        (self.made)();
+        Arc::new(Meter(self.told.clone()))
+    }
+}
+
+struct Meter<F>(Arc<F>);
 
 impl<F: Fn() + Send + Sync + 'static> Recorder for Doing<F> {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -258,19 +263,19 @@ impl<F: Fn() + Send + Sync + 'static> Recorder for Doing<F> {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(Arc::new(Doing(self.0.clone())))
+        Counter::from_arc(self.make())
     }
 
     fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(Arc::new(Doing(self.0.clone())))
+        Gauge::from_arc(self.make())
     }
 
     fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::from_arc(Arc::new(Doing(self.0.clone())))
+        Histogram::from_arc(self.make())
     }
 }
 
-impl<F: Fn() + Send + Sync> CounterFn for Doing<F> {
+impl<F: Fn() + Send + Sync> CounterFn for Meter<F> {
     fn increment(&self, _: u64) {
         (self.0)();
     }
@@ -279,7 +284,7 @@ impl<F: Fn() + Send + Sync> CounterFn for Doing<F> {
     }
 }
 
-impl<F: Fn() + Send + Sync> GaugeFn for Doing<F> {
+impl<F: Fn() + Send + Sync> GaugeFn for Meter<F> {
     fn increment(&self, _: f64) {
         (self.0)();
     }
@@ -291,20 +296,38 @@ impl<F: Fn() + Send + Sync> GaugeFn for Doing<F> {
     }
 }
 
-impl<F: Fn() + Send + Sync> HistogramFn for Doing<F> {
+impl<F: Fn() + Send + Sync> HistogramFn for Meter<F> {
     fn record(&self, _: f64) {
         (self.0)();
     }
 }
 
+fn panics() {
+    std::panic::panic_any("intended");
+}
+
 #[test]
 fn g12_a_recorder_that_panics_harms_no_operation() {
-    quietly();
-    let recorder = Doing(Arc::new(|| std::panic::panic_any("intended")));
-    let scenario = with_local_recorder(&recorder, || Scenario::new("loud"));
+    let scenario = with_local_recorder(&Doing::new(panics), || Scenario::new("loud"));
     scenario.run();
     // Once for each time that it was told something, and for the one that the scenario has of its own.
     assert!(scenario.assert_complete() > 20);
+}
+
+#[test]
+fn g12_a_recorder_that_panics_from_the_start_hears_nothing() {
+    let told = Arc::new(|| panic!("it hears"));
+    let refusing = Doing { told, made: panics };
+    let scenario = with_local_recorder(&refusing, || Scenario::new("refused"));
+    scenario.run();
+    assert_eq!(scenario.assert_complete(), 2);
+}
+
+#[test]
+fn g12_a_recorder_that_panics_does_not_end_the_reaper() {
+    quietly();
+    let purgatory = with_local_recorder(&Doing::new(panics), || Purgatory::new("loud"));
+    assert_the_reaper_goes_on(&purgatory);
 }
 
 /// It is read for the park time. The gauges tell of the end all the same.
@@ -317,12 +340,12 @@ fn g12_a_clock_that_panics_at_an_end_keeps_nothing_in_the_gauges() {
     let purgatory = purgatory.expect("no threads to refuse");
     let parked = purgatory.try_complete_else_watch(Op::<u64>::new(NEVER_IN_A_TEST), [1, 2]);
     assert!(parked.is_ok_and(|admission| admission.is_parked()));
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(1.0, 2.0)]);
+    assert_eq!(changes(&snapshotter, &["fetch"]), [(1.0, 2.0)]);
     clock.set_broken(true);
     assert_eq!(purgatory.force_complete_for_key(&1), 1);
     let stats = purgatory.stats();
     assert_eq!((stats.parked, stats.completed, stats.panicked), (0, 1, 1));
-    assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -2.0)]);
+    assert_eq!(changes(&snapshotter, &["fetch"]), [(-1.0, -2.0)]);
 }
 
 /// What was taken is given back when its guard is dropped, in no call of the purgatory.
@@ -336,74 +359,22 @@ fn g12_a_panic_in_the_drop_of_a_guard_is_told() {
     let take = waits.take([1], NEVER_IN_A_TEST, |_| Some(7), give_back);
     drop(block_on(take).expect("it takes at once"));
     assert_eq!(waits.stats().panicked, 1);
-    let panicked = ("takes".to_owned(), "purgatory_panicked_total".to_owned());
-    assert_eq!(told(&snapshotter)[&panicked], DebugValue::Counter(1));
+    let told = told(&snapshotter);
+    assert_eq!(
+        of(&told, "takes", "panicked_total"),
+        &DebugValue::Counter(1)
+    );
 }
 
-#[test]
-fn g12_a_recorder_that_panics_does_not_end_the_reaper() {
-    quietly();
-    let recorder = Doing(Arc::new(|| std::panic::panic_any("intended")));
-    let purgatory = with_local_recorder(&recorder, || Purgatory::<Op>::new("loud"));
-    for round in 1..=3 {
-        let op = Op::new(Duration::from_millis(1));
-        drop(purgatory.try_complete_else_watch(op, [1]));
-        eventually("it expires", || purgatory.stats().expired == round);
-    }
-    assert_eq!(purgatory.stats().parked, 0);
-}
-
-#[test]
-fn g12_a_recorder_that_panics_from_the_start_hears_nothing() {
-    struct Refusing;
-    impl Recorder for Refusing {
-        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-            std::panic::panic_any("intended")
-        }
-        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-            Gauge::noop()
-        }
-        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::noop()
-        }
-    }
-    let scenario = with_local_recorder(&Refusing, || Scenario::new("refused"));
-    scenario.run();
-    assert_eq!(scenario.assert_complete(), 2);
-}
-
-/// Whatever it is told, it calls back into the purgatory: all of these would wait for a lock of ours for ever.
 #[test]
 fn g03_a_recorder_may_call_the_purgatory() {
-    type Weak = WeakRef<Purgatory<Op>>;
     within(PATIENCE, || {
-        let place = Arc::new(OnceLock::<Weak>::new());
-        let calls = Arc::new(AtomicU64::new(0));
-        let recorder = Doing(Arc::new({
-            let (place, calls) = (place.clone(), calls.clone());
-            move || {
-                let Some(purgatory) = place.get().and_then(Weak::upgrade) else {
-                    return;
-                };
-                // A check from in here examines others, and so is told again: it must end somewhere.
-                if calls.fetch_add(1, Ordering::SeqCst) % 8 == 0 {
-                    purgatory.check_and_complete(&77);
-                    purgatory.cancel_for_key(&77);
-                }
-                purgatory.snapshot();
-                purgatory.next_deadline();
-                purgatory.check_later(77);
-            }
-        }));
-        let scenario = with_local_recorder(&recorder, || Scenario::new("re-entrant"));
-        let weak = place.set(scenario.purgatory.downgrade());
-        assert!(weak.is_ok());
-        scenario.run();
-        scenario.assert_complete();
-        assert!(calls.load(Ordering::SeqCst) > 20);
+        listener_that_calls_back(8, |listener, run| {
+            let recorder = Doing::new(listener);
+            run(&with_local_recorder(&recorder, || {
+                Scenario::new("re-entrant")
+            }));
+        });
     });
 }
 
@@ -412,27 +383,23 @@ fn g03_a_recorder_may_call_the_purgatory() {
 fn g03_a_recorder_may_take_the_users_locks() {
     within(PATIENCE, || {
         let users = Arc::new(Mutex::new(0_u64));
-        let recorder = Doing(Arc::new({
-            let users = users.clone();
-            move || *lock(&users) += 1
-        }));
+        let taken = users.clone();
+        let recorder = Doing::new(move || *lock(&taken) += 1);
         let purgatory = with_local_recorder(&recorder, || Purgatory::<Op>::new("locks"));
-        let others = thread::spawn({
-            let (purgatory, users) = (purgatory.clone(), users.clone());
-            move || {
+        thread::scope(|scope| {
+            scope.spawn(|| {
                 for _ in 0..2_000 {
                     let users = lock(&users);
                     purgatory.check_later(1);
                     purgatory.stats();
                     drop(users);
                 }
+            });
+            for _ in 0..2_000 {
+                drop(purgatory.try_complete_else_watch(Op::new(Duration::from_millis(1)), [1]));
+                purgatory.check_and_complete(&1);
             }
         });
-        for _ in 0..2_000 {
-            drop(purgatory.try_complete_else_watch(Op::new(Duration::from_millis(1)), [1]));
-            purgatory.check_and_complete(&1);
-        }
-        others.join().expect("it does not panic");
         eventually("all have expired", || purgatory.is_empty());
         assert!(*lock(&users) > 2_000);
     });

@@ -1,14 +1,14 @@
 //! One operation for each way to end.
 
 use crate::support::bell::Bell;
-use crate::support::{Op, Probe, lock, quietly, refusal};
-use request_purgatory::{
-    Completion, Purgatory, Waits, purgatory::RejectReason, purgatory::Stats, threads::Reaper,
-    time::ManualClock,
-};
+use crate::support::{Op, Probe, Tally, eventually, lock, quietly, refusal};
+use request_purgatory::purgatory::{RejectReason, Stats, WeakRef};
+use request_purgatory::threads::Reaper;
+use request_purgatory::time::ManualClock;
+use request_purgatory::{Completion, Purgatory, Waits};
 use std::cell::Cell;
 use std::future::ready;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,13 +18,11 @@ const UP_TO_THE_TICK: Duration = Duration::from_micros(750);
 /// How long after the deadline the timer is driven.
 pub(crate) const LATE: Duration = Duration::from_millis(7);
 
-/// What became of the operations, in the order of their endings.
-pub(crate) type Endings = Arc<Mutex<Vec<Completion>>>;
-
 pub(crate) struct Scenario {
     pub(crate) purgatory: Purgatory<Op>,
     pub(crate) clock: ManualClock,
-    pub(crate) endings: Endings,
+    /// What became of the operations, in the order of their endings.
+    endings: Arc<Mutex<Vec<Completion>>>,
 }
 
 impl Scenario {
@@ -41,7 +39,7 @@ impl Scenario {
         Self {
             purgatory,
             clock,
-            endings: Endings::default(),
+            endings: Arc::default(),
         }
     }
 
@@ -52,74 +50,36 @@ impl Scenario {
             .then(move |completion| lock(&endings).push(completion))
     }
 
-    /// Parks one on these keys.
-    pub(crate) fn park(&self, probe: &Arc<Probe>, keys: &[u64]) {
-        let op = self.op(probe);
+    fn park_op(&self, op: Op, keys: &[u64]) {
         let parked = self.purgatory.try_complete_else_watch(op, keys.to_vec());
-        assert!(parked.is_ok_and(|watch| watch.is_parked()));
+        assert!(parked.is_ok_and(|admission| admission.is_parked()));
     }
 
-    /// One that could complete when it came.
-    pub(crate) fn complete_at_once(&self) {
+    /// Parks one on these keys, which completes when its probe is satisfied.
+    pub(crate) fn park(&self, keys: &[u64]) -> Arc<Probe> {
         let probe = Probe::new();
-        probe.satisfy();
-        let done = self
-            .purgatory
-            .try_complete_else_watch(self.op(&probe), [1, 2]);
-        assert!(done.is_ok_and(|admission| !admission.is_parked()));
+        self.park_op(self.op(&probe), keys);
+        probe
     }
 
-    /// One that is satisfied after [`STAY`].
-    pub(crate) fn satisfy(&self) {
-        let probe = Probe::new();
-        self.park(&probe, &[1, 2]);
-        assert_eq!(self.purgatory.check_and_complete(&1), 0);
-        self.clock.advance(STAY);
-        probe.satisfy();
-        assert_eq!(self.purgatory.check_and_complete(&2), 1);
+    pub(crate) fn advance(&self, by: Duration, expires: usize) {
+        self.clock.advance(by);
+        assert_eq!(self.purgatory.advance(), expires);
     }
 
-    /// One that comes between two ticks, and is forced at once.
-    pub(crate) fn force(&self) {
-        self.park(&Probe::new(), &[1]);
-        assert_eq!(self.purgatory.force_complete_for_key(&1), 1);
-        self.clock.advance(UP_TO_THE_TICK);
-    }
-
-    /// One that expires, late.
-    pub(crate) fn expire(&self) {
-        self.park(&Probe::new(), &[1]);
-        self.clock.advance(TIMEOUT + LATE);
-        assert_eq!(self.purgatory.advance(), 1);
-    }
-
-    /// One that expires in time, and would not have needed to.
-    pub(crate) fn miss_a_check(&self) {
-        let probe = Probe::new();
-        self.park(&probe, &[1]);
-        probe.satisfy();
-        self.clock.advance(TIMEOUT);
-        assert_eq!(self.purgatory.advance(), 1);
+    pub(crate) fn cancel(&self, key: u64) {
+        assert_eq!(self.purgatory.cancel_for_key(&key).len(), 1);
     }
 
     /// One that gets more time at its deadline, and is taken back then.
     pub(crate) fn extend(&self) {
-        let op = Op::new(TIMEOUT).put_off_by(STAY);
-        let more = self.purgatory.try_complete_else_watch(op, [4]);
-        assert!(more.is_ok_and(|admission| admission.is_parked()));
-        self.clock.advance(TIMEOUT);
-        assert_eq!(self.purgatory.advance(), 0);
-        assert_eq!(self.purgatory.cancel_for_key(&4).len(), 1);
+        self.park_op(Op::new(TIMEOUT).put_off_by(STAY), &[4]);
+        self.advance(TIMEOUT, 0);
+        self.cancel(4);
     }
 
-    /// One that is taken back.
-    pub(crate) fn cancel(&self) {
-        self.park(&Probe::new(), &[1, 2, 3]);
-        assert_eq!(self.purgatory.cancel_for_key(&3).len(), 1);
-    }
-
-    /// One whose `try_complete` panics when it is checked.
-    pub(crate) fn panic(&self) {
+    /// One that panics when it is checked.
+    fn panic(&self) {
         let mut examinations = 0;
         let op = Op::new(TIMEOUT).when(move || {
             examinations += 1;
@@ -128,36 +88,50 @@ impl Scenario {
             }
             false
         });
-        let parked = self.purgatory.try_complete_else_watch(op, [1]);
-        assert!(parked.is_ok_and(|watch| watch.is_parked()));
+        self.park_op(op, &[1]);
         assert_eq!(self.purgatory.check_and_complete(&1), 0);
     }
 
-    /// Two that are refused: one without keys, one too many.
-    pub(crate) fn reject(&self) {
-        let probe = Probe::new();
-        let none = self
-            .purgatory
-            .try_complete_else_watch(self.op(&probe), [0; 0]);
-        assert_eq!(refusal(&none), Some(RejectReason::NoKeys));
-        (0..3).for_each(|key| self.park(&probe, &[key]));
-        let full = self.purgatory.try_complete_else_watch(self.op(&probe), [9]);
-        assert_eq!(refusal(&full), Some(RejectReason::Full));
-        (0..3).for_each(|key| assert_eq!(self.purgatory.cancel_for_key(&key).len(), 1));
+    fn refuse(&self, keys: &[u64], reason: RejectReason) {
+        let op = self.op(&Probe::new());
+        let refused = self.purgatory.try_complete_else_watch(op, keys.to_vec());
+        assert_eq!(refusal(&refused), Some(reason));
     }
 
     /// All of it, and a shutdown that finds one parked.
     pub(crate) fn run(&self) {
-        self.complete_at_once();
-        self.satisfy();
-        self.force();
-        self.expire();
-        self.miss_a_check();
-        self.cancel();
+        let purgatory = &self.purgatory;
+        // One that could complete when it came.
+        let ready = Probe::new();
+        ready.satisfy();
+        let done = purgatory.try_complete_else_watch(self.op(&ready), [1, 2]);
+        assert!(done.is_ok_and(|admission| !admission.is_parked()));
+        // One that is satisfied after a while.
+        let probe = self.park(&[1, 2]);
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        self.clock.advance(STAY);
+        probe.satisfy();
+        assert_eq!(purgatory.check_and_complete(&2), 1);
+        // One that comes between two ticks, and is forced at once.
+        self.park(&[1]);
+        assert_eq!(purgatory.force_complete_for_key(&1), 1);
+        self.clock.advance(UP_TO_THE_TICK);
+        // One that expires late, and one that expires in time and would not have needed to.
+        self.park(&[1]);
+        self.advance(TIMEOUT + LATE, 1);
+        self.park(&[1]).satisfy();
+        self.advance(TIMEOUT, 1);
+        // One that is taken back by one of its keys.
+        self.park(&[1, 2, 3]);
+        self.cancel(3);
         self.panic();
-        self.reject();
-        self.park(&Probe::new(), &[1, 2]);
-        self.purgatory.shutdown();
+        // Two that are refused: one without keys, one too many.
+        self.refuse(&[], RejectReason::NoKeys);
+        (0..3).for_each(|key| _ = self.park(&[key]));
+        self.refuse(&[9], RejectReason::Full);
+        (0..3).for_each(|key| self.cancel(key));
+        self.park(&[1, 2]);
+        purgatory.shutdown();
     }
 
     /// Checks that [`run`](Self::run) went as it does without a listener. Returns the panics that were counted.
@@ -167,22 +141,58 @@ impl Scenario {
         assert_eq!(*lock(&self.endings), endings);
         let stats = self.purgatory.stats();
         let mut expected = Stats::default();
-        expected.completed_at_once = 1;
-        expected.completed = 2;
-        expected.expired = 2;
-        expected.cancelled = 4;
-        expected.shut_down = 1;
-        expected.aborted = 1;
-        expected.rejected = 2;
-        expected.missed_checks = 1;
-        expected.checks = 2;
-        expected.lateness_total = LATE;
-        expected.lateness_max = LATE;
+        (expected.completed_at_once, expected.completed) = (1, 2);
+        (expected.expired, expected.cancelled, expected.shut_down) = (2, 4, 1);
+        (expected.aborted, expected.rejected) = (1, 2);
+        (expected.checks, expected.missed_checks) = (2, 1);
+        (expected.lateness_total, expected.lateness_max) = (LATE, LATE);
         expected.panicked = stats.panicked;
         assert_eq!(stats, expected);
         assert_eq!(self.purgatory.watched_keys(), 0);
         stats.panicked
     }
+}
+
+/// The reaper tells of expiries, and whoever listens panics at each of them.
+pub(crate) fn assert_the_reaper_goes_on(purgatory: &Purgatory<Op>) {
+    for round in 1..=3 {
+        let op = Op::new(Duration::from_millis(1));
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        eventually("it expires", || purgatory.stats().expired == round);
+    }
+    assert_eq!(purgatory.stats().parked, 0);
+}
+
+/// Runs a scenario of which a listener is told that calls back into the purgatory, whatever it is told: all of these
+/// calls would wait for a lock of ours for ever. `listened` builds it, runs it and checks it, with this listener.
+///
+/// A check from in there may be told again, and must end somewhere: every so many times it is made.
+pub(crate) fn listener_that_calls_back(
+    check_every: u64,
+    listened: impl FnOnce(Box<dyn Fn() + Send + Sync>, &dyn Fn(&Scenario)),
+) {
+    let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
+    let calls = Tally::new();
+    let (found, count) = (place.clone(), calls.clone());
+    let listener = move || {
+        let Some(purgatory) = found.get().and_then(WeakRef::upgrade) else {
+            return;
+        };
+        count.add();
+        if count.count() % check_every == 0 {
+            purgatory.check_and_complete(&77);
+            purgatory.cancel_for_key(&77);
+        }
+        purgatory.snapshot();
+        purgatory.next_deadline();
+        purgatory.check_later(77);
+    };
+    listened(Box::new(listener), &|scenario| {
+        assert!(place.set(scenario.purgatory.downgrade()).is_ok());
+        scenario.run();
+        scenario.assert_complete();
+    });
+    assert!(calls.count() > 20);
 }
 
 /// How a listener finds an event that no check has announced.

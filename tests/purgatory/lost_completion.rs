@@ -3,5 +3,7 @@
 mod composite;
 mod mixed_watches;
 mod nested;
+mod races;
 mod ranked;
 mod resolved;
+pub(crate) mod steps;

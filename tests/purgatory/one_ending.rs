@@ -2,5 +2,6 @@
 
 mod calls;
 mod causes;
+mod changes;
 mod endings;
 mod handles;

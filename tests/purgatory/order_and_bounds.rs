@@ -3,7 +3,5 @@
 mod bounds;
 mod counts;
 mod errors;
-mod operators;
 mod order;
-mod siblings;
 mod weights;

@@ -1,8 +1,8 @@
 //! G19, and who drives the timer: an idle thread sleeps, many timers share one, an event loop can do it.
 
 use crate::support::noise::eventually_asleep;
-use crate::support::{PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
-use crate::tested::{Tested, builder, unique, with_channel};
+use crate::support::{PATIENCE, Tally, busy, eventually, lock, sleeps, threads_named, within};
+use crate::tested::{Tested, builder, log, unique, with_channel};
 use request_purgatory::{
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::WakeFn,
 };
@@ -10,29 +10,26 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
+const TICK: Duration = Duration::from_millis(1);
+
 /// No timers, no wake-ups; and with a far one neither.
 pub(crate) fn g19_idle_means_idle<W: Tested>() {
     if !W::SLEEPS {
         return;
     }
     within(PATIENCE, || {
-        let ran = Tally::new();
-        let count = ran.clone();
         let (idle_name, far_name) = (unique("idle"), unique("far"));
-        let idle = builder::<u32, W>(&idle_name).build(move |_| count.add());
-        let idle = idle.expect("threads are to be had");
-        let far = builder::<u32, W>(&far_name).build(drop);
-        let far = far.expect("threads are to be had");
+        let (idle, ran) = log(builder::<u32, W>(&idle_name), |_| ());
+        let (far, _) = log(builder::<u32, W>(&far_name), |_| ());
         far.start(Duration::from_secs(3_600), 1).expect("it fits");
         far.start(Duration::MAX, 2).expect("it fits");
         for number in 0..100 {
-            let id = idle.start(Duration::from_millis(5), number);
-            let id = id.expect("it fits");
+            let id = idle.start(TICK * 5, number).expect("it fits");
             if number % 2 == 0 {
-                assert!(idle.reschedule(id, Duration::from_millis(20)));
+                assert!(idle.reschedule(id, TICK * 20));
             }
         }
-        eventually("the expiry of all", || ran.count() == 100);
+        eventually("the expiry of all", || lock(&ran).len() == 100);
         thread::sleep(Duration::from_millis(100));
         let named = || [threads_named(&idle_name), threads_named(&far_name)].concat();
         // Only where something has expired there is a thread for completions.
@@ -54,25 +51,22 @@ pub(crate) fn a_shared_reaper_serves_many_timers<W: Tested>() {
         let clock = ManualClock::new();
         let ran = Tally::new();
         let timers = (0..300).map(|number| {
-            let count = ran.clone();
-            builder::<u32, W>(&format!("{number}"))
-                .reaper(Reaper::Shared(reaper.clone()))
-                .clock(clock.clone())
-                .build(move |_| count.add())
-                .expect("no threads to refuse")
+            let builder = builder::<u32, W>(&format!("{number}")).clock(clock.clone());
+            let (builder, count) = (builder.reaper(Reaper::Shared(reaper.clone())), ran.clone());
+            let timer = builder.build(move |_| count.add());
+            timer.expect("no threads to refuse")
         });
         let timers = timers.collect::<Vec<_>>();
-        let tick = Duration::from_millis(1);
         for timer in &timers {
-            timer.start(tick * 5, 1).expect("it fits");
+            timer.start(TICK * 5, 1).expect("it fits");
         }
-        clock.advance(tick * 5);
+        clock.advance(TICK * 5);
         eventually("the callbacks", || ran.count() == 300);
         assert_eq!(threads_named(&name).len(), 2);
         // Any of them may go, and the others are served.
         let stay = timers.into_iter().skip(150).collect::<Vec<_>>();
-        stay[149].start(tick * 5, 1).expect("it fits");
-        clock.advance(tick * 5);
+        stay[149].start(TICK * 5, 1).expect("it fits");
+        clock.advance(TICK * 5);
         eventually("one more", || ran.count() == 301);
         drop((stay, reaper));
         eventually("the end of both", || threads_named(&name).is_empty());
@@ -85,22 +79,17 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
         let (wake, woken) = std::sync::mpsc::channel();
         let waker = WakeFn::new(move || wake.send(()).is_ok());
         let clock = Instant::now();
-        let (timer, expired) = with_channel(
-            builder::<u32, W>("reactor")
-                .clock(clock)
-                .wheel_size(1 << 16)
-                .reaper(Reaper::Reactor(waker)),
-        );
+        let builder = builder::<u32, W>("reactor")
+            .clock(clock)
+            .wheel_size(1 << 16);
+        let (timer, expired) = with_channel(builder.reaper(Reaper::Reactor(waker)));
         let weak = timer.downgrade();
         let reactor = thread::spawn(move || {
             while let Some(timer) = weak.upgrade() {
                 timer.advance();
                 let next = timer.next_deadline();
                 drop(timer);
-                let sleep = match next {
-                    Some(next) => next.saturating_since(clock.now()),
-                    None => PATIENCE,
-                };
+                let sleep = next.map_or(PATIENCE, |next| next.saturating_since(clock.now()));
                 // Woken or not, it asks again.
                 if woken.recv_timeout(sleep) == Err(RecvTimeoutError::Disconnected) {
                     return;
@@ -109,9 +98,8 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
         });
         // Those before the last are longer than this test waits.
         for timeout in [60_000, 50_000, 20] {
-            let timeout = Duration::from_millis(timeout);
-            timer.start(timeout, 1).expect("it fits");
-            thread::sleep(Duration::from_millis(5));
+            timer.start(TICK * timeout, 1).expect("it fits");
+            thread::sleep(TICK * 5);
         }
         let patience = Duration::from_secs(30);
         assert_eq!(expired.recv_timeout(patience), Ok(1));

@@ -22,7 +22,7 @@ enum Action {
     /// This number of them, without a plan.
     StartMany(Span, usize),
     Stop(Index),
-    Reset(Index, Span),
+    Reschedule(Index, Span),
     Advance,
     Shutdown,
     /// Of a callback.
@@ -41,7 +41,7 @@ enum Did {
     /// A refusal gives a payload back.
     Start(usize, Duration, Result<(), (RejectReason, usize)>),
     Stop(usize, Option<usize>),
-    Reset(usize, Duration, bool),
+    Reschedule(usize, Duration, bool),
     Advance(usize),
     Shutdown(Vec<usize>),
     Many(Vec<Did>),
@@ -51,7 +51,7 @@ enum Did {
 #[derive(Debug)]
 struct Seen {
     common: Common,
-    /// Of each timer, the deadline and the rest.
+    /// Of each timer, the deadline and the time until then.
     times: Vec<(Option<Timestamp>, Option<Duration>)>,
 }
 
@@ -118,9 +118,9 @@ impl<W: Tested> Shared<W> {
                 let (number, id) = self.pick(*index)?;
                 Did::Stop(number, timer.stop(id).map(|payload| payload.number))
             }
-            Action::Reset(index, span) => {
+            Action::Reschedule(index, span) => {
                 let ((number, id), timeout) = (self.pick(*index)?, span.of(self.tick));
-                Did::Reset(number, timeout, timer.reschedule(id, timeout))
+                Did::Reschedule(number, timeout, timer.reschedule(id, timeout))
             }
             Action::Advance => Did::Advance(timer.advance()),
             Action::Shutdown => {
@@ -237,6 +237,9 @@ impl<W: Tested> Pair<W> {
                 match result {
                     Ok(()) if !model.closed && !full => return model.start(number, timeout),
                     Err((RejectReason::ShutDown, back)) if model.closed => assert_eq!(back, number),
+                    Err(_) if model.closed => {
+                        panic!("not refused for the better reason: {result:?}")
+                    }
                     Err((RejectReason::Full, back)) if full => assert_eq!(back, number),
                     Err((RejectReason::TooLong, back)) if !W::ENDLESS => assert_eq!(back, number),
                     other => panic!("{other:?}, full: {full}"),
@@ -249,13 +252,13 @@ impl<W: Tested> Pair<W> {
                 model.stats.cancelled += 1;
             }
             Some(Did::Stop(number, None)) => model.is_gone(number),
-            Some(Did::Reset(number, timeout, true)) => {
+            Some(Did::Reschedule(number, timeout, true)) => {
                 assert!(!model.is_overdue(number));
                 model.reschedule(number, timeout);
             }
             // Past its deadline it cannot be, whoever comes first.
-            Some(Did::Reset(number, ..)) if model.is_overdue(number) => {}
-            Some(Did::Reset(number, _, false)) if W::ENDLESS => model.is_gone(number),
+            Some(Did::Reschedule(number, ..)) if model.is_overdue(number) => {}
+            Some(Did::Reschedule(number, _, false)) if W::ENDLESS => model.is_gone(number),
             Some(Did::Advance(expired)) => model.nested_pass(expired),
             Some(Did::Shutdown(remains)) => {
                 model.stats.shut_down += remains.len() as u64;
@@ -264,7 +267,7 @@ impl<W: Tested> Pair<W> {
                 model.closed = true;
             }
             Some(Did::Many(all)) => all.into_iter().for_each(|did| self.did(Some(did))),
-            Some(Did::Reset(..)) | None => {}
+            Some(Did::Reschedule(..)) | None => {}
         }
     }
 
@@ -296,16 +299,28 @@ impl<W: Tested> Pair<W> {
     }
 }
 
+fn start(depth: u32) -> impl Strategy<Value = Action> {
+    (span(), plan(depth)).prop_map(|(timeout, plan)| Action::Start(timeout, plan))
+}
+
+fn stop() -> impl Strategy<Value = Action> {
+    any::<Index>().prop_map(Action::Stop)
+}
+
+fn reschedule() -> impl Strategy<Value = Action> {
+    let index = any::<Index>();
+    (index, span()).prop_map(|(index, timeout)| Action::Reschedule(index, timeout))
+}
+
 /// What a callback does, with callbacks within it.
 fn plan(depth: u32) -> BoxedStrategy<Vec<Action>> {
     if depth == 0 {
         return Just(Vec::new()).boxed();
     }
-    let index = any::<Index>;
     let action = prop_oneof![
-        12 => (span(), plan(depth - 1)).prop_map(|(timeout, plan)| Action::Start(timeout, plan)),
-        8 => index().prop_map(Action::Stop),
-        8 => (index(), span()).prop_map(|(index, timeout)| Action::Reset(index, timeout)),
+        12 => start(depth - 1),
+        8 => stop(),
+        8 => reschedule(),
         6 => Just(Action::Advance),
         3 => Just(Action::Panic),
         1 => Just(Action::Shutdown),
@@ -324,13 +339,7 @@ fn several() -> impl Strategy<Value = Action> {
 }
 
 fn call() -> impl Strategy<Value = Call<Action>> {
-    let index = any::<Index>;
-    let action = prop_oneof![
-        12 => (span(), plan(2)).prop_map(|(timeout, plan)| Action::Start(timeout, plan)),
-        1 => several(),
-        3 => index().prop_map(Action::Stop),
-        4 => (index(), span()).prop_map(|(index, timeout)| Action::Reset(index, timeout)),
-    ];
+    let action = prop_oneof![12 => start(2), 1 => several(), 3 => stop(), 4 => reschedule()];
     expiries::call(action.boxed(), [20, 2, 6, 3])
 }
 

@@ -1,16 +1,16 @@
 //! G16: under load, every payload ends exactly once, and nothing is left.
 
 use crate::support::{Mint, PATIENCE, Token, eventually, lock, within};
-use crate::tested::{Tested, builder};
-use request_purgatory::{Timer, threads::Reaper, time::ManualClock, timer::TimerId};
-use std::sync::{Arc, Mutex};
+use crate::tested::{Tested, builder, log, manual};
+use request_purgatory::{Timer, purgatory::Builder, timer::TimerId};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 const THREADS: u64 = 4;
 const STARTS: u64 = 5_000;
 
-type Ids = Arc<Mutex<Vec<TimerId>>>;
+type Ids = Mutex<Vec<TimerId>>;
 
 /// Starts payloads, and stops and resets those of all threads. Returns the numbers it got back.
 fn work<W: Tested>(timer: &Timer<Token, W>, ids: &Ids, mint: &Mint, seed: u64) -> Vec<u64> {
@@ -37,50 +37,39 @@ fn work<W: Tested>(timer: &Timer<Token, W>, ids: &Ids, mint: &Mint, seed: u64) -
 }
 
 /// Runs the workers beside `drive`, which is to see that the rest expires; then counts.
-fn stress<W: Tested>(
-    timer: &Timer<Token, W>,
-    expired: &Mutex<Vec<u64>>,
-    mint: &Mint,
-    drive: impl Fn(),
-) {
-    let ids = Ids::default();
-    let workers = (0..THREADS).map(|seed| {
-        let (timer, ids, mint) = (timer.clone(), ids.clone(), mint.clone());
-        thread::spawn(move || work(&timer, &ids, &mint, seed))
+fn stress<W: Tested>(builder: Builder<Timer<Token, W>>, drive: impl Fn(&Timer<Token, W>)) {
+    let (timer, expired) = log(builder, |token| token.number);
+    let (ids, mint) = (Ids::default(), Mint::default());
+    let mut ends = thread::scope(|scope| {
+        let (timer, ids, mint) = (&timer, &ids, &mint);
+        let worker = |seed| scope.spawn(move || work(timer, ids, mint, seed));
+        let workers = (0..THREADS).map(worker).collect::<Vec<_>>();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            drive(timer);
+        }
+        let ends = workers.into_iter().map(|worker| worker.join());
+        ends.flat_map(|ends| ends.expect("no call panics"))
+            .collect::<Vec<_>>()
     });
-    let workers = workers.collect::<Vec<_>>();
-    let all = THREADS * STARTS;
-    while workers.iter().any(|worker| !worker.is_finished()) {
-        drive();
-    }
-    let mut ends = Vec::new();
-    for worker in workers {
-        ends.extend(worker.join().expect("no call panics"));
-    }
     let stopped = ends.len() as u64;
     eventually("the expiry of the rest", || {
-        drive();
+        drive(&timer);
         mint.living() == 0
     });
-    ends.extend(lock(expired).iter());
+    ends.extend(lock(&expired).iter());
     ends.sort_unstable();
+    let all = THREADS * STARTS;
     assert!(ends.into_iter().eq(0..all), "lost or ended twice");
     let stats = timer.stats();
     assert_eq!((stats.parked, stats.cancelled), (0, stopped));
     assert_eq!((stats.expired, stats.panicked), (all - stopped, 0));
-    let ids = lock(&ids);
-    assert!(ids.iter().all(|id| timer.stop(*id).is_none()));
+    assert!(lock(&ids).iter().all(|id| timer.stop(*id).is_none()));
     assert!(timer.shutdown().is_empty());
 }
 
 pub(crate) fn g16_every_payload_ends_once_on_a_real_clock<W: Tested>() {
     within(PATIENCE, || {
-        let expired = Arc::new(Mutex::new(Vec::new()));
-        let log = expired.clone();
-        let timer = builder::<Token, W>("g16")
-            .build(move |token: Token| lock(&log).push(token.number))
-            .expect("threads are to be had");
-        stress(&timer, &expired, &Mint::default(), || {
+        stress(builder::<Token, W>("g16"), |_| {
             thread::sleep(Duration::from_millis(1));
         });
     });
@@ -89,15 +78,8 @@ pub(crate) fn g16_every_payload_ends_once_on_a_real_clock<W: Tested>() {
 /// Two threads advance it, beside the workers; the clock jumps.
 pub(crate) fn g16_every_payload_ends_once_by_hand<W: Tested>() {
     within(PATIENCE, || {
-        let expired = Arc::new(Mutex::new(Vec::new()));
-        let log = expired.clone();
-        let clock = ManualClock::new();
-        let timer = builder::<Token, W>("g16-hand")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .build(move |token: Token| lock(&log).push(token.number))
-            .expect("no threads to refuse");
-        stress(&timer, &expired, &Mint::default(), || {
+        let (builder, clock) = manual::<Token, W>();
+        stress(builder, |timer| {
             clock.advance(Duration::from_micros(700));
             thread::scope(|scope| {
                 scope.spawn(|| timer.advance());

@@ -1,11 +1,14 @@
 //! What a scheme says of itself to the tests, and timers on it.
 
+use crate::support::lock;
 use request_purgatory::scheme::Scheme;
 use request_purgatory::{
-    Timer, purgatory::Builder, threads::Dispatch, threads::Reaper, time::ManualClock,
+    Timer, purgatory::Builder, purgatory::WeakRef, threads::Dispatch, threads::Reaper,
+    time::ManualClock,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A scheme under test.
 pub(crate) trait Tested: Scheme {
@@ -42,4 +45,53 @@ pub(crate) fn with_channel<T: Send + 'static, W: Scheme>(
     // A test that drops the receiver wants none of it.
     let timer = builder.build(move |payload| drop(sender.send(payload)));
     (timer.expect("no threads to refuse"), receiver)
+}
+
+/// Builds one that logs what `told` makes of what expires, which is dropped after that.
+pub(crate) fn log<T: Send + 'static, L: Send + 'static, W: Scheme>(
+    builder: Builder<Timer<T, W>>,
+    told: impl Fn(&T) -> L + Send + Sync + 'static,
+) -> (Timer<T, W>, Arc<Mutex<Vec<L>>>) {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let written = log.clone();
+    let timer = builder.build(move |payload| {
+        let told = told(&payload);
+        lock(&written).push(told);
+    });
+    (timer.expect("threads are to be had"), log)
+}
+
+/// Where the callback of a timer finds the timer.
+pub(crate) struct Itself<T: Send + 'static, W: Scheme>(Arc<OnceLock<WeakRef<Timer<T, W>>>>);
+
+impl<T: Send + 'static, W: Scheme> Itself<T, W> {
+    /// Builds the timer that is found here.
+    pub(crate) fn build(
+        &self,
+        builder: Builder<Timer<T, W>>,
+        callback: impl Fn(&Timer<T, W>, T) + Send + Sync + 'static,
+    ) -> Timer<T, W> {
+        let found = self.clone();
+        let timer = builder.build(move |payload| callback(&found.timer(), payload));
+        let timer = timer.expect("no threads to refuse");
+        assert!(self.0.set(timer.downgrade()).is_ok(), "set once");
+        timer
+    }
+
+    pub(crate) fn timer(&self) -> Timer<T, W> {
+        let timer = self.0.get().and_then(WeakRef::upgrade);
+        timer.expect("it lives while it is driven")
+    }
+}
+
+impl<T: Send + 'static, W: Scheme> Clone for Itself<T, W> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Send + 'static, W: Scheme> Default for Itself<T, W> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
 }

@@ -2,4 +2,3 @@
 
 mod executors;
 mod further_keys;
-mod stress;

@@ -7,13 +7,19 @@ mod model;
 mod on_time;
 mod one_ending;
 
-use request_purgatory::{Purgatory, Waits, threads::Reaper, time::ManualClock};
+use request_purgatory::time::ManualClock;
+use request_purgatory::{DelayedOperation, Purgatory, WaitError, Waits};
+use request_purgatory::{purgatory::Builder, threads::Reaper};
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 use support::bell::Bell;
 use support::lock;
 use testing as support;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// A place where at most one value lies.
 type Slot<T> = Arc<Mutex<Option<T>>>;
@@ -28,17 +34,51 @@ fn take<T>(slot: &Slot<T>) -> impl FnMut() -> Option<T> + use<T> {
     move || lock(&slot).take()
 }
 
-fn by_hand() -> (Waits<u64>, ManualClock) {
-    let clock = ManualClock::new();
-    let waits = Waits::builder("by hand")
-        .clock(clock.clone())
-        .reaper(Reaper::Manual)
-        .build()
-        .expect("no threads to refuse");
-    (waits, clock)
+/// The predicate `find`, which owns `owned` besides.
+fn owning<O, T>(owned: O, mut find: impl FnMut() -> T) -> impl FnMut() -> T {
+    move || {
+        let _ = &owned;
+        find()
+    }
 }
 
-fn assert_empty<T: request_purgatory::DelayedOperation>(purgatory: &Purgatory<T>) {
+fn by_hand() -> (Waits<u64>, ManualClock) {
+    built(|builder| builder)
+}
+
+/// Without threads, on a clock that is moved by hand.
+fn built<Op: DelayedOperation>(
+    configure: impl FnOnce(Builder<Purgatory<Op>>) -> Builder<Purgatory<Op>>,
+) -> (Purgatory<Op>, ManualClock) {
+    let clock = ManualClock::new();
+    let builder = Purgatory::builder("by hand").clock(clock.clone());
+    let built = configure(builder.reaper(Reaper::Manual)).build();
+    (built.expect("no threads to refuse"), clock)
+}
+
+/// What ends an operation on key 1, with a timeout of a second, and finds no value.
+const ENDS: [(WaitError, End); 4] = [
+    (WaitError::Expired, |waits, clock| {
+        pass(waits, clock, SECOND)
+    }),
+    (WaitError::Forced, |waits, _| {
+        _ = waits.force_complete_for_key(&1)
+    }),
+    (WaitError::Cancelled, |waits, _| {
+        drop(waits.cancel_for_key(&1))
+    }),
+    (WaitError::ShutDown, |waits, _| waits.shutdown()),
+];
+
+type End = fn(&Waits<u64>, &ManualClock);
+
+/// Time passes, and the timer is driven.
+fn pass<Op: DelayedOperation>(purgatory: &Purgatory<Op>, clock: &ManualClock, time: Duration) {
+    clock.advance(time);
+    purgatory.advance();
+}
+
+fn assert_empty<T: DelayedOperation>(purgatory: &Purgatory<T>) {
     assert_eq!(
         (purgatory.stats().parked, purgatory.stats().watched),
         (0, 0)
@@ -52,4 +92,21 @@ fn now<F: Future + Unpin>(mut future: F) -> F::Output {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("still pending"),
     }
+}
+
+fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
+    Bell::new().poll(future).is_pending()
+}
+
+/// Polls in vain, for a task whose waker calls `woken`. The library has the only clone of the waker then.
+fn poll_in_vain<F: Future + Unpin>(future: &mut F, woken: impl Fn() + Send + Sync + 'static) {
+    struct Calls<W>(W);
+    impl<W: Fn() + Send + Sync> Wake for Calls<W> {
+        fn wake(self: Arc<Self>) {
+            (self.0)();
+        }
+    }
+    let waker = Waker::from(Arc::new(Calls(woken)));
+    let polled = Pin::new(future).poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
 }

@@ -3,5 +3,5 @@
 mod completing;
 mod endings;
 mod listener;
-mod then;
 mod until;
+mod wait;

@@ -1,9 +1,7 @@
 //! Scripts from bytes, for a fuzzer: as many calls as there are bytes for.
 
-use super::call::{
-    Act, Answer, Arriving, By, Call, Deed, Hashing, ITSELF, On, Pick, Reach, Reading, Script,
-    Setup, Way,
-};
+use super::call::{Act, Answer, Arriving, By, Call, DEEP, Deed, Hashing, ITSELF, On, Pick};
+use super::call::{Reach, Reading, Script, Setup, Way};
 use crate::support::spans::{Choices, Span};
 use arbitrary::{Result, Unstructured};
 use std::sync::Arc;
@@ -12,10 +10,6 @@ use std::time::Duration;
 /// More calls find nothing that these do not, and take the fuzzer's time.
 const CALLS: usize = 400;
 
-/// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
-/// one, whose end makes calls as well.
-const DEEP: u32 = 4;
-
 pub(super) fn script(bytes: &[u8]) -> Result<Script> {
     let u = &mut Unstructured::new(bytes);
     let setup = Setup {
@@ -23,12 +17,7 @@ pub(super) fn script(bytes: &[u8]) -> Result<Script> {
         executor: u.arbitrary()?,
         map_shards: u.ratio(1, 2)?.then(|| u.int_in_range(0..=64)).transpose()?,
         max_watchers: u.ratio(1, 4)?.then(|| u.int_in_range(0..=6)).transpose()?,
-        hashing: *u.choose(&[
-            Hashing::Alike,
-            Hashing::Itself,
-            Hashing::High,
-            Hashing::Mixed,
-        ])?,
+        hashing: *u.choose(&Hashing::ALL)?,
         order: u.arbitrary()?,
     };
     let mut calls = vec![Call::Pass(uptime(u)?)];
@@ -158,14 +147,6 @@ fn acts(u: &mut Unstructured<'_>, deep: u32) -> Result<Vec<Act>> {
     (0..count).map(|_| act(u, deep)).collect()
 }
 
-fn plain(key: u8) -> On {
-    On {
-        key,
-        rank: None,
-        way: Way::Plain,
-    }
-}
-
 fn pick(u: &mut Unstructured<'_>) -> Result<Pick> {
     Ok(match u.arbitrary::<u8>()? {
         0..=63 => ITSELF,
@@ -229,12 +210,16 @@ fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
         21 => {
             let first = u.arbitrary::<u8>()?;
             let keys = (0..u.int_in_range(16..=40)?).map(|step| first.wrapping_add(step) % 40);
-            Deed::Park(Arc::new(arriving(u, keys.map(plain).collect(), deep - 1)?))
+            Deed::Park(Arc::new(arriving(
+                u,
+                keys.map(On::plain).collect(),
+                deep - 1,
+            )?))
         }
         22..=25 => {
             let count = u.int_in_range(0..=4)?;
             let keys = (0..count)
-                .map(|_| key(u).map(plain))
+                .map(|_| key(u).map(On::plain))
                 .collect::<Result<_>>()?;
             Deed::Park(Arc::new(arriving(u, keys, deep - 1)?))
         }

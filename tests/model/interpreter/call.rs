@@ -1,7 +1,7 @@
 //! The calls.
 
 use crate::support::spans::{Choices, Span};
-use request_purgatory::CheckBound;
+use request_purgatory::{CheckBound, time::Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,8 +38,12 @@ pub(crate) enum Hashing {
     Mixed,
 }
 
-/// Names an operation, whatever became of it: that of this number, counted round and round from the first one, or, if it
-/// is odd, from the last few. [`ITSELF`] is the one that makes the call.
+/// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
+/// one, whose end makes calls as well.
+pub(crate) const DEEP: u32 = 4;
+
+/// Names an operation, whatever became of it: that of this number, counted round and round from the first one, or, if
+/// it is odd, from the last few. [`ITSELF`] is the one that makes the call.
 pub(crate) type Pick = u16;
 
 /// The last few operations, of which more are parked.
@@ -166,16 +170,22 @@ pub(crate) enum Reading {
     Ahead(Span),
 }
 
+impl Hashing {
+    pub(crate) const ALL: [Self; 4] = [Self::Alike, Self::Itself, Self::High, Self::Mixed];
+}
+
+impl On {
+    pub(crate) fn plain(key: u8) -> Self {
+        let (rank, way) = (None, Way::Plain);
+        Self { key, rank, way }
+    }
+}
+
 impl Arriving {
     /// One that cannot complete.
     pub(crate) fn plain(keys: impl IntoIterator<Item = u8>, timeout: Duration) -> Self {
-        let on = keys.into_iter().map(|key| On {
-            key,
-            rank: None,
-            way: Way::Plain,
-        });
         Self {
-            on: on.collect(),
+            on: keys.into_iter().map(On::plain).collect(),
             timeout: Span::Exactly(timeout),
             first: Answer::No,
             then: Answer::No,
@@ -185,6 +195,16 @@ impl Arriving {
             asked: Vec::new(),
             ended: Vec::new(),
         }
+    }
+
+    /// When it arrived, if it says so.
+    pub(crate) fn arrival(&self, now: Duration, tick: Duration) -> Option<Timestamp> {
+        let arrival = match self.reading {
+            Reading::Ago(span) => now.saturating_sub(span.of(tick)),
+            Reading::Ahead(span) => now.saturating_add(span.of(tick)),
+            Reading::Unsaid => return None,
+        };
+        (!self.awaited).then_some(Timestamp::from_origin(arrival))
     }
 }
 

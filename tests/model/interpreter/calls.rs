@@ -1,17 +1,17 @@
 //! Every call, whoever makes it: what it returns, and whom it ends.
 
-use super::call::{Act, Answer, Arriving, By, Deed, Pick, RECENT, Reach, Reading, Way};
-use super::operation::{Because, Event, Outcome, Refusal};
+use super::call::{Act, Answer, Arriving, By, Deed, Pick, RECENT, Reach, Way};
+use super::operation::{Because, Event, Outcome};
 use super::real::picked;
 use super::side::{End, Known, Parked};
 use super::sorted_map::{Ended, Model, Target};
-use request_purgatory::time::Timestamp;
+use request_purgatory::purgatory::RejectReason;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Why an operation is neither parked nor completed.
 enum Unparked {
-    Refused(Refusal),
+    Refused(RejectReason),
     Panicked,
 }
 
@@ -31,10 +31,8 @@ impl Model {
     fn force_key(&mut self, side: usize, key: u8, change: Option<&Arc<[Act]>>) -> usize {
         let outermost = self.enter();
         let place = |number| self.place_of_end(number);
-        let turns = self.sides[side].turns(key, Reach::ALL, place);
-        let all = turns
-            .into_iter()
-            .filter_map(|number| self.force(number, change));
+        let turns = self.sides[side].turns(key, Reach::ALL, place).into_iter();
+        let all = turns.filter_map(|number| self.force(number, change));
         let all = all.collect::<Vec<_>>();
         let count = all.len();
         self.deliver(all, outermost);
@@ -60,13 +58,12 @@ impl Model {
     }
 
     fn cancel_key(&mut self, side: usize, key: u8) -> Outcome {
-        let listed = self.followed.log[self.followed.at..]
-            .iter()
-            .find_map(|event| match event {
-                Event::Returned(Outcome::Operations(all)) => Some(all),
-                _ => None,
-            });
-        let place = |number| listed.and_then(|all| all.iter().position(|it| *it == number));
+        let mut ahead = self.followed.log[self.followed.at..].iter();
+        let listed = ahead.find_map(|event| match event {
+            Event::Returned(Outcome::Operations(all)) => Some(all),
+            _ => None,
+        });
+        let place = |number| listed?.iter().position(|it| *it == number);
         let place = |number| place(number).unwrap_or(usize::MAX);
         let turns = self.sides[side].turns(key, Reach::ALL, place);
         self.cancel_all(turns)
@@ -94,23 +91,30 @@ impl Model {
         let side = act.side;
         let picked = |this: &Self, pick| this.picked_handle(pick, itself);
         match &act.deed {
-            Deed::Park(arriving) => return self.park(side, arriving),
-            Deed::Resolve(key) => *self.sides[side].resolved.entry(*key).or_default() += 1,
+            Deed::Park(arriving) => self.park(side, arriving),
+            Deed::Resolve(key) => {
+                *self.sides[side].resolved.entry(*key).or_default() += 1;
+                Outcome::Nothing
+            }
             Deed::Release(key) => {
                 let resolved = &mut self.sides[side].resolved;
                 if let Some(times) = resolved.get_mut(key) {
                     *times -= 1;
-                    resolved.retain(|_, times| *times > 0);
                 }
+                resolved.retain(|_, times| *times > 0);
+                Outcome::Nothing
             }
             Deed::Answer(pick, answer) => {
                 if let Some((number, _)) = self.picked(*pick, itself) {
                     self.known[number].says = *answer;
                 }
+                Outcome::Nothing
             }
             Deed::AnswerRecent(answer) => {
-                let recent = self.known.iter_mut().rev().take(RECENT);
-                recent.for_each(|known| known.says = *answer);
+                for known in self.known.iter_mut().rev().take(RECENT) {
+                    known.says = *answer;
+                }
+                Outcome::Nothing
             }
             Deed::Check(key, by, reach) => {
                 let used = self.sides[side].used.len();
@@ -119,7 +123,7 @@ impl Model {
                 }
                 let count = self.check(side, *key, *reach);
                 self.sides[side].used.truncate(used);
-                return Outcome::Count(count);
+                count.into()
             }
             Deed::CheckLater(key) => {
                 // Deferred checks of one key are merged.
@@ -127,66 +131,63 @@ impl Model {
                 if !side.closed && !side.later.contains(key) {
                     side.later.push_back(*key);
                 }
+                Outcome::Nothing
             }
-            Deed::CheckHandle(pick) => {
-                let satisfied = match picked(self, *pick) {
-                    Some(number) if !self.examining.is_empty() => {
-                        let side = self.known[number].side;
-                        self.nest(side, Target::Operation(number), Reach::ALL);
-                        false
-                    }
-                    Some(number) => self.check_one(number),
-                    None => false,
-                };
-                return Outcome::Flag(satisfied);
-            }
-            Deed::CheckAll(keys) => {
-                return Outcome::Count(self.check_all(side, keys.iter().copied()));
-            }
-            Deed::CheckWhere(bits) => return Outcome::Count(self.check_where(side, *bits)),
-            Deed::CancelKey(key) => return self.cancel_key(side, *key),
+            Deed::CheckHandle(pick) => match picked(self, *pick) {
+                Some(number) if self.examining.is_empty() => self.check_one(number).into(),
+                Some(number) => {
+                    let side = self.known[number].side;
+                    self.nest(side, Target::Operation(number), Reach::ALL);
+                    Outcome::Flag(false)
+                }
+                None => Outcome::Flag(false),
+            },
+            Deed::CheckAll(keys) => self.check_all(side, keys.iter().copied()).into(),
+            Deed::CheckWhere(bits) => self.check_where(side, *bits).into(),
+            Deed::CancelKey(key) => self.cancel_key(side, *key),
             Deed::CancelHandle(pick) => {
-                let number = picked(self, *pick).into_iter().collect();
-                return self.cancel_all(number);
+                let number = picked(self, *pick);
+                self.cancel_all(number.into_iter().collect())
             }
-            Deed::ForceKey(key) => return Outcome::Count(self.force_key(side, *key, None)),
-            Deed::ForceWith(key, act) => {
-                return Outcome::Count(self.force_key(side, *key, Some(act)));
-            }
+            Deed::ForceKey(key) => self.force_key(side, *key, None).into(),
+            Deed::ForceWith(key, acts) => self.force_key(side, *key, Some(acts)).into(),
             Deed::ForceHandle(pick) => {
-                let Some(number) = picked(self, *pick) else {
-                    return Outcome::Flag(false);
-                };
+                let number = picked(self, *pick);
                 let outermost = self.enter();
-                let ended = self.force(number, None);
+                let ended = number.and_then(|number| self.force(number, None));
                 self.deliver(ended, outermost);
                 self.leave(outermost);
-                return Outcome::Flag(ended.is_some());
+                ended.is_some().into()
             }
             Deed::Reschedule(pick, span) => {
                 let timeout = span.of(self.setup.choices.tick);
                 let number = picked(self, *pick);
                 let done = number.is_some_and(|number| self.reschedule(number, timeout));
-                return Outcome::Flag(done);
+                done.into()
             }
             Deed::DropHandle(pick) => {
                 if let Some((number, _)) = self.picked(*pick, itself) {
-                    let known = &mut self.known[number];
-                    known.has_handle = false;
-                    if std::mem::take(&mut known.has_future)
-                        && self.claim(number, End::Cancelled).is_some()
-                    {
-                        // No task is left to be told.
-                        let ended = self.end(number, End::Cancelled);
-                        self.give_back(ended);
-                    }
+                    self.drop_handle(number);
                 }
+                Outcome::Nothing
             }
-            Deed::Advance => return Outcome::Count(self.advance(side)),
-            Deed::Drain => return Outcome::Count(self.drain(side)),
-            Deed::Shutdown => self.shut_down(side),
+            Deed::Advance => self.advance(side).into(),
+            Deed::Drain => self.drain(side).into(),
+            Deed::Shutdown => {
+                self.shut_down(side);
+                Outcome::Nothing
+            }
         }
-        Outcome::Nothing
+    }
+
+    fn drop_handle(&mut self, number: usize) {
+        let known = &mut self.known[number];
+        known.has_handle = false;
+        if std::mem::take(&mut known.has_future) && self.claim(number, End::Cancelled).is_some() {
+            // No task is left to be told.
+            let ended = self.end(number, End::Cancelled);
+            self.give_back(ended);
+        }
     }
 
     /// It stays so at least as long as the call that needs it.
@@ -237,7 +238,7 @@ impl Model {
         let parked = self.arrive(side, number, &ranks);
         let outcome = match parked {
             Err(Unparked::Refused(refusal)) => {
-                self.sides[side].counts.rejected += 1;
+                self.sides[side].stats.rejected += 1;
                 Outcome::Refused(refusal, number)
             }
             Err(Unparked::Panicked) => {
@@ -275,12 +276,12 @@ impl Model {
         let is = self.known[number].is.clone();
         self.refusal(side)?;
         if ranks.is_empty() {
-            return Err(Unparked::Refused(Refusal::NoKeys));
+            return Err(Unparked::Refused(RejectReason::NoKeys));
         }
         match self.ask(number, Because::Parking, true) {
             Answer::Panic => return Err(Unparked::Panicked),
             Answer::Yes => {
-                self.sides[side].counts.completed_at_once += 1;
+                self.sides[side].stats.completed_at_once += 1;
                 return Ok(Some(Ended {
                     number,
                     end: End::Satisfied,
@@ -290,14 +291,13 @@ impl Model {
             Answer::No => {}
         }
         let choices = &self.setup.choices;
-        if choices
-            .max_parked
-            .is_some_and(|max| self.sides[side].places >= max)
-        {
-            return Err(Unparked::Refused(Refusal::Full));
+        let places = self.sides[side].places;
+        if choices.max_parked.is_some_and(|max| places >= max) {
+            return Err(Unparked::Refused(RejectReason::Full));
         }
         self.refusal(side)?;
-        let reading = self.reading(&is);
+        let reading = is.arrival(self.now, choices.tick);
+        let reading = reading.map_or(self.now, |at| at.since_origin());
         let deadline = choices.deadline(reading, is.timeout.of(choices.tick));
         let parked = Parked {
             parked_at: choices.tick_at(reading),
@@ -313,7 +313,7 @@ impl Model {
         if ranks.iter().any(|(key, _)| it.count(*key) >= max) {
             let ended = self.end(number, End::Cancelled);
             self.give_back(ended);
-            return Err(Unparked::Refused(Refusal::KeyFull));
+            return Err(Unparked::Refused(RejectReason::KeyFull));
         }
         for (key, rank) in ranks {
             it.lists.entry(*key).or_default().push((number, *rank));
@@ -331,22 +331,9 @@ impl Model {
     fn refusal(&self, side: usize) -> Result<(), Unparked> {
         let side = &self.sides[side];
         match (side.closed, side.draining) {
-            (true, _) => Err(Unparked::Refused(Refusal::ShutDown)),
-            (_, true) => Err(Unparked::Refused(Refusal::Draining)),
+            (true, _) => Err(Unparked::Refused(RejectReason::ShutDown)),
+            (_, true) => Err(Unparked::Refused(RejectReason::Draining)),
             _ => Ok(()),
-        }
-    }
-
-    /// When it arrived, as it says.
-    fn reading(&self, is: &Arriving) -> Duration {
-        let tick = self.setup.choices.tick;
-        match is.reading {
-            Reading::Ago(span) if !is.awaited => self.now.saturating_sub(span.of(tick)),
-            Reading::Ahead(span) if !is.awaited => {
-                let ahead = Timestamp::from_origin(self.now.saturating_add(span.of(tick)));
-                ahead.since_origin()
-            }
-            _ => self.now,
         }
     }
 }

@@ -1,22 +1,18 @@
 //! What is parked: an operation that answers as it is told, does what it is told to do, and keeps a log.
 
 use super::call::{Act, Answer, Arriving};
+use crate::support::lock;
+use request_purgatory::future::{Awaited, WaitError};
+use request_purgatory::purgatory::{Cause, RejectReason};
 use request_purgatory::time::Timestamp;
-use request_purgatory::{
-    Completion, DelayedOperation, future::Awaited, future::WaitError, purgatory::Cause,
-};
+use request_purgatory::{Completion, DelayedOperation};
 use std::cell::Cell;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// How an operation ended, as far as the task that awaits it is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    Completion(Completion),
-    Lost(WaitError),
-}
+pub(crate) type Told = Result<Completion, WaitError>;
 
 /// For what an operation is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,39 +50,25 @@ pub(crate) enum Outcome {
     Operations(Vec<usize>),
     /// Whether it is parked.
     Admitted(bool),
-    Refused(Refusal, usize),
+    Refused(RejectReason, usize),
     /// The call has panicked, with this operation.
     Panicked(usize),
 }
 
-/// Why a park was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    NoKeys,
-    Full,
-    KeyFull,
-    Draining,
-    ShutDown,
+impl From<bool> for Outcome {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl From<usize> for Outcome {
+    fn from(count: usize) -> Self {
+        Self::Count(count)
+    }
 }
 
 /// What an operation answers from now on.
-#[derive(Debug, Clone)]
-pub(crate) struct Says(Arc<AtomicU8>);
-
-impl Says {
-    pub(crate) fn new(answer: Answer) -> Self {
-        Self(Arc::new(AtomicU8::new(answer as u8)))
-    }
-
-    pub(crate) fn set(&self, answer: Answer) {
-        self.0.store(answer as u8, Ordering::Relaxed);
-    }
-
-    fn now(&self) -> Answer {
-        let answers = [Answer::No, Answer::Yes, Answer::Panic];
-        answers[usize::from(self.0.load(Ordering::Relaxed))]
-    }
-}
+pub(crate) type Says = Arc<Mutex<Answer>>;
 
 /// Who makes the calls of operations.
 pub(crate) trait Caller: Send + Sync {
@@ -146,14 +128,14 @@ impl DelayedOperation for Op {
             None if cause.is_deadline() => Because::Deadline,
             None => Because::Other,
         };
-        let only_one = [
+        let is = [
             cause.key().is_some(),
             cause.is_parking(),
             cause.is_deadline(),
         ];
-        assert!(only_one.into_iter().filter(|is| *is).count() <= 1);
+        assert!(is.into_iter().filter(|is| *is).count() <= 1, "{is:?}");
         self.called(Event::Asked(self.number, because), &self.is.asked);
-        match self.first.take().unwrap_or_else(|| self.says.now()) {
+        match self.first.take().unwrap_or_else(|| *lock(&self.says)) {
             Answer::No => false,
             Answer::Yes => true,
             Answer::Panic => panic(),

@@ -4,6 +4,7 @@ use super::call::{Answer, Reach};
 use super::operation::{Because, Event};
 use super::side::{End, Parked};
 use super::sorted_map::{Ended, Model};
+use std::time::Duration;
 
 impl Model {
     /// Drives one timer.
@@ -14,12 +15,9 @@ impl Model {
         }
         let outermost = self.enter();
         let now = self.tick();
-        let is_due =
-            |parked: &Parked| -> bool { parked.deadline.is_some_and(|deadline| deadline <= now) };
-        let due = self.sides[side]
-            .parked
-            .iter()
-            .filter(|(_, parked)| is_due(parked));
+        let is_due = |parked: &Parked| parked.deadline.is_some_and(|deadline| deadline <= now);
+        let parked = self.sides[side].parked.iter();
+        let due = parked.filter(|(_, parked)| is_due(parked));
         let due = due.map(|(number, _)| *number).collect::<Vec<_>>();
         let driving = self.driving.replace(side);
         // Deferred checks wait while one is asked, which they could not ask.
@@ -53,18 +51,13 @@ impl Model {
             for ended in &batch {
                 self.sides[side].unwatch(ended.number);
             }
-            expired += batch
-                .iter()
-                .filter(|ended| ended.end == End::Expired)
-                .count();
+            let expires = |ended: &&Ended| ended.end == End::Expired;
+            expired += batch.iter().filter(expires).count();
             self.deliver(batch, outermost);
         }
         for number in due {
-            if let Some(parked) = self.sides[side]
-                .parked
-                .get_mut(&number)
-                .filter(|it| is_due(it))
-            {
+            let parked = self.sides[side].parked.get_mut(&number);
+            if let Some(parked) = parked.filter(|parked| is_due(parked)) {
                 // That one is ended by the call that asks it.
                 assert!(parked.held, "{number} has not expired");
                 parked.marks.insert(End::Expired);
@@ -88,12 +81,14 @@ impl Model {
             _ => End::Expired,
         };
         if end == End::Expired {
-            it.counts.missed_checks += u64::from(answer == Answer::Yes);
+            it.stats.missed_checks += u64::from(answer == Answer::Yes);
             let due = self.setup.choices.timestamp(deadline).since_origin();
-            let late = self.now.saturating_sub(due).as_nanos();
-            let late = u64::try_from(late).unwrap_or(u64::MAX);
-            it.counts.lateness_total = it.counts.lateness_total.saturating_add(late);
-            it.counts.lateness_max = it.counts.lateness_max.max(late);
+            let stats = &mut it.stats;
+            // A counter of nanoseconds has an end.
+            let end = Duration::from_nanos(u64::MAX);
+            let late = self.now.saturating_sub(due).min(end);
+            stats.lateness_total = stats.lateness_total.saturating_add(late).min(end);
+            stats.lateness_max = stats.lateness_max.max(late);
         }
         it.count_end(end);
         Ended {

@@ -1,17 +1,14 @@
 //! Two purgatories on one clock, and whoever calls them: the script, and the operations that it parks.
 
-use super::call::{
-    Act, Arriving, By, Deed, Hashing, ITSELF, Pick, RECENT, Reach, Reading, Setup, Way,
-};
-use super::operation::{Caller, Event, Op, Outcome, Refusal, Says, Told, named};
-use crate::support::Job;
-use crate::support::lock;
+use super::call::{Act, Arriving, By, Deed, Hashing, ITSELF, Pick, RECENT, Reach, Setup, Way};
+use super::operation::{Caller, Event, Op, Outcome, Says, named};
+use crate::support::{Job, lock};
 use request_purgatory::{
     Completion, Handle, Purgatory, ResolvedKey, Watch,
     future::{Awaited, WaitFuture},
-    purgatory::{Admission, RejectReason, Rejected},
+    purgatory::{Admission, Rejected},
     threads::{Dispatch, Reaper},
-    time::{Clock, ManualClock, Timestamp},
+    time::{Clock, ManualClock},
 };
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
@@ -23,6 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 pub(crate) type Parks = Purgatory<Awaited<Op>, Hashing>;
+type ParkedHandle = Handle<Awaited<Op>, Hashing>;
 type EndFuture = WaitFuture<Awaited<Op>, (Op, Completion), Hashing>;
 type Resolved = ResolvedKey<Awaited<Op>, Hashing>;
 
@@ -45,7 +43,7 @@ pub(crate) struct Real {
 struct Known {
     says: Says,
     /// None for those that never parked, or whose handle was dropped.
-    handle: Option<Handle<Awaited<Op>, Hashing>>,
+    handle: Option<ParkedHandle>,
     future: Option<EndFuture>,
 }
 
@@ -107,7 +105,7 @@ impl Real {
         std::mem::take(&mut *lock(&self.log))
     }
 
-    pub(crate) fn handle(&self, number: usize) -> Option<Handle<Awaited<Op>, Hashing>> {
+    pub(crate) fn handle(&self, number: usize) -> Option<ParkedHandle> {
         lock(&self.ops)[number].handle.clone()
     }
 
@@ -115,11 +113,7 @@ impl Real {
         picked(pick, itself, lock(&self.ops).len())
     }
 
-    fn picked_handle(
-        &self,
-        pick: Pick,
-        itself: Option<usize>,
-    ) -> Option<Handle<Awaited<Op>, Hashing>> {
+    fn picked_handle(&self, pick: Pick, itself: Option<usize>) -> Option<ParkedHandle> {
         self.handle(self.picked(pick, itself)?)
     }
 
@@ -134,68 +128,74 @@ impl Real {
         let real = self.side(side);
         let picked_handle = |pick| self.picked_handle(pick, itself);
         match &act.deed {
-            Deed::Park(arriving) => return self.park(&real, side, arriving),
-            Deed::Resolve(key) => self.resolve_again(side, *key),
+            Deed::Park(arriving) => self.park(&real, side, arriving),
+            Deed::Resolve(key) => {
+                self.resolve_again(side, *key);
+                Outcome::Nothing
+            }
             Deed::Release(key) => {
                 let mut resolved = lock(&self.resolved);
                 let last = resolved.get_mut(&(side, *key)).and_then(Vec::pop);
                 drop(resolved);
                 drop(last);
+                Outcome::Nothing
             }
             Deed::Answer(pick, answer) => {
                 if let Some(number) = self.picked(*pick, itself) {
-                    lock(&self.ops)[number].says.set(*answer);
+                    *lock(&lock(&self.ops)[number].says) = *answer;
                 }
+                Outcome::Nothing
             }
             Deed::AnswerRecent(answer) => {
-                let ops = lock(&self.ops);
-                ops.iter()
-                    .rev()
-                    .take(RECENT)
-                    .for_each(|known| known.says.set(*answer));
+                for known in lock(&self.ops).iter().rev().take(RECENT) {
+                    *lock(&known.says) = *answer;
+                }
+                Outcome::Nothing
             }
-            Deed::Check(key, by, reach) => {
-                return Outcome::Count(self.check(side, *key, *by, *reach));
+            Deed::Check(key, by, reach) => self.check(side, *key, *by, *reach).into(),
+            Deed::CheckLater(key) => {
+                real.check_later(*key);
+                Outcome::Nothing
             }
-            Deed::CheckLater(key) => real.check_later(*key),
-            Deed::CheckHandle(pick) => {
-                return Outcome::Flag(picked_handle(*pick).is_some_and(|it| it.check()));
-            }
-            Deed::CheckAll(keys) => return Outcome::Count(real.check_and_complete_all(keys)),
+            Deed::CheckHandle(pick) => picked_handle(*pick).is_some_and(|it| it.check()).into(),
+            Deed::CheckAll(keys) => real.check_and_complete_all(keys).into(),
             Deed::CheckWhere(bits) => {
-                return Outcome::Count(real.check_where(|key| {
+                let is_concerned = |key: &u8| {
                     self.note(Event::Picked(*key));
                     is_picked(*bits, *key)
-                }));
+                };
+                real.check_where(is_concerned).into()
             }
             Deed::CancelKey(key) => {
                 let all = real.cancel_for_key(key).into_iter();
                 let all = all.map(|op| op.into_operation().returned());
-                return Outcome::Operations(all.collect());
+                Outcome::Operations(all.collect())
             }
             Deed::CancelHandle(pick) => {
                 let op = picked_handle(*pick).and_then(|it| it.cancel());
                 let number = op.map(|op| op.into_operation().returned());
-                return Outcome::Operations(number.into_iter().collect());
+                Outcome::Operations(number.into_iter().collect())
             }
-            Deed::ForceKey(key) => return Outcome::Count(real.force_complete_for_key(key)),
+            Deed::ForceKey(key) => real.force_complete_for_key(key).into(),
             Deed::ForceWith(key, acts) => {
                 let (this, acts) = (self.this.clone(), acts.clone());
-                return Outcome::Count(real.force_complete_for_key_with(key, move |op| {
+                let change = move |op: &mut Awaited<Op>| {
                     let number = named(op);
                     if let Some(real) = this.upgrade() {
                         real.note(Event::Changed(number));
                         real.act_all(&acts, number);
                     }
-                }));
+                };
+                real.force_complete_for_key_with(key, change).into()
             }
             Deed::ForceHandle(pick) => {
-                return Outcome::Flag(picked_handle(*pick).is_some_and(|it| it.force_complete()));
+                let handle = picked_handle(*pick);
+                handle.is_some_and(|it| it.force_complete()).into()
             }
             Deed::Reschedule(pick, span) => {
                 let timeout = span.of(self.setup.choices.tick);
                 let handle = picked_handle(*pick);
-                return Outcome::Flag(handle.is_some_and(|it| it.reschedule(timeout)));
+                handle.is_some_and(|it| it.reschedule(timeout)).into()
             }
             Deed::DropHandle(pick) => {
                 if let Some(number) = self.picked(*pick, itself) {
@@ -205,33 +205,37 @@ impl Real {
                     drop(ops);
                     drop(gone);
                 }
+                Outcome::Nothing
             }
-            Deed::Advance => return Outcome::Count(real.advance()),
-            Deed::Drain => return Outcome::Count(real.drain(Duration::ZERO)),
-            Deed::Shutdown => real.shutdown(),
+            Deed::Advance => real.advance().into(),
+            Deed::Drain => real.drain(Duration::ZERO).into(),
+            Deed::Shutdown => {
+                real.shutdown();
+                Outcome::Nothing
+            }
         }
-        Outcome::Nothing
     }
+
     fn check(&self, side: usize, key: u8, by: By, reach: Reach) -> usize {
         let all = reach == Reach::ALL;
         match by {
             By::Key if all => self.side(side).check_and_complete(&key),
             By::Key => self.side(side).check_and_complete_with(&key, reach.bound()),
-            By::ResolvedAfterLock if all => {
-                self.resolved(side, key).check_and_complete_after_lock()
+            By::Resolved | By::ResolvedAfterLock => {
+                let resolved = self.resolved(side, key);
+                match by {
+                    By::ResolvedAfterLock if all => resolved.check_and_complete_after_lock(),
+                    _ if all => resolved.check_and_complete(),
+                    _ => resolved.check_and_complete_with(reach.bound()),
+                }
             }
-            By::Resolved if all => self.resolved(side, key).check_and_complete(),
-            _ => self
-                .resolved(side, key)
-                .check_and_complete_with(reach.bound()),
         }
     }
 
     /// The key, resolved now if it is not.
     fn resolved(&self, side: usize, key: u8) -> Arc<Resolved> {
-        let known = lock(&self.resolved)
-            .get(&(side, key))
-            .and_then(|all| all.first().cloned());
+        let all = lock(&self.resolved).get(&(side, key)).cloned();
+        let known = all.and_then(|all| all.first().cloned());
         let resolved = known.unwrap_or_else(|| {
             let resolved = Arc::new(self.side(side).resolve(key));
             let mut all = lock(&self.resolved);
@@ -243,27 +247,18 @@ impl Real {
     }
 
     fn resolve_again(&self, side: usize, key: u8) {
-        let last = lock(&self.resolved)
+        let all = lock(&self.resolved)
             .get(&(side, key))
-            .and_then(|all| all.last().filter(|_| all.len() % 2 == 0).cloned());
+            .cloned()
+            .unwrap_or_default();
+        // Every other one is a clone.
+        let last = all.last().filter(|_| all.len() % 2 == 0);
         let again = match last {
-            Some(last) => Resolved::clone(&last),
+            Some(last) => Resolved::clone(last),
             None => self.side(side).resolve(key),
         };
         let mut all = lock(&self.resolved);
         all.entry((side, key)).or_default().push(Arc::new(again));
-    }
-
-    /// The reading that is said, if any.
-    pub(crate) fn reading(&self, arriving: &Arriving) -> Option<Timestamp> {
-        let (now, tick) = (self.clock.now(), self.setup.choices.tick);
-        let now = now.since_origin();
-        let reading = match arriving.reading {
-            Reading::Ago(span) if !arriving.awaited => now.saturating_sub(span.of(tick)),
-            Reading::Ahead(span) if !arriving.awaited => now.saturating_add(span.of(tick)),
-            _ => return None,
-        };
-        Some(Timestamp::from_origin(reading))
     }
 
     fn park(&self, real: &Parks, side: usize, arriving: &Arc<Arriving>) -> Outcome {
@@ -275,25 +270,27 @@ impl Real {
         });
         let resolved = resolved.collect::<Vec<_>>();
         let watches = arriving.on.iter().zip(&resolved).map(|(on, resolved)| {
-            let watch = resolved
-                .as_ref()
-                .map_or(Watch::from(on.key), |it| it.watch());
+            let watch = match resolved {
+                Some(resolved) => resolved.watch(),
+                None => Watch::from(on.key),
+            };
             on.rank.into_iter().fold(watch, Watch::at_rank)
         });
         let mut ops = lock(&self.ops);
         let number = ops.len();
-        let says = Says::new(arriving.then);
+        let says = Says::new(arriving.then.into());
         ops.push(Known {
             says: says.clone(),
             handle: None,
             future: None,
         });
         drop(ops);
+        let (now, tick) = (self.clock.now().since_origin(), self.setup.choices.tick);
         let op = Op {
             number,
             is: arriving.clone(),
-            timeout: arriving.timeout.of(self.setup.choices.tick),
-            arrival: self.reading(arriving),
+            timeout: arriving.timeout.of(tick),
+            arrival: arriving.arrival(now, tick),
             first: Some(arriving.first),
             says,
             caller: self.this.clone(),
@@ -336,11 +333,10 @@ impl Real {
                 lock(&self.ops)[number].future = Some(future);
                 return;
             }
-            Poll::Ready(Ok((op, completion))) => {
+            Poll::Ready(told) => told.map(|(op, completion)| {
                 assert_eq!(op.number, number);
-                Told::Completion(completion)
-            }
-            Poll::Ready(Err(lost)) => Told::Lost(lost),
+                completion
+            }),
         };
         self.note(Event::Told(number, told));
     }
@@ -357,13 +353,9 @@ impl Real {
 
     /// Whether every key that is still resolved is checked in vain.
     pub(crate) fn resolved_are_empty(&self) -> bool {
-        let all = lock(&self.resolved)
-            .values()
-            .flatten()
-            .cloned()
-            .collect::<Vec<_>>();
-        all.iter()
-            .all(|resolved| resolved.check_and_complete() == 0)
+        let all = lock(&self.resolved);
+        let all = all.values().flatten().cloned().collect::<Vec<_>>();
+        all.iter().all(|it| it.check_and_complete() == 0)
     }
 }
 
@@ -382,15 +374,7 @@ pub(crate) fn is_picked(bits: u64, key: u8) -> bool {
 }
 
 fn refused<T>(rejected: Rejected<T>, number: impl FnOnce(T) -> usize) -> Outcome {
-    let refusal = match rejected.reason() {
-        RejectReason::NoKeys => Refusal::NoKeys,
-        RejectReason::Full => Refusal::Full,
-        RejectReason::KeyFull => Refusal::KeyFull,
-        RejectReason::Draining => Refusal::Draining,
-        RejectReason::ShutDown => Refusal::ShutDown,
-        other => panic!("{other:?}"),
-    };
-    Outcome::Refused(refusal, number(rejected.into_inner()))
+    Outcome::Refused(rejected.reason(), number(rejected.into_inner()))
 }
 
 /// The settings in any order, each before or after the hasher.
@@ -423,16 +407,11 @@ fn build(name: &str, setup: &Setup, order: u32, clock: &ManualClock) -> Parks {
     let mut settings = (0..9).collect::<Vec<_>>();
     settings.sort_by_key(|which| order.wrapping_mul(2 * which + 1).reverse_bits() ^ order);
     let (before, after) = settings.split_at(order as usize % 10);
-    let first = before
-        .iter()
-        .fold(Purgatory::builder(name), |builder, which| {
-            set!(builder, which)
-        });
-    let hashed = first.hasher(setup.hashing);
-    let last = after
-        .iter()
-        .fold(hashed, |builder, which| set!(builder, which));
-    last.build().expect("no threads to refuse")
+    let builder = Purgatory::builder(name);
+    let builder = before.iter().fold(builder, |it, which| set!(it, which));
+    let builder = builder.hasher(setup.hashing);
+    let builder = after.iter().fold(builder, |it, which| set!(it, which));
+    builder.build().expect("no threads to refuse")
 }
 
 impl BuildHasher for Hashing {

@@ -2,7 +2,7 @@
 
 use super::call::{Act, Answer, Arriving, Reach};
 use super::operation::Event;
-use request_purgatory::Completion;
+use request_purgatory::{Completion, purgatory::Stats};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub(crate) struct Side {
     pub(crate) places: usize,
     pub(crate) draining: bool,
     pub(crate) closed: bool,
-    pub(crate) counts: Counts,
+    /// But for what is counted now.
+    pub(crate) stats: Stats,
 }
 
 /// What is known of a parked operation.
@@ -77,24 +78,6 @@ pub(crate) struct Known {
     pub(crate) lost: bool,
 }
 
-/// What `Stats` should say.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) completed_at_once: u64,
-    pub(crate) completed: u64,
-    pub(crate) expired: u64,
-    pub(crate) cancelled: u64,
-    pub(crate) shut_down: u64,
-    pub(crate) aborted: u64,
-    pub(crate) panicked: u64,
-    pub(crate) rejected: u64,
-    pub(crate) checks: u64,
-    pub(crate) missed_checks: u64,
-    /// In nanoseconds.
-    pub(crate) lateness_total: u64,
-    pub(crate) lateness_max: u64,
-}
-
 impl Side {
     pub(crate) fn count(&self, key: u8) -> usize {
         self.lists.get(&key).map_or(0, Vec::len)
@@ -108,18 +91,14 @@ impl Side {
         reach: Reach,
         place: impl Fn(usize) -> usize,
     ) -> Vec<usize> {
-        let list = self.lists.get(&key).map_or(&[][..], Vec::as_slice);
+        let list = self.lists.get(&key).cloned().unwrap_or_default();
         let up_to = reach.up_to.unwrap_or(u64::MAX);
-        let ranked = list
-            .iter()
-            .filter_map(|(number, rank)| Some((*number, (*rank)?)));
-        let mut ranked = ranked
-            .filter(|(_, rank)| *rank <= up_to)
-            .collect::<Vec<_>>();
+        let (mut ranked, unranked): (Vec<_>, Vec<_>) =
+            list.into_iter().partition(|(_, rank)| rank.is_some());
+        ranked.retain(|(_, rank)| rank.is_some_and(|rank| rank <= up_to));
         ranked.sort_by_key(|(number, rank)| (*rank, place(*number)));
-        let unranked = list.iter().filter(|(_, rank)| rank.is_none());
-        let ranked = ranked.into_iter().map(|(number, _)| number);
-        ranked.chain(unranked.map(|(number, _)| *number)).collect()
+        let all = ranked.into_iter().chain(unranked);
+        all.map(|(number, _)| number).collect()
     }
 
     pub(crate) fn unwatch(&mut self, number: usize) {
@@ -131,15 +110,15 @@ impl Side {
 
     /// It is parked no more.
     pub(crate) fn count_end(&mut self, end: End) {
-        let counts = &mut self.counts;
+        let stats = &mut self.stats;
         *match end {
-            End::Satisfied | End::Forced => &mut counts.completed,
-            End::Expired => &mut counts.expired,
-            End::Cancelled => &mut counts.cancelled,
-            End::Aborted => &mut counts.aborted,
-            End::ShutDown => &mut counts.shut_down,
+            End::Satisfied | End::Forced => &mut stats.completed,
+            End::Expired => &mut stats.expired,
+            End::Cancelled => &mut stats.cancelled,
+            End::Aborted => &mut stats.aborted,
+            End::ShutDown => &mut stats.shut_down,
         } += 1;
-        counts.checks += u64::from(end == End::Satisfied);
+        stats.checks += u64::from(end == End::Satisfied);
     }
 }
 

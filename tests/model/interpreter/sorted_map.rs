@@ -1,7 +1,7 @@
 //! What should happen, on both purgatories, step by step: who is asked, in which order, and what waits until when.
 
 use super::call::{Act, Answer, Reach, Setup};
-use super::operation::{Because, Event, Outcome, Told};
+use super::operation::{Because, Event, Outcome};
 use super::real::is_picked;
 use super::side::{End, Followed, Known, Parked, Side};
 use request_purgatory::future::WaitError;
@@ -45,6 +45,13 @@ pub(super) struct Ended {
     pub(super) was_parked: bool,
 }
 
+impl Ended {
+    fn is_satisfied(self) -> bool {
+        self.end == End::Satisfied
+    }
+}
+
+/// What a nested check is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     Key(u8),
@@ -125,10 +132,9 @@ impl Model {
     pub(super) fn deliver(&mut self, ended: impl IntoIterator<Item = Ended>, outermost: bool) {
         let executor = self.setup.executor;
         let elsewhere = |ended: &Ended| !outermost || executor && ended.end == End::Expired;
-        let (elsewhere, here): (Vec<_>, _) = ended.into_iter().partition(elsewhere);
+        let (elsewhere, here): (Vec<_>, Vec<Ended>) = ended.into_iter().partition(elsewhere);
         self.waiting.extend(elsewhere);
-        here.into_iter()
-            .for_each(|ended: Ended| self.complete(ended));
+        here.into_iter().for_each(|ended| self.complete(ended));
     }
 
     pub(super) fn complete(&mut self, ended: Ended) {
@@ -144,7 +150,7 @@ impl Model {
             self.followed.expect(&event);
             self.act_all(&is.ended, number);
             let panics = is.fragile && end != End::Aborted;
-            self.sides[side].counts.panicked += u64::from(panics);
+            self.sides[side].stats.panicked += u64::from(panics);
         }
         self.sides[side].places -= usize::from(ended.was_parked);
     }
@@ -171,8 +177,7 @@ impl Model {
             _ => WaitError::Cancelled,
         };
         let told = end.completion().filter(|_| !known.lost);
-        let told = told.map_or(Told::Lost(lost), Told::Completion);
-        self.followed.expect(&Event::Told(number, told));
+        self.followed.expect(&Event::Told(number, told.ok_or(lost)));
     }
 
     pub(crate) fn poll_all(&mut self) {
@@ -220,7 +225,7 @@ impl Model {
         };
         // A panic in a park goes to the caller.
         let panics = answer == Answer::Panic && because != Because::Parking;
-        self.sides[self.known[number].side].counts.panicked += u64::from(panics);
+        self.sides[self.known[number].side].stats.panicked += u64::from(panics);
         answer
     }
 
@@ -263,8 +268,8 @@ impl Model {
             return End::Expired;
         }
         // A panic in a park goes to the caller.
-        let counts = &mut self.sides[self.known[number].side].counts;
-        counts.panicked -= u64::from(parks);
+        let stats = &mut self.sides[self.known[number].side].stats;
+        stats.panicked -= u64::from(parks);
         End::Aborted
     }
 
@@ -278,8 +283,8 @@ impl Model {
         let answer = self.ask(number, because, false);
         let ended = self.release(number, answer, false);
         let refused = ended.is_none();
-        let counts = &mut self.sides[self.known[number].side].counts;
-        counts.checks += u64::from(refused);
+        let stats = &mut self.sides[self.known[number].side].stats;
+        stats.checks += u64::from(refused);
         (ended, refused)
     }
 
@@ -293,8 +298,7 @@ impl Model {
         let (mut all, mut satisfied) = (Vec::new(), 0);
         for number in turns {
             let (ended, refused) = self.examine(number, Because::Key(key));
-            let is_satisfied = |ended: &Ended| ended.end == End::Satisfied;
-            satisfied += usize::from(ended.as_ref().is_some_and(is_satisfied));
+            satisfied += usize::from(ended.is_some_and(Ended::is_satisfied));
             all.extend(ended);
             if Some(satisfied) == reach.at_most || refused && reach.until_refused {
                 break;
@@ -319,7 +323,7 @@ impl Model {
     pub(super) fn check_one(&mut self, number: usize) -> bool {
         let outermost = self.enter();
         let (ended, _) = self.examine(number, Because::Other);
-        let satisfied = ended.is_some_and(|ended| ended.end == End::Satisfied);
+        let satisfied = ended.is_some_and(Ended::is_satisfied);
         self.deliver(ended, outermost);
         self.leave(outermost);
         satisfied
@@ -361,8 +365,7 @@ impl Model {
         for number in self.sides[side].turns(key, Reach::ALL, asked) {
             if checked.examined.insert(number) {
                 let (ended, _) = self.examine(number, Because::Other);
-                let is_satisfied = |ended: &Ended| ended.end == End::Satisfied;
-                checked.satisfied += usize::from(ended.as_ref().is_some_and(is_satisfied));
+                checked.satisfied += usize::from(ended.is_some_and(Ended::is_satisfied));
                 checked.ended.extend(ended);
             }
         }
@@ -389,10 +392,7 @@ impl Model {
                 }
             }
         }
-        assert!(
-            watched.is_empty(),
-            "the keys {watched:?} were not asked about"
-        );
+        assert!(watched.is_empty(), "{watched:?} were not asked about");
         if self.examining.is_empty() {
             self.deliver(checked.ended, outermost);
             self.leave(outermost);

@@ -1,73 +1,55 @@
 //! G1, G2 by keys of several parts: every call by key finds the same lists by borrowed parts as by the key itself.
 
-use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
+use super::steps::park_probe;
+use crate::support::{Op, manual};
 use proptest::prelude::*;
 use request_purgatory::purgatory::{Equivalent, KeyHasher, RandomState};
 use request_purgatory::{CheckBound, Purgatory, threads::Reaper};
 use request_purgatory_tracker::Tracker;
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::time::Duration;
 
 type Key = (String, u32);
 
 /// A key by borrowed parts, as users write it.
 #[derive(Hash)]
-struct Parts<'a, T: Copy>(&'a str, T);
+struct Parts<'a, T>(&'a str, T);
 
-impl Equivalent<Key> for Parts<'_, u32> {
-    fn equivalent(&self, key: &Key) -> bool {
+impl<T: PartialEq> Equivalent<(String, T)> for Parts<'_, T> {
+    fn equivalent(&self, key: &(String, T)) -> bool {
         self.0 == key.0 && self.1 == key.1
     }
-}
-
-impl Equivalent<(String, (u32, bool))> for Parts<'_, (u32, bool)> {
-    fn equivalent(&self, key: &(String, (u32, bool))) -> bool {
-        self.0 == key.0 && self.1 == key.1
-    }
-}
-
-fn key(topic: &str, number: u32) -> Key {
-    (topic.to_owned(), number)
 }
 
 #[test]
 fn g01_every_call_by_key_takes_borrowed_parts() {
+    type Call = fn(&Purgatory<Op<Key>>, &Parts<'_, u32>) -> usize;
+    const CALLS: [(&str, Call); 5] = [
+        ("check", |all, key| all.check_and_complete(key)),
+        ("check up to a rank", |all, key| {
+            all.check_and_complete_with(key, CheckBound::all().up_to(7))
+        }),
+        ("check for one", |all, key| {
+            all.check_and_complete_with(key, CheckBound::at_most(1))
+        }),
+        ("force", |all, key| all.force_complete_for_key(key)),
+        ("cancel", |all, key| all.cancel_for_key(key).len()),
+    ];
     let (purgatory, _clock) = manual::<Key>(|builder| builder);
-    let park = |topic: &str, number| {
-        let probe = Probe::new();
-        let parked =
-            purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key(topic, number)]);
-        assert!(parked.expect("room").is_parked());
-        probe
-    };
+    let park = |topic: &str, number| park_probe(&purgatory, [(topic.to_owned(), number)]).0;
     let here = Parts("a", 1);
     let others = [park("a", 2), park("b", 1), park("", 1)];
-    let first = park("a", 1);
-    first.satisfy();
-    assert_eq!(purgatory.check_and_complete(&Parts("c", 1)), 0);
-    assert_eq!(purgatory.check_and_complete(&here), 1);
-    for (number, act) in [
-        (|purgatory: &Purgatory<Op<Key>>, key| {
-            purgatory.check_and_complete_with(key, CheckBound::all().up_to(7))
-        }) as fn(&Purgatory<Op<Key>>, &Parts<'_, u32>) -> usize,
-        |purgatory, key| purgatory.check_and_complete_with(key, CheckBound::at_most(1)),
-        |purgatory, key| purgatory.force_complete_for_key(key),
-        |purgatory, key| purgatory.cancel_for_key(key).len(),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let probe = park("a", 1);
-        probe.satisfy();
-        assert_eq!(purgatory.watchers(&here), 1, "{number}");
-        assert_eq!(act(&purgatory, &here), 1, "{number}");
-        assert_eq!(purgatory.watchers(&here), 0, "{number}");
+    for (name, call) in CALLS {
+        park("a", 1).satisfy();
+        assert_eq!(purgatory.check_and_complete(&Parts("c", 1)), 0);
+        assert_eq!(purgatory.watchers(&here), 1, "{name}");
+        assert_eq!(call(&purgatory, &here), 1, "{name}");
+        assert_eq!(purgatory.watchers(&here), 0, "{name}");
     }
-    assert!(
-        others
-            .iter()
-            .all(|probe| probe.examinations() == 2 && probe.ending().is_none())
-    );
+    for probe in others {
+        assert_eq!((probe.examinations(), probe.ending()), (2, None));
+    }
     assert_eq!(purgatory.watched_keys(), 3);
 }
 
@@ -80,11 +62,10 @@ fn g01_a_tracker_takes_borrowed_parts() {
     let (here, there) = (Parts("a", (1, true)), Parts("a", (1, false)));
     assert_eq!((tracker.get(&here), tracker.get(&there)), (Some(7), None));
     assert_eq!(tracker.token(&here), Some(token));
-    assert!(tracker.contains(&here) && tracker.reschedule(&here, Duration::MAX));
-    assert!(
-        tracker.reschedule_if(&here, token, Duration::MAX)
-            && !tracker.reschedule(&there, Duration::MAX)
-    );
+    assert!(tracker.contains(&here));
+    assert!(tracker.reschedule(&here, Duration::MAX));
+    assert!(tracker.reschedule_if(&here, token, Duration::MAX));
+    assert!(!tracker.reschedule(&there, Duration::MAX));
     assert_eq!(tracker.complete_if(&there, token), None);
     assert_eq!(tracker.complete(&here), Some(7));
 }
@@ -110,6 +91,6 @@ fn every_hasher_has_a_seed_of_its_own() {
     assert_eq!(hashes.collect::<HashSet<_>>().len(), 100);
 }
 
-fn hash(hasher: &impl KeyHasher, value: &impl std::hash::Hash) -> u64 {
+fn hash(hasher: &impl KeyHasher, value: &impl Hash) -> u64 {
     hasher.hash_one(value)
 }

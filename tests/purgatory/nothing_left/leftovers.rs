@@ -1,225 +1,184 @@
 //! G6: nothing is left behind. (Memory over a million operations is measured in the target `memory`.)
 
-use crate::support::keys::Acting;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, within};
-use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
+use crate::support::{
+    Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, manual, within,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak, mpsc};
-use std::thread;
+use request_purgatory::{Completion, Purgatory, time::ManualClock};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// An operation with something to lose.
-struct Loaded {
-    payload: Arc<Vec<u8>>,
-    timeout: Duration,
-}
+const SECOND: Duration = Duration::from_secs(1);
 
-impl DelayedOperation for Loaded {
-    type Key = String;
-
-    fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    fn try_complete(&mut self) -> bool {
+/// Parks an operation that has a token.
+fn park(purgatory: &Purgatory<Op>, mint: &Mint, timeout: Duration, keys: &[u64]) {
+    let token = mint.token(0);
+    let op = Op::new(timeout).when(move || {
+        _ = &token;
         false
-    }
-
-    fn on_complete(self, _: Completion) {
-        assert!(!self.payload.is_empty());
-    }
+    });
+    let parked = purgatory.try_complete_else_watch(op, keys.iter().copied());
+    assert!(parked.is_ok(), "there is room");
 }
 
-fn park(purgatory: &Purgatory<Loaded>, keys: &[&str], timeout: Duration) -> Weak<Vec<u8>> {
-    let payload = Arc::new(vec![1; 100]);
-    let weak = Arc::downgrade(&payload);
-    let keys = keys.iter().map(|key| String::from(*key));
-    purgatory
-        .try_complete_else_watch(Loaded { payload, timeout }, keys)
-        .expect("there is room");
-    weak
+/// How many are parked, how many watches they have, and on how many keys.
+fn found(purgatory: &Purgatory<Op>) -> (usize, usize, usize) {
+    let stats = purgatory.stats();
+    (stats.parked, stats.watched, purgatory.watched_keys())
 }
 
 #[test]
 fn g06_every_ending_drops_the_payload_and_leaves_every_key() {
-    type End = fn(&Purgatory<Loaded>, &ManualClock);
-    let ends: [End; 4] = [
-        |purgatory, _| assert_eq!(purgatory.force_complete_for_key("busy"), 1_000),
-        |purgatory, _| drop(purgatory.cancel_for_key("busy")),
-        |purgatory, clock| {
-            clock.advance(Duration::from_secs(2));
-            purgatory.advance();
-        },
-        |purgatory, _| purgatory.shutdown(),
+    const BUSY: u64 = 1;
+    const QUIET: u64 = 2;
+    const OWN: u64 = 100;
+    type End = fn(&Purgatory<Op>, &ManualClock);
+    const ENDS: [(&str, End); 4] = [
+        ("force", |all, _| {
+            assert_eq!(all.force_complete_for_key(&BUSY), 1_000);
+        }),
+        ("cancel", |all, _| drop(all.cancel_for_key(&BUSY))),
+        ("expiry", |all, clock| {
+            clock.advance(2 * SECOND);
+            all.advance();
+        }),
+        ("shutdown", |all, _| all.shutdown()),
     ];
-    for end in ends {
-        let clock = ManualClock::new();
-        let purgatory = Purgatory::<Loaded>::builder("g06")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .build()
-            .expect("no threads to refuse");
-        let payloads = (0..1_000)
-            .map(|number| {
-                let own = format!("own {number}");
-                let keys = ["busy", "quiet", "quiet", &own];
-                park(&purgatory, &keys, Duration::from_millis(number))
-            })
-            .collect::<Vec<_>>();
-        assert_eq!(
-            (purgatory.stats().parked, purgatory.stats().watched),
-            (1_000, 3_000)
-        );
-        assert_eq!(purgatory.watched_keys(), 1_002);
-        assert!(payloads.iter().all(|payload| payload.strong_count() == 1));
+    for (name, end) in ENDS {
+        let (purgatory, clock) = manual(|builder| builder);
+        let mint = Mint::default();
+        for number in 0..1_000 {
+            let timeout = Duration::from_millis(number);
+            let keys = [BUSY, QUIET, QUIET, OWN + number];
+            park(&purgatory, &mint, timeout, &keys);
+        }
+        assert_eq!(found(&purgatory), (1_000, 3_000, 1_002));
+        assert_eq!(mint.living(), 1_000);
         end(&purgatory, &clock);
-        assert!(payloads.iter().all(|payload| payload.strong_count() == 0));
-        assert_eq!(
-            (purgatory.stats().parked, purgatory.stats().watched),
-            (0, 0)
-        );
-        assert_eq!(purgatory.watched_keys(), 0);
-        assert_eq!(purgatory.next_deadline(), None, "and no timer");
-        assert!(purgatory.snapshot().is_empty());
+        assert_eq!(found(&purgatory), (0, 0, 0), "{name}");
+        assert_eq!(mint.living(), 0, "{name}");
+        assert_eq!(purgatory.next_deadline(), None, "{name}: a timer");
+        assert!(purgatory.snapshot().is_empty(), "{name}");
     }
 }
 
 #[test]
 fn g06_one_that_expires_alone_leaves_every_key() {
-    let (purgatory, clock) = manual::<&'static str>(|builder| builder);
-    let second = Duration::from_secs(1);
-    for timeout in [second, NEVER_IN_A_TEST] {
-        let op = Op::new(timeout);
-        drop(purgatory.try_complete_else_watch(op, ["shared", "other"]));
+    let (purgatory, clock) = manual(|builder| builder);
+    let (shared, other, own) = (1, 2, 3);
+    for timeout in [SECOND, NEVER_IN_A_TEST] {
+        park(&purgatory, &Mint::default(), timeout, &[shared, other]);
     }
     // By the time of its completion it has.
-    let (weak, found) = (
-        purgatory.downgrade(),
-        Arc::new(AtomicUsize::new(usize::MAX)),
-    );
-    let told = found.clone();
-    let op = Op::new(second * 3).then(move |_| {
+    let (weak, (tell, watchers)) = (purgatory.downgrade(), channel());
+    let op = Op::new(SECOND * 3).then(move |_| {
         let purgatory = weak.upgrade().expect("it drives the timer");
-        told.store(purgatory.watchers("own"), Ordering::SeqCst);
+        tell.send(purgatory.watchers(&own)).expect("the test waits");
     });
-    drop(purgatory.try_complete_else_watch(op, ["own"]));
-    for (left, keys) in [(2, 3), (1, 2)] {
-        clock.advance(second * 2);
+    drop(purgatory.try_complete_else_watch(op, [own]));
+    for left in [(2, 3, 3), (1, 2, 2)] {
+        clock.advance(SECOND * 2);
         assert_eq!(purgatory.advance(), 1);
-        assert_eq!(
-            (purgatory.stats().parked, purgatory.watched_keys()),
-            (left, keys)
-        );
+        assert_eq!(found(&purgatory), left);
     }
-    assert_eq!(found.load(Ordering::SeqCst), 0);
+    assert_eq!(watchers.try_recv(), Ok(0));
     let examined = purgatory.stats().checks;
-    purgatory.check_and_complete("shared");
+    purgatory.check_and_complete(&shared);
     assert_eq!(purgatory.stats().checks, examined + 1);
 }
 
 #[test]
 fn g06_the_quiet_key_keeps_nothing_of_what_the_busy_one_ended() {
-    let (purgatory, _clock) = manual::<&'static str>(|builder| builder);
-    let quiet = crate::support::Probe::new();
-    purgatory
-        .try_complete_else_watch(quiet.op(NEVER_IN_A_TEST), ["quiet"])
-        .expect("there is room");
+    let (busy, quiet) = (1, 2);
+    let (purgatory, _clock) = manual(|builder| builder);
+    let park = |probe: &Arc<Probe>, keys: &[u64]| {
+        let op = probe.op(NEVER_IN_A_TEST);
+        drop(purgatory.try_complete_else_watch(op, keys.iter().copied()));
+    };
+    park(&Probe::new(), &[quiet]);
     for _ in 0..10_000 {
-        let probe = crate::support::Probe::new();
-        purgatory
-            .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), ["busy", "quiet"])
-            .expect("there is room");
+        let probe = Probe::new();
+        park(&probe, &[busy, quiet]);
         probe.satisfy();
-        assert_eq!(purgatory.check_and_complete("busy"), 1);
-        assert_eq!(
-            (purgatory.stats().watched, purgatory.watched_keys()),
-            (1, 1)
-        );
+        assert_eq!(purgatory.check_and_complete(&busy), 1);
+        assert_eq!(found(&purgatory), (1, 1, 1));
     }
     let checks = purgatory.stats().checks;
-    purgatory.check_and_complete("quiet");
+    purgatory.check_and_complete(&quiet);
     assert_eq!(purgatory.stats().checks, checks + 1, "only the living one");
 }
 
-/// A cause that is left for an operation that has ended otherwise: just before it is left, or in the hands of a thread
-/// that does not look for it.
+/// Just before the cause is left for an operation, it has ended.
 #[test]
-fn g06_a_cause_goes_whose_operation_ends_without_it() {
+fn g06_a_cause_goes_whose_operation_has_ended() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
     let parked = [(); 2].map(|()| {
         let admission = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
         admission.ok().and_then(|admission| admission.into_handle())
     });
-    let token = Arc::new(());
-    let (held, second) = (token.clone(), parked[1].clone());
+    let mint = Mint::default();
+    let (token, second) = (mint.token(0), parked[1].clone());
     let cause = move |_: &mut Op| {
-        let _ = &held;
+        _ = &token;
         drop(second.as_ref().and_then(|second| second.cancel()));
     };
     assert_eq!(purgatory.force_complete_for_key_with(&1, cause), 1);
-    assert_eq!(Arc::strong_count(&token), 1, "the second had ended");
+    assert_eq!(mint.living(), 0, "the second had ended");
+}
 
+/// Parks an operation on key 1 and checks it. While it is examined there, `meanwhile` runs; then it says `ready`.
+fn check(
+    purgatory: &Purgatory<Op>,
+    ready: bool,
+    meanwhile: impl FnOnce(&Purgatory<Op>) + Send + 'static,
+) {
+    let (inside, mut examinations) = (purgatory.downgrade(), 0);
+    let mut meanwhile = Some(meanwhile);
+    let op = Op::new(Duration::MAX).when(move || {
+        examinations += 1;
+        if let Some(meanwhile) = meanwhile.take_if(|_| examinations == 3) {
+            meanwhile(&inside.upgrade().expect("it is checked"));
+            return ready;
+        }
+        false
+    });
+    assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+    assert_eq!(purgatory.check_and_complete(&1), usize::from(ready));
+}
+
+/// A cause is left for an operation in the hands of a check that does not look for it: a later call drops the cause.
+#[test]
+fn g06_a_cause_goes_whose_operation_ends_without_it() {
     type Later = fn(&Purgatory<Op>);
     let laters: [Later; 2] = [|idle| _ = idle.advance(), |closed| closed.shutdown()];
     for later in laters {
-        within(PATIENCE, move || {
-            let (purgatory, _clock) = manual::<u64>(|builder| builder);
-            let (entered, inside) = mpsc::channel();
-            let (go_on, wait) = mpsc::channel::<()>();
-            let mut examinations = 0;
-            let op = Op::new(Duration::MAX).when(move || {
-                examinations += 1;
-                if examinations == 3 {
-                    entered.send(()).expect("the test waits for it");
-                    wait.recv().expect("the test lets it go on");
-                }
-                examinations == 3
-            });
-            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
-            let holder = {
-                let purgatory = purgatory.clone();
-                thread::spawn(move || purgatory.check_and_complete(&1))
-            };
-            inside.recv().expect("it is examined");
-            let token = Arc::new(());
-            let held = token.clone();
-            let cause = move |_: &mut Op| drop(held.clone());
-            assert_eq!(purgatory.force_complete_for_key_with(&1, cause), 0);
-            go_on.send(()).expect("the holder waits");
-            assert_eq!(holder.join().expect("the holder"), 1, "it is satisfied");
-            later(&purgatory);
-            assert_eq!(Arc::strong_count(&token), 1);
+        let purgatory = manual(|builder| builder).0;
+        let mint = Mint::default();
+        let token = mint.token(0);
+        check(&purgatory, true, move |inside| {
+            let cause = move |_: &mut Op| _ = &token;
+            assert_eq!(inside.force_complete_for_key_with(&1, cause), 0);
         });
+        later(&purgatory);
+        assert_eq!(mint.living(), 0);
     }
 }
 
 /// The destructor of what a change has captured may leave a change in turn.
 #[test]
 fn g03_a_change_that_another_replaces_is_dropped_with_no_lock_held() {
-    struct Forces(Purgatory<Op>);
-    impl Drop for Forces {
-        fn drop(&mut self) {
-            let forced = self.0.force_complete_for_key_with(&1, |_| ());
-            assert_eq!(forced, 0, "it is examined");
-        }
-    }
     within(PATIENCE, || {
         let purgatory = manual(|builder| builder).0;
-        let (inside, mut examinations) = (purgatory.clone(), 0);
-        let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            examinations += 1;
-            if examinations == 3 {
-                let forces = Forces(inside.clone());
-                inside.force_complete_for_key_with(&1, move |_| _ = &forces);
-                inside.force_complete_for_key_with(&1, |_| ());
-            }
-            false
+        check(&purgatory, false, |inside| {
+            let again = inside.clone();
+            let forces = scopeguard::guard((), move |()| {
+                let forced = again.force_complete_for_key_with(&1, |_| ());
+                assert_eq!(forced, 0, "it is examined");
+            });
+            inside.force_complete_for_key_with(&1, move |_| _ = &forces);
+            inside.force_complete_for_key_with(&1, |_| ());
         });
-        assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
-        assert_eq!(purgatory.check_and_complete(&1), 0);
         assert_eq!(purgatory.stats().completed, 1, "as the changes were to be");
     });
 }
@@ -229,35 +188,23 @@ fn g03_a_change_that_another_replaces_is_dropped_with_no_lock_held() {
 #[test]
 fn g12_a_change_that_panics_when_it_is_dropped_costs_no_other_operation_its_change() {
     within(PATIENCE, || {
-        quietly();
         let purgatory = manual(|builder| builder).0;
-        let (inside, mut examinations) = (purgatory.downgrade(), 0);
-        let satisfied = Op::new(NEVER_IN_A_TEST).when(move || {
-            examinations += 1;
-            if examinations == 3 {
-                let inside = inside.upgrade().expect("the test has it");
-                let loud = Acting(0, Some(Arc::new(|| std::panic::panic_any("intended"))));
-                inside.force_complete_for_key_with(&1, move |_| _ = &loud);
-            }
-            examinations == 3
+        check(&purgatory, true, |inside| {
+            let loud = scopeguard::guard((), |()| resume_unwind(Box::new("intended")));
+            inside.force_complete_for_key_with(&1, move |_| _ = &loud);
         });
-        assert!(purgatory.try_complete_else_watch(satisfied, [1]).is_ok());
-        assert_eq!(purgatory.check_and_complete(&1), 1);
         let probe = Probe::new();
         let (examined, stall) = probe.stalled_op(NEVER_IN_A_TEST);
         assert!(purgatory.try_complete_else_watch(examined, [2]).is_ok());
         let check = stall.check(&purgatory, 2);
-        let changed = Arc::new(AtomicBool::new(false));
+        let changed = Tally::new();
         let change = changed.clone();
-        let force = || {
-            purgatory
-                .force_complete_for_key_with(&2, move |_| change.store(true, Ordering::Relaxed))
-        };
+        let force = || purgatory.force_complete_for_key_with(&2, move |_| change.add());
         let _ = catch_unwind(AssertUnwindSafe(force));
         stall.end();
         check.join().expect("no panic");
         assert_eq!(probe.ending(), Some(Completion::Satisfied));
-        assert!(changed.load(Ordering::Relaxed));
+        assert_eq!(changed.count(), 1);
     });
 }
 
@@ -265,16 +212,15 @@ fn g12_a_change_that_panics_when_it_is_dropped_costs_no_other_operation_its_chan
 #[test]
 fn g06_a_dropped_purgatory_keeps_nothing() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Loaded>::new("g06-drop");
-        let timeouts = [Duration::ZERO, Duration::from_millis(5), Duration::MAX];
-        let payloads = (0..300)
-            .map(|number| park(&purgatory, &["a", "b"], timeouts[number % 3]))
-            .collect::<Vec<_>>();
+        let (purgatory, mint) = (Purgatory::<Op>::new("g06-drop"), Mint::default());
+        for _ in 0..100 {
+            for timeout in [Duration::ZERO, Duration::from_millis(5), Duration::MAX] {
+                park(&purgatory, &mint, timeout, &[1, 2]);
+            }
+        }
         let weak = purgatory.downgrade();
         drop(purgatory);
         assert!(weak.upgrade().is_none());
-        eventually("the end of every payload", || {
-            payloads.iter().all(|payload| payload.strong_count() == 0)
-        });
+        eventually("the end of every payload", || mint.living() == 0);
     });
 }

@@ -1,32 +1,274 @@
-//! G29: a deadline that is a point in time stands still, however often a call is given it.
+//! G9, G10, G29: what a deadline counts from; that it is met in its tick, at any uptime, and stands still however often
+//! a call is given it. (G9 to G11 also in `tests/timer/time.rs` and `tests/model`.)
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
-use request_purgatory::future::{Awaited, block_on};
-use request_purgatory::purgatory::Cause;
+use super::{OnReading, TICK, by_hand, park, watched};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, manual, within};
+use request_purgatory::future::block_on;
+use request_purgatory::purgatory::Admission;
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, ManualClock, Timestamp};
-use request_purgatory::{
-    Completion, Deadline, DelayedOperation, Purgatory, Timer, WaitError, Waits,
-};
+use request_purgatory::{Completion, Deadline, Handle, Purgatory, Timer, WaitError, Waits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-const TICK: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn waits(clock: &ManualClock) -> Waits<u32> {
-    let builder = Waits::<u32>::builder("g32").clock(clock.clone());
-    let built = builder.reaper(Reaper::Manual).build();
+fn at(reading: Duration) -> Timestamp {
+    Timestamp::from_origin(reading)
+}
+
+fn park_at(
+    purgatory: &Purgatory<Op>,
+    arrival: Timestamp,
+    timeout: Duration,
+) -> (Arc<Probe>, Handle<Op>) {
+    let probe = Probe::new();
+    let handle = park(purgatory, probe.op(timeout).arrived(arrival));
+    (probe, handle)
+}
+
+#[test]
+fn g10_parking_with_a_reading_reads_no_clock() {
+    let (clock, readings) = (ManualClock::new(), Tally::new());
+    let count = readings.clone();
+    let counting = OnReading(clock.clone(), move || count.add());
+    let (purgatory, _) = manual::<u64>(|builder| builder.clock(counting));
+    let key = purgatory.resolve(1);
+    let arrival = clock.now();
+    let before = readings.count();
+    let op = || Op::new(TICK).arrived(arrival);
+    for _ in 0..10 {
+        assert!(purgatory.try_complete_else_watch(op(), [1, 2]).is_ok());
+        let watches = [key.watch().at_rank(3)];
+        assert!(purgatory.try_complete_else_watch(op(), watches).is_ok());
+        let watch = purgatory.try_complete_else_watch(op().when(|| true), [1]);
+        assert!(matches!(watch, Ok(Admission::Ended)));
+    }
+    purgatory.check_and_complete(&1);
+    key.check_and_complete();
+    assert_eq!(readings.count(), before);
+    park(&purgatory, Op::new(TICK));
+    assert_eq!(readings.count(), before + 1, "one without a reading");
+}
+
+/// The first examination may take long.
+#[test]
+fn g10_without_a_reading_the_timeout_counts_from_the_end_of_the_first_examination() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let mut first = true;
+    let op = Op::new(60 * TICK).when(move || {
+        if std::mem::take(&mut first) {
+            clock.advance(50 * TICK);
+        }
+        false
+    });
+    assert_eq!(park(&purgatory, op).remaining(), Some(60 * TICK));
+}
+
+/// Rounded up to the tick. A clock may be older than the purgatory, and so may a request. `max_timeout` bounds the
+/// timeout, not the deadline. What has passed expires in the next pass, and nothing else does.
+#[test]
+fn g10_the_deadline_counts_from_a_reading_of_any_time() {
+    const NANO: Duration = Duration::from_nanos(1);
+    let never = Duration::MAX;
+    // The longest timeout, the reading and the timeout; and the deadline in ticks. It is tick 100.
+    let rows = [
+        (never, 40 * TICK, 50 * TICK, Some(90)),
+        (never, Duration::ZERO, TICK, Some(1)),
+        (never, 99 * TICK, TICK, Some(100)),
+        (never, 99 * TICK, TICK + NANO, Some(101)),
+        (never, 99 * TICK + NANO, TICK, Some(101)),
+        (never, 40 * TICK, 70 * TICK, Some(110)),
+        (never, 100 * TICK + NANO, Duration::ZERO, Some(101)),
+        (never, 700 * TICK, 2 * TICK - NANO, Some(702)),
+        (never, 40 * TICK, never, None),
+        (5 * TICK, 100 * TICK, never, Some(105)),
+        (5 * TICK, 98 * TICK, 60 * TICK, Some(103)),
+        (5 * TICK, 500 * TICK, 60 * TICK, Some(505)),
+        (5 * TICK, 500 * TICK, 2 * TICK, Some(502)),
+    ];
+    for (longest, reading, timeout, deadline) in rows {
+        for age in [0, 1, 100] {
+            let row = format!("{timeout:?} of {longest:?} from {reading:?}, age {age}");
+            let clock = ManualClock::starting_at((100 - age) * TICK);
+            let purgatory = by_hand::<Op>(&clock, |builder| builder.max_timeout(longest));
+            clock.advance(age * TICK);
+            if age == 1 {
+                purgatory.advance();
+            }
+            let other = park(&purgatory, Op::new(SECOND).arrived(at(10 * SECOND)));
+            let (probe, handle) = park_at(&purgatory, at(reading), timeout);
+            let left = deadline.map(|deadline: u32| deadline.saturating_sub(100) * TICK);
+            assert_eq!(handle.remaining(), left, "{row}");
+            if let Some(tick_before) = left.and_then(|left| left.checked_sub(TICK)) {
+                let deadline = at(100 * TICK + tick_before + TICK);
+                assert_eq!(handle.deadline(), Some(deadline), "{row}");
+                clock.advance(tick_before);
+                assert_eq!(purgatory.advance(), 0, "{row}");
+                clock.advance(TICK);
+            }
+            let next = purgatory.next_deadline();
+            let is_due = next.is_some_and(|next| next <= clock.now());
+            assert_eq!(is_due, left.is_some(), "{row}");
+            assert_eq!(purgatory.advance(), usize::from(is_due), "{row}");
+            let expired = left.map(|_| Completion::Expired);
+            assert_eq!(probe.ending(), expired, "{row}");
+            assert!(other.is_parked(), "{row}");
+        }
+    }
+}
+
+/// The timer must not believe that the future has come.
+#[test]
+fn g10_a_reading_of_the_future_makes_no_other_deadline_early_or_late() {
+    for far in [1, 1_000, 1_000_000, 1 << 40, u64::MAX] {
+        for size in [2, 64, 1_000] {
+            let (purgatory, clock) = manual::<u64>(|builder| builder.wheel_size(size));
+            let future = at(Duration::from_millis(far));
+            let (last, _) = park_at(&purgatory, future, Duration::ZERO);
+            let timeouts = [1_u64, 2, 3, 10, 63, 64, 65, 500];
+            let probes = timeouts.map(|ms| watched(&purgatory, Duration::from_millis(ms)));
+            // More readings of the future in between.
+            let (_, never) = park_at(&purgatory, future, Duration::MAX);
+            for now in 1..=500 {
+                clock.advance(TICK);
+                purgatory.advance();
+                for (timeout, probe) in timeouts.iter().zip(&probes) {
+                    assert_eq!(probe.ending().is_some(), *timeout <= now, "{now}");
+                }
+                assert_eq!(last.ending().is_some(), far <= now, "{now} of {far}");
+            }
+            assert!(never.is_parked());
+            assert!(never.cancel().is_some());
+        }
+    }
+}
+
+/// If the timer took that reading for the present, it would count each nearer deadline as passed: every pass would
+/// search all of these, and the deadline of a cancelled one would stay announced.
+#[test]
+fn g10_a_reading_of_the_future_makes_no_other_deadline_an_overdue_one() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    park_at(&purgatory, at(1_000 * SECOND), Duration::ZERO);
+    let (_, soon) = park_at(&purgatory, clock.now(), 10 * TICK);
+    park_at(&purgatory, clock.now(), 500 * TICK);
+    assert!(soon.cancel().is_some());
+    let next = purgatory.next_deadline().expect("two are parked");
+    assert!(next > at(10 * TICK), "{next:?}");
+}
+
+#[test]
+fn g09_any_timeout_is_accepted_and_absurd_ones_never_expire() {
+    let long = [
+        Duration::MAX,
+        Duration::MAX - Duration::from_nanos(1),
+        Duration::from_secs(u64::MAX),
+        Duration::from_secs(u64::MAX / 2),
+    ];
+    for tick in [Duration::from_nanos(1), TICK, 3_600 * SECOND] {
+        for start in [Duration::ZERO, Duration::from_secs(1 << 40), Duration::MAX] {
+            let clock = ManualClock::starting_at(start);
+            let purgatory = by_hand(&clock, |builder| builder.tick(tick));
+            let handles = long.map(|timeout| park(&purgatory, Op::new(timeout)));
+            for step in [Duration::ZERO, TICK, Duration::from_secs(1 << 33)] {
+                clock.advance(step);
+                assert_eq!(purgatory.advance(), 0, "{tick:?} from {start:?}");
+            }
+            assert_eq!(handles[0].remaining(), None, "never");
+            // They end like others.
+            assert_eq!(purgatory.cancel_for_key(&1).len(), long.len());
+            assert_eq!(purgatory.next_deadline(), None);
+        }
+    }
+}
+
+/// Uptimes around which other timers broke, in ticks: powers of two, and the end of the count. A bucket keeps the low
+/// 16 bits of each deadline. What is more comes from the bucket's place, or from the record.
+#[test]
+fn g09_operations_expire_in_their_tick_by_any_wheel_at_any_uptime() {
+    const SIZES: [usize; 18] = [
+        2, 3, 5, 10, 16, 63, 64, 65, 255, 256, 257, 1_000, 4_096, 32_767, 32_768, 40_000, 65_535,
+        65_536,
+    ];
+    const STARTS: [u64; 9] = [
+        0,
+        (1 << 16) - 3,
+        (1 << 30) - 2,
+        (1 << 32) - 70_000,
+        (1 << 36) - 2,
+        (1 << 53) - 2,
+        (1 << 63) - 2,
+        u64::MAX - (1 << 33),
+        u64::MAX - 100_000,
+    ];
+    let mut random = fastrand::Rng::with_seed(16);
+    for size in SIZES {
+        for start in STARTS {
+            fires_in_its_tick(size, start, &mut random);
+        }
+    }
+}
+
+/// Time passes in random steps, and random timeouts begin. Nanosecond ticks, so that the clock itself reaches any tick.
+fn fires_in_its_tick(size: usize, start: u64, random: &mut fastrand::Rng) {
+    let clock = ManualClock::starting_at(Duration::from_nanos(start));
+    let tick = Duration::from_nanos(1);
+    let purgatory = by_hand(&clock, |builder| builder.tick(tick).wheel_size(size));
+    let window = size as u64;
+    // The borders of levels.
+    let near = [1 << 16, window, window.pow(2), window.pow(3)];
+    let mut waiting = Vec::<(u64, Arc<Probe>)>::new();
+    let mut now = start;
+    for _ in 0..60 {
+        for _ in 0..random.u64(..4) {
+            let timeout = match random.u64(..3) {
+                0 => near[random.usize(..near.len())] + random.u64(..3) - 1,
+                _ => random.u64(..) >> (63 - random.u64(..36)),
+            };
+            let timeout = timeout.min(u64::MAX - 2 - now);
+            let probe = watched(&purgatory, Duration::from_nanos(timeout));
+            waiting.push((now + timeout, probe));
+        }
+        let first = waiting.iter().map(|&(deadline, _)| deadline).min();
+        let first = first.unwrap_or(now) - now;
+        let jump = match random.u64(..5) {
+            0 => first,
+            1 => first.saturating_sub(1),
+            2 => random.u64(..70_000),
+            _ => random.u64(..) >> (63 - random.u64(..36)),
+        };
+        let jump = jump.min(u64::MAX - 2 - now);
+        clock.advance(Duration::from_nanos(jump));
+        now += jump;
+        purgatory.advance();
+        waiting.retain(|(deadline, probe)| {
+            let expired = probe.ending() == Some(Completion::Expired);
+            assert_eq!(expired, *deadline <= now, "{size} slots from {start}");
+            !expired
+        });
+    }
+}
+
+/// None is granted a longer timeout than `longest`.
+fn waits(clock: &ManualClock, longest: Duration) -> Waits<u64> {
+    let builder = Waits::<u64>::builder("g29").clock(clock.clone());
+    let built = builder.max_timeout(longest).reaper(Reaper::Manual).build();
     built.expect("no threads to refuse")
+}
+
+/// What is left of the deadline of a wait that is parked with it.
+fn left(waits: &Waits<u64>, deadline: Instant) -> Option<Duration> {
+    let wait = waits.wait([1], deadline, || None::<()>);
+    wait.handle().expect("it is parked").remaining()
 }
 
 /// The rounds of a wait that is woken every 300 ms, and waits again with the same deadline, until it expires; and when
 /// that is.
-fn rounds(deadline: impl Fn(&Waits<u32>) -> Deadline) -> (usize, Duration) {
+fn rounds(deadline: impl Fn(&Waits<u64>) -> Deadline) -> (usize, Duration) {
     let clock = ManualClock::new();
-    let waits = waits(&clock);
+    let waits = waits(&clock, Duration::MAX);
     let deadline = deadline(&waits);
     for round in 0.. {
         let event = Arc::new(AtomicBool::new(false));
@@ -34,7 +276,7 @@ fn rounds(deadline: impl Fn(&Waits<u32>) -> Deadline) -> (usize, Duration) {
         let wait = waits.wait([1], deadline, move || {
             happened.load(Ordering::Relaxed).then_some(())
         });
-        clock.advance(Duration::from_millis(300));
+        clock.advance(300 * TICK);
         // The thread that drives the timer comes before the event.
         waits.advance();
         event.store(true, Ordering::Relaxed);
@@ -46,270 +288,134 @@ fn rounds(deadline: impl Fn(&Waits<u32>) -> Deadline) -> (usize, Duration) {
     unreachable!("the loop returns")
 }
 
-/// It always asks for more time.
-struct More;
-
-impl DelayedOperation for More {
-    type Key = u32;
-
-    fn timeout(&self) -> Duration {
-        SECOND
-    }
-
-    fn try_complete(&mut self) -> bool {
-        false
-    }
-
-    fn try_complete_for(&mut self, cause: Cause<'_, u32>) -> bool {
-        if cause.is_deadline() {
-            cause.reschedule(SECOND);
-        }
-        false
-    }
-
-    fn on_complete(self, _: Completion) {}
-}
-
-#[test]
-fn g29_at_the_end_of_time_there_is_no_more_time() {
-    let clock = ManualClock::new();
-    let builder = Purgatory::<More>::builder("more").clock(clock.clone());
-    let purgatory = builder.reaper(Reaper::Manual).build();
-    let purgatory = purgatory.expect("no threads to refuse");
-    drop(purgatory.try_complete_else_watch(More, [1]));
-    clock.advance(SECOND);
-    assert_eq!((purgatory.advance(), purgatory.len()), (0, 1));
-    clock.advance(Duration::MAX);
-    assert_eq!((purgatory.advance(), purgatory.len()), (1, 0));
-}
-
 #[test]
 fn g29_a_loop_of_waits_against_one_point_ends_at_that_point() {
-    let (round, at) = rounds(|waits| waits.point(SECOND));
-    assert_eq!((round, at), (3, Duration::from_millis(1_200)));
-    let point = Timestamp::from_origin(SECOND);
-    assert_eq!(rounds(|_| point.into()), (3, Duration::from_millis(1_200)));
+    let third = (3, 1_200 * TICK);
+    assert_eq!(rounds(|waits| waits.point(SECOND)), third);
+    assert_eq!(rounds(|_| at(SECOND).into()), third);
     // A timeout begins anew in every round.
     assert_eq!(rounds(|_| SECOND.into()).0, 20);
 }
 
+/// Never early, and at once in the calls after the first.
 #[test]
-fn g29_a_loop_of_waits_against_one_instant_ends_at_that_instant() {
+fn g29_each_wait_and_listener_until_one_instant_ends_at_that_instant() {
     within(PATIENCE, || {
-        let waits = Waits::<u32>::new("g29-instant");
-        let deadline = Instant::now() + Duration::from_millis(100);
-        let mut rounds = 0;
-        loop {
-            let wait = waits.wait([1], deadline, || None::<()>);
-            assert_eq!(block_on(wait), Err(WaitError::Expired));
-            // Never early, in the first round and in those behind the deadline.
-            assert!(Instant::now() >= deadline);
-            rounds += 1;
-            if rounds == 5 {
-                break;
+        let waits = Waits::<u64>::new("g29-instant");
+        let now = Instant::now();
+        let long_ago = now.checked_sub(60 * SECOND).unwrap_or(now);
+        for deadline in [now + 100 * TICK, now, long_ago] {
+            for _ in 0..3 {
+                let wait = waits.wait([1], deadline, || None::<()>);
+                assert_eq!(block_on(wait), Err(WaitError::Expired));
+                assert!(Instant::now() >= deadline);
             }
+            // The predicate is asked first.
+            assert_eq!(block_on(waits.wait([1], deadline, || Some(7))), Ok(7));
+            let listener = waits.listen([1], deadline);
+            let found = block_on(listener.until(async || None::<()>));
+            assert_eq!(found, Err(WaitError::Expired));
         }
         let late = waits.stats().lateness_max;
-        assert!(late < 5 * SECOND, "{late:?}");
+        assert!(late.max(now.elapsed()) < 10 * SECOND, "{late:?}");
     });
 }
 
 #[test]
-fn g29_a_point_that_has_passed_expires_at_once() {
-    within(PATIENCE, || {
-        let waits = Waits::<u32>::new("g29-past");
-        let before = Instant::now() - Duration::from_millis(1);
-        let long_before = before
-            .checked_sub(Duration::from_secs(60))
-            .unwrap_or(before);
-        for past in [before, long_before] {
-            let begun = Instant::now();
-            let wait = waits.wait([1], past, || None::<()>);
-            assert_eq!(block_on(wait), Err(WaitError::Expired));
-            assert!(begun.elapsed() < 5 * SECOND);
-            // The predicate is asked first.
-            assert_eq!(block_on(waits.wait([1], past, || Some(7))), Ok(7));
-            let listener = waits.listen([1], past);
-            let found = block_on(listener.until(async || None::<()>));
-            assert_eq!(found, Err(WaitError::Expired));
-        }
-    });
+fn g29_a_timer_started_or_moved_to_a_passed_point_expires_at_once() {
     let clock = ManualClock::starting_at(SECOND);
     let (expired, ends) = channel();
     let timer = Timer::builder("g29-past").clock(clock.clone());
     let timer = timer.reaper(Reaper::Manual);
     let timer = timer.build(move |name| expired.send(name).expect("it is read"));
     let timer = timer.expect("no threads to refuse");
-    for past in [Timestamp::default(), Timestamp::from_origin(SECOND)] {
+    for past in [at(Duration::ZERO), at(SECOND)] {
         assert!(timer.start(past, "past").is_ok());
     }
     assert_eq!(timer.advance(), 2);
     let moved = timer.start(None, "moved").expect("there is room");
-    assert!(timer.reschedule(moved, Timestamp::default()));
+    assert!(timer.reschedule(moved, at(Duration::ZERO)));
     assert_eq!(timer.advance(), 1);
-    assert_eq!(
-        ends.try_iter().collect::<Vec<_>>(),
-        ["past", "past", "moved"]
-    );
+    let ends = ends.try_iter().collect::<Vec<_>>();
+    assert_eq!(ends, ["past", "past", "moved"]);
 }
 
+/// What is beyond all time never comes, and the longest timeout bounds that as well.
 #[test]
-fn g29_a_point_beyond_all_time_never_comes() {
-    let clock = ManualClock::new();
-    let waits = waits(&clock);
-    let last = Timestamp::from_origin(Duration::MAX);
-    for never in [
-        Deadline::Never,
-        last.into(),
-        Duration::MAX.into(),
-        None.into(),
-    ] {
-        let wait = waits.wait([1], never, || None::<()>);
-        let handle = wait.handle().expect("it is parked");
-        assert_eq!(handle.deadline(), None, "{never:?}");
-        clock.advance(Duration::from_secs(1 << 40));
-        assert_eq!((waits.advance(), waits.len()), (0, 1));
+fn g29_a_wait_lasts_to_its_point_or_for_the_longest_timeout() {
+    const NOW: Duration = SECOND;
+    let last = at(Duration::MAX);
+    let rows: [(Deadline, Option<Duration>); 6] = [
+        (Deadline::Never, None),
+        (last.into(), None),
+        (Duration::MAX.into(), None),
+        (None.into(), None),
+        (at(NOW + 3 * TICK).into(), Some(3 * TICK)),
+        (at(NOW + SECOND).into(), Some(SECOND)),
+    ];
+    for (deadline, after) in rows {
+        for longest in [Duration::MAX, 10 * TICK] {
+            let clock = ManualClock::starting_at(NOW);
+            let waits = waits(&clock, longest);
+            let granted = Some(after.unwrap_or(Duration::MAX).min(longest));
+            let granted = granted.filter(|granted| *granted < Duration::MAX);
+            let expected = granted.map(|granted| at(NOW + granted));
+            let wait = waits.wait([1], deadline, || None::<()>);
+            let handle = wait.handle().expect("it is parked");
+            assert_eq!(handle.deadline(), expected, "{deadline:?}");
+            assert!(handle.reschedule(Deadline::Never) && handle.reschedule(deadline));
+            assert_eq!(handle.deadline(), expected, "{deadline:?}");
+            clock.advance(Duration::from_secs(1 << 40));
+            assert_eq!(waits.advance(), usize::from(granted.is_some()));
+        }
     }
+    let waits = waits(&ManualClock::starting_at(2 * SECOND), Duration::MAX);
     assert_eq!(waits.point(Duration::MAX), Deadline::Never);
     assert_eq!(waits.point(Duration::MAX - SECOND), Deadline::Never);
     assert_eq!(waits.point(None), Deadline::Never);
     assert_eq!(waits.point(last), Deadline::At(last));
-    let far = Instant::now() + Duration::from_secs(1 << 40);
-    let wait = waits.wait([1], far, || None::<()>);
-    let left = wait.handle().and_then(|handle| handle.remaining());
-    assert!(left.is_some_and(|left| left > Duration::from_secs((1 << 40) - 60)));
 }
 
 /// What is left until an `Instant` when the call is made counts by the clock of the purgatory.
 #[test]
 fn g29_a_clock_of_its_own_counts_what_is_left_of_an_instant() {
+    const LONG: Duration = Duration::from_secs(1 << 40);
     let clock = ManualClock::starting_at(5 * SECOND);
-    let waits = waits(&clock);
-    let instant = Instant::now() + NEVER_IN_A_TEST;
-    let wait = waits.wait([1], instant, || None::<()>);
-    let left = wait.handle().and_then(|handle| handle.remaining());
-    let left = left.expect("it has a deadline");
-    assert!(left <= NEVER_IN_A_TEST + TICK && left > NEVER_IN_A_TEST - 60 * SECOND);
-    clock.advance(NEVER_IN_A_TEST + TICK);
-    waits.advance();
-    assert_eq!(block_on(wait), Err(WaitError::Expired));
-    // The next call counts anew: this clock has not come nearer to the instant.
-    let again = waits.wait([1], instant, || None::<()>);
-    let left = again.handle().and_then(|handle| handle.remaining());
-    assert!(left.is_some_and(|left| left > NEVER_IN_A_TEST - 60 * SECOND));
-}
-
-#[test]
-fn g29_the_longest_timeout_bounds_a_point_as_well() {
-    let clock = ManualClock::starting_at(SECOND);
-    let waits = Waits::<u32>::builder("g29-longest").clock(clock.clone());
-    let waits = waits.max_timeout(10 * TICK).reaper(Reaper::Manual).build();
-    let waits = waits.expect("no threads to refuse");
-    let at = |after| Timestamp::from_origin(SECOND + after);
-    for (deadline, granted) in [
-        (at(SECOND).into(), 10 * TICK),
-        (at(3 * TICK).into(), 3 * TICK),
-        (Deadline::from(Instant::now() + NEVER_IN_A_TEST), 10 * TICK),
-        (Deadline::Never, 10 * TICK),
-    ] {
-        let wait = waits.wait([1], deadline, || None::<()>);
-        let handle = wait.handle().expect("it is parked");
-        assert_eq!(handle.deadline(), Some(at(granted)));
-        assert!(handle.reschedule(Deadline::Never) && handle.reschedule(deadline));
-        assert_eq!(handle.deadline(), Some(at(granted)));
-    }
-}
-
-/// Knows the moment, and no timeout.
-struct Until {
-    deadline: Deadline,
-    puts_off: Option<Deadline>,
-    ended: Sender<Completion>,
-}
-
-impl DelayedOperation for Until {
-    type Key = u32;
-
-    fn timeout(&self) -> Duration {
-        unreachable!("its deadline is a point")
-    }
-
-    fn deadline(&self) -> Deadline {
-        self.deadline
-    }
-
-    fn try_complete(&mut self) -> bool {
-        false
-    }
-
-    fn try_complete_for(&mut self, cause: Cause<'_, u32>) -> bool {
-        if let Some(later) = self.puts_off.take() {
-            cause.reschedule(later);
+    let bounded = waits(&clock, 10 * TICK);
+    let waits = waits(&clock, Duration::MAX);
+    let now = Instant::now();
+    assert_eq!(left(&bounded, now + NEVER_IN_A_TEST), Some(10 * TICK));
+    for far in [NEVER_IN_A_TEST, LONG] {
+        let wait = waits.wait([1], now + far, || None::<()>);
+        // The next call counts anew: this clock has not come nearer to the instant by then.
+        for _ in 0..2 {
+            let left = left(&waits, now + far).expect("it has a deadline");
+            assert!(left <= far + TICK && left > far - 60 * SECOND, "{left:?}");
+            clock.advance(far + TICK);
         }
-        false
-    }
-
-    fn on_complete(self, completion: Completion) {
-        self.ended.send(completion).expect("it is read");
+        waits.advance();
+        assert_eq!(block_on(wait), Err(WaitError::Expired));
     }
 }
 
+/// Whoever comes first, the caller or the thread that drives the timer. A check after the deadline completes all the
+/// same: better an answer than none.
 #[test]
-fn g29_an_operation_with_a_point_is_not_asked_for_a_timeout() {
-    let clock = ManualClock::new();
-    let builder = || Purgatory::builder("g29-until").clock(clock.clone());
-    let plain = builder().reaper(Reaper::Manual).build();
-    let plain = plain.expect("no threads to refuse");
-    let awaited = Purgatory::<Awaited<Until>>::builder("g29-until").clock(clock.clone());
-    let awaited = awaited.reaper(Reaper::Manual).build();
-    let awaited = awaited.expect("no threads to refuse");
-    let (ended, ends) = channel();
-    let until = |deadline| Until {
-        deadline,
-        puts_off: None,
-        ended: ended.clone(),
-    };
-    let point = Timestamp::from_origin(SECOND);
-    let parked = plain.try_complete_else_watch(until(point.into()), [1]);
-    let handle = parked.expect("there is room").into_handle();
-    let handle = handle.expect("it is parked");
-    let completion = awaited.completion(until(point.into()), [1]);
-    let completion = completion.map_err(|refused| refused.reason());
-    let completion = completion.expect("there is room");
-    let deadlines = [
-        handle.deadline(),
-        completion.handle().and_then(|handle| handle.deadline()),
-    ];
-    assert_eq!(deadlines, [Some(point); 2]);
-    let parked = plain.try_complete_else_watch(
-        Until {
-            puts_off: Some(Timestamp::from_origin(2 * SECOND).into()),
-            ..until(point.into())
-        },
-        [2],
-    );
-    assert!(parked.is_ok_and(|parked| parked.is_parked()));
-    clock.advance(SECOND);
-    assert_eq!((plain.advance(), awaited.advance()), (1, 1));
-    clock.advance(SECOND - TICK);
-    assert_eq!(plain.advance(), 0);
-    clock.advance(TICK);
-    assert_eq!(plain.advance(), 1);
-    assert_eq!(ends.try_iter().count(), 2);
-}
-
-#[test]
-fn g29_a_handle_moves_an_operation_to_a_point() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g29-handle");
-        let probe = Probe::new();
-        let parked = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-        let handle = parked.expect("there is room").into_handle();
-        let handle = handle.expect("it is parked");
-        let point = Instant::now() + Duration::from_millis(20);
-        assert!(handle.reschedule(point));
-        eventually("the expiry", || probe.ending().is_some());
-        assert!(Instant::now() >= point);
-        assert!(!handle.reschedule(None));
-    });
+fn g29_past_its_deadline_an_operation_is_not_rescheduled_and_a_check_completes_it() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let (early, late, checked) = (Probe::new(), Probe::new(), Probe::new());
+    let all = [&early, &late, &checked];
+    let [first, second, third] = all.map(|probe| park(&purgatory, probe.op(TICK)));
+    clock.advance(TICK - Duration::from_nanos(1));
+    assert!(first.reschedule(2 * TICK));
+    clock.advance(Duration::from_nanos(1));
+    assert!(!second.reschedule(TICK) && !third.reschedule(Duration::MAX));
+    assert_eq!(second.remaining(), Some(Duration::ZERO));
+    checked.satisfy();
+    assert!(third.check());
+    assert_eq!(checked.ending(), Some(Completion::Satisfied));
+    assert_eq!(purgatory.advance(), 1);
+    assert_eq!(late.ending(), Some(Completion::Expired));
+    assert_eq!(early.ending(), None);
+    assert!(!second.reschedule(None), "it has ended");
 }

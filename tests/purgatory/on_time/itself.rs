@@ -1,11 +1,13 @@
-//! G30: an operation reaches itself, by a waker and by its own deadline; and at the deadline, once more. (The wake-ups
-//! are model-checked in `loom-tests/tests/itself.rs`.)
+//! G30: an operation reaches itself, by a waker and by its own deadline; and at the deadline, once more. G1, G5, G11,
+//! G12 and G29 for such operations. (The wake-ups are model-checked in `loom-tests/tests/itself.rs`.)
 
+use super::{OnReading, TICK, by_hand, park};
 use crate::support::{FragileClock, PATIENCE, Tally, eventually, lock, within};
-use request_purgatory::purgatory::{Builder, Cause};
-use request_purgatory::threads::Reaper;
-use request_purgatory::time::ManualClock;
-use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory};
+use request_purgatory::Completion::{self, Cancelled, Expired, Satisfied};
+use request_purgatory::future::Awaited;
+use request_purgatory::purgatory::{Cause, Stats};
+use request_purgatory::time::{Clock, ManualClock, Timestamp};
+use request_purgatory::{Deadline, DelayedOperation, Handle, Purgatory};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -13,21 +15,24 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-const MS: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// An operation that is examined by a closure, which is told the cause.
-struct Told<F> {
-    examine: F,
-    timeout: Duration,
+struct Op {
+    examine: Box<dyn FnMut(Cause<'_, u64>) -> bool + Send>,
+    deadline: Deadline,
     ended: Sender<Completion>,
 }
 
-impl<F: FnMut(Cause<'_, u64>) -> bool + Send + 'static> DelayedOperation for Told<F> {
+impl DelayedOperation for Op {
     type Key = u64;
 
     fn timeout(&self) -> Duration {
-        self.timeout
+        unreachable!("the library asks for the deadline")
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.deadline
     }
 
     fn try_complete(&mut self) -> bool {
@@ -44,67 +49,61 @@ impl<F: FnMut(Cause<'_, u64>) -> bool + Send + 'static> DelayedOperation for Tol
     }
 }
 
-type Examine = Box<dyn FnMut(Cause<'_, u64>) -> bool + Send>;
-type Op = Told<Examine>;
-
 fn op(
-    timeout: Duration,
+    deadline: impl Into<Deadline>,
     examine: impl FnMut(Cause<'_, u64>) -> bool + Send + 'static,
 ) -> (Op, Receiver<Completion>) {
     let (ended, ends) = channel();
-    let examine = Box::new(examine);
-    let op = Told {
-        examine: examine as Examine,
-        timeout,
+    let op = Op {
+        examine: Box::new(examine),
+        deadline: deadline.into(),
         ended,
     };
     (op, ends)
 }
 
-fn by_hand(clock: &ManualClock) -> Builder<Purgatory<Op>> {
-    let builder = Purgatory::builder("itself").clock(clock.clone());
-    builder.reaper(Reaper::Manual)
+fn park_op(
+    purgatory: &Purgatory<Op>,
+    deadline: impl Into<Deadline>,
+    examine: impl FnMut(Cause<'_, u64>) -> bool + Send + 'static,
+) -> (Handle<Op>, Receiver<Completion>) {
+    let (op, ends) = op(deadline, examine);
+    (park(purgatory, op), ends)
 }
 
-fn manual(clock: &ManualClock) -> Purgatory<Op> {
-    by_hand(clock).build().expect("no threads to refuse")
-}
-
-fn park(purgatory: &Purgatory<Op>, op: Op) -> Handle<Op> {
-    let parked = purgatory.try_complete_else_watch(op, [1]);
-    let parked = parked.expect("there is room").into_handle();
-    parked.expect("it cannot complete yet")
-}
-
-/// An operation that gives its waker away in the first examination, and counts all of them.
-fn waking(timeout: Duration) -> (Op, Receiver<Completion>, Receiver<Waker>, Arc<Tally>) {
-    let examined = Tally::new();
-    let (give, wakers) = channel();
-    let tally = examined.clone();
-    let (op, ends) = op(timeout, move |cause| {
-        if tally.count() == 0 {
-            give.send(cause.waker()).expect("the test waits for it");
-        }
-        tally.add();
-        false
+/// Parks an operation that completes once the flag says so; with the waker of its first examination.
+fn park_for_flag(
+    purgatory: &Purgatory<Op>,
+    timeout: Duration,
+) -> (Arc<Mutex<bool>>, Waker, Receiver<Completion>) {
+    let (flag, slot) = (Arc::new(Mutex::new(false)), Arc::new(OnceLock::new()));
+    let (is_ready, waker) = (flag.clone(), slot.clone());
+    let (_, ends) = park_op(purgatory, timeout, move |cause| {
+        waker.get_or_init(|| cause.waker());
+        *lock(&is_ready)
     });
-    (op, ends, wakers, examined)
+    let waker = slot.get().cloned();
+    (flag, waker.expect("it was examined"), ends)
+}
+
+/// No deadline is later than `bound` after the arrival.
+fn bounded(bound: Duration) -> (Purgatory<Op>, ManualClock) {
+    let clock = ManualClock::new();
+    let purgatory = by_hand(&clock, |builder| builder.max_timeout(bound));
+    (purgatory, clock)
 }
 
 /// By every waker: the one of the first examination, of that after the keys are watched, and of a check.
 #[test]
 fn g30_each_wake_up_is_followed_by_an_examination_until_the_end() {
-    let clock = ManualClock::new();
-    let purgatory = manual(&clock);
-    let wakers = Arc::new(Mutex::new(Vec::new()));
-    let examined = Tally::new();
+    let (purgatory, _) = bounded(Duration::MAX);
+    let (wakers, examined) = (Arc::new(Mutex::new(Vec::new())), Tally::new());
     let (tally, given) = (examined.clone(), wakers.clone());
-    let (op, ends) = op(TIMEOUT, move |cause| {
+    let (_, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
         tally.add();
         lock(&given).push(cause.waker());
         tally.count() == 10
     });
-    park(&purgatory, op);
     purgatory.check_and_complete(&1);
     assert_eq!(examined.count(), 3);
     let all = std::mem::take(&mut *lock(&wakers));
@@ -114,11 +113,8 @@ fn g30_each_wake_up_is_followed_by_an_examination_until_the_end() {
         waker.wake_by_ref();
         waker.wake_by_ref();
         assert_eq!(examined.count(), before, "not on this thread");
-        assert!(
-            purgatory
-                .next_deadline()
-                .is_some_and(|next| next.since_origin() < TIMEOUT)
-        );
+        let next = purgatory.next_deadline();
+        assert!(next.is_some_and(|next| next.since_origin() < TIMEOUT));
         purgatory.advance();
         assert_eq!(examined.count(), before + 1);
     }
@@ -127,7 +123,7 @@ fn g30_each_wake_up_is_followed_by_an_examination_until_the_end() {
         waker.wake_by_ref();
         purgatory.advance();
     }
-    assert_eq!(ends.try_recv(), Ok(Completion::Satisfied));
+    assert_eq!(ends.try_recv(), Ok(Satisfied));
     waker.wake();
     assert_eq!((examined.count(), purgatory.next_deadline()), (10, None));
     assert_eq!(purgatory.stats().completed, 1);
@@ -136,17 +132,17 @@ fn g30_each_wake_up_is_followed_by_an_examination_until_the_end() {
 /// The operation has no address yet; another examination follows anyway.
 #[test]
 fn g30_woken_in_its_first_examination_it_is_examined_again() {
-    let purgatory = manual(&ManualClock::new());
-    let (op, _ends, wakers, examined) = waking(TIMEOUT);
-    let (mut first, mut examine) = (true, op.examine);
-    let examine: Examine = Box::new(move |cause| {
-        let answer = examine(cause);
-        if std::mem::take(&mut first) {
+    let (purgatory, _) = bounded(Duration::MAX);
+    let (examined, (give, wakers)) = (Tally::new(), channel());
+    let tally = examined.clone();
+    park_op(&purgatory, TIMEOUT, move |cause| {
+        if tally.count() == 0 {
             cause.waker().wake();
+            give.send(cause.waker()).expect("the test waits for it");
         }
-        answer
+        tally.add();
+        false
     });
-    park(&purgatory, Told { examine, ..op });
     assert_eq!(examined.count(), 2);
     wakers.recv().expect("of the first examination").wake();
     purgatory.advance();
@@ -155,137 +151,131 @@ fn g30_woken_in_its_first_examination_it_is_examined_again() {
 
 #[test]
 fn g30_a_waker_of_an_operation_that_never_parked_does_nothing() {
-    let purgatory = manual(&ManualClock::new());
-    let (op, _ends, wakers, examined) = waking(TIMEOUT);
-    let rejected = purgatory.try_complete_else_watch(op, [0; 0]);
-    assert!(
-        rejected.is_err() && wakers.try_recv().is_err(),
-        "not examined"
-    );
-    purgatory.drain(Duration::ZERO);
-    let clock = ManualClock::new();
-    let full = by_hand(&clock).max_parked(0).build();
-    let full = full.expect("no threads to refuse");
-    let (op, _ends, wakers, _) = waking(TIMEOUT);
-    assert!(full.try_complete_else_watch(op, [1]).is_err());
-    let waker = wakers.recv().expect("of the first examination");
-    waker.wake_by_ref();
-    assert_eq!((full.next_deadline(), examined.count()), (None, 0));
-    drop(full);
-    waker.wake();
+    // Without keys it is not even examined.
+    for (keys, examined) in [(vec![], false), (vec![1], true)] {
+        let full = by_hand::<Op>(&ManualClock::new(), |builder| builder.max_parked(0));
+        let (give, wakers) = channel();
+        let (op, _ends) = op(TIMEOUT, move |cause| give.send(cause.waker()).is_err());
+        assert!(full.try_complete_else_watch(op, keys).is_err());
+        let wakers = wakers.try_iter().collect::<Vec<_>>();
+        assert_eq!(wakers.len(), usize::from(examined));
+        wakers.iter().for_each(Waker::wake_by_ref);
+        assert_eq!(full.next_deadline(), None);
+        drop(full);
+        wakers.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// A waker outlives what it wakes, and does not keep the purgatory.
 #[test]
 fn g30_a_waker_of_a_purgatory_that_is_gone_does_nothing() {
-    let purgatory = manual(&ManualClock::new());
-    let (op, ends, wakers, _) = waking(TIMEOUT);
-    park(&purgatory, op);
+    let (purgatory, _) = bounded(Duration::MAX);
+    let (_, waker, ends) = park_for_flag(&purgatory, TIMEOUT);
     drop(purgatory);
     assert_eq!(ends.try_recv(), Ok(Completion::ShutDown));
     assert_eq!(ends.try_recv(), Err(TryRecvError::Disconnected));
-    wakers.recv().expect("of the first examination").wake();
+    waker.wake();
 }
 
 /// The examination takes the lock that its waker is woken under. (Nothing else has started the reaper.)
 #[test]
 fn g30_a_waker_is_woken_under_a_lock_that_the_examination_takes() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("itself");
-        let (ready, slot) = (Arc::new(Mutex::new(false)), Arc::new(OnceLock::new()));
-        let (is_ready, waker) = (ready.clone(), slot.clone());
-        let (op, ends) = op(Duration::MAX, move |cause| {
-            waker.get_or_init(|| cause.waker());
-            *lock(&is_ready)
-        });
-        park(&purgatory, op);
+        let purgatory = Purgatory::new("itself");
+        let (flag, waker, ends) = park_for_flag(&purgatory, Duration::MAX);
         {
-            let mut ready = lock(&ready);
-            slot.get().expect("it was examined").wake_by_ref();
-            thread::sleep(10 * MS);
-            *ready = true;
-            slot.get().expect("it was examined").wake_by_ref();
+            let mut is_ready = lock(&flag);
+            waker.wake_by_ref();
+            thread::sleep(10 * TICK);
+            *is_ready = true;
+            waker.wake_by_ref();
         }
-        assert_eq!(ends.recv(), Ok(Completion::Satisfied));
+        assert_eq!(ends.recv(), Ok(Satisfied));
         eventually("the end", || purgatory.is_empty());
     });
 }
 
-/// In each kind of examination; the last call counts. The bound counts from the arrival.
+/// A check that came before the deadline was processed completes it all the same.
 #[test]
-fn g30_an_operation_gives_itself_another_deadline() {
-    for bound in [Duration::MAX, 250 * MS] {
-        let clock = ManualClock::new();
-        let purgatory = by_hand(&clock).max_timeout(bound).build();
-        let purgatory = purgatory.expect("no threads to refuse");
-        let mut timeouts = [40, 50, 60, 500].map(|ms| ms * MS).into_iter();
-        let (op, ends) = op(TIMEOUT, move |cause| {
-            if let (false, Some(timeout)) = (cause.is_deadline(), timeouts.next()) {
-                cause.reschedule(Duration::MAX);
-                cause.reschedule(timeout);
-            }
-            false
-        });
-        let handle = park(&purgatory, op);
-        assert_eq!(
-            handle.remaining(),
-            Some(50 * MS),
-            "of the second examination"
-        );
-        clock.advance(10 * MS);
-        purgatory.check_and_complete(&1);
-        assert_eq!(handle.remaining(), Some(60 * MS));
-        clock.advance(10 * MS);
-        handle.check();
-        let left = (500 * MS).min(bound.saturating_sub(20 * MS));
-        assert_eq!(handle.remaining(), Some(left));
-        // Once it was in time.
-        clock.advance(left - MS);
-        assert_eq!(purgatory.advance(), 0);
-        clock.advance(MS);
-        assert_eq!(purgatory.advance(), 1);
-        assert_eq!(ends.try_recv(), Ok(Completion::Expired));
-        assert_eq!(purgatory.stats().extended, 0);
+fn g01_a_wake_up_before_the_deadline_is_examined_before_it() {
+    let (purgatory, clock) = bounded(Duration::MAX);
+    let (flag, waker, ends) = park_for_flag(&purgatory, TIMEOUT);
+    *lock(&flag) = true;
+    waker.wake();
+    clock.advance(TIMEOUT);
+    assert_eq!(purgatory.advance(), 0);
+    assert_eq!(ends.try_recv(), Ok(Satisfied));
+}
+
+/// At its next examinations but those at a deadline, it asks for these, in milliseconds. The last call of each counts.
+fn asking(asks: &'static [u32]) -> impl FnMut(Cause<'_, u64>) -> bool + Send + 'static {
+    let mut asks = asks.iter();
+    move |cause| {
+        if let (false, Some(ms)) = (cause.is_deadline(), asks.next()) {
+            cause.reschedule(Duration::MAX);
+            cause.reschedule(*ms * TICK);
+        }
+        false
     }
 }
 
-/// The first examination is the only one that asks.
+/// The second examination of the park is one more that may ask, and need not.
 #[test]
-fn g30_the_first_examination_sets_the_deadline() {
-    let clock = ManualClock::new();
-    let purgatory = by_hand(&clock).max_timeout(50 * MS).build();
-    let purgatory = purgatory.expect("no threads to refuse");
-    for (asked, gets) in [(20, 20), (70, 50)] {
-        let mut first = true;
-        let (op, _) = op(Duration::MAX, move |cause| {
-            if std::mem::take(&mut first) {
-                cause.reschedule(asked * MS);
-            }
-            false
-        });
-        assert_eq!(park(&purgatory, op).remaining(), Some(gets * MS));
+fn g30_an_examination_of_the_park_sets_the_deadline() {
+    let (purgatory, _) = bounded(50 * TICK);
+    let rows: [(&[u32], u32); 4] = [(&[20], 20), (&[70], 50), (&[40, 30], 30), (&[30, 70], 50)];
+    for (asks, gets) in rows {
+        let (handle, _) = park_op(&purgatory, Duration::MAX, asking(asks));
+        assert_eq!(handle.remaining(), Some(gets * TICK), "{asks:?}");
+    }
+}
+
+/// The bound counts from the arrival.
+#[test]
+fn g30_a_check_and_a_handle_give_the_operation_another_deadline() {
+    for bound in [Duration::MAX, 250 * TICK] {
+        let (purgatory, clock) = bounded(bound);
+        let (handle, ends) = park_op(&purgatory, TIMEOUT, asking(&[40, 50, 60, 500]));
+        assert_eq!(handle.remaining(), Some(50 * TICK));
+        clock.advance(10 * TICK);
+        purgatory.check_and_complete(&1);
+        assert_eq!(handle.remaining(), Some(60 * TICK));
+        clock.advance(10 * TICK);
+        handle.check();
+        let left = (500 * TICK).min(bound.saturating_sub(20 * TICK));
+        assert_eq!(handle.remaining(), Some(left));
+        // Once it was in time.
+        clock.advance(left - TICK);
+        assert_eq!(purgatory.advance(), 0);
+        clock.advance(TICK);
+        assert_eq!(purgatory.advance(), 1);
+        assert_eq!(ends.try_recv(), Ok(Expired));
+        assert_eq!(purgatory.stats().extended, 0);
     }
 }
 
 #[test]
 fn g30_a_deadline_that_a_satisfied_operation_asks_for_is_none() {
-    let clock = ManualClock::new();
-    let purgatory = manual(&clock);
-    let (op, ends) = op(TIMEOUT, |cause| {
-        cause.reschedule(MS);
+    let (purgatory, _) = bounded(Duration::MAX);
+    let (_, ends) = park_op(&purgatory, TIMEOUT, |cause| {
+        cause.reschedule(TICK);
         cause.key().is_some()
     });
-    park(&purgatory, op);
     assert_eq!(purgatory.check_and_complete(&1), 1);
-    assert_eq!(ends.try_recv(), Ok(Completion::Satisfied));
+    assert_eq!(ends.try_recv(), Ok(Satisfied));
     assert_eq!(purgatory.next_deadline(), None);
 }
 
-/// An operation that asks for `more` time at its deadline, as often as `times` says.
-fn extending(more: Duration, times: u64) -> (Op, Receiver<Completion>, Arc<Tally>) {
+/// The clock moves by so much, and a pass follows: how many expire in it, and how often the operation has been asked at
+/// its deadline, and put off, by then.
+type Step = (Duration, usize, u64, u64);
+
+/// An operation asks for `more` time at its deadline, as often as `times` says.
+fn put_off(bound: Duration, more: Duration, times: u64, steps: &[Step]) -> Stats {
+    let (purgatory, clock) = bounded(bound);
     let asked = Tally::new();
     let tally = asked.clone();
-    let (op, ends) = op(TIMEOUT, move |cause| {
+    let (handle, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
         if cause.is_deadline() {
             tally.add();
             if tally.count() <= times {
@@ -294,105 +284,129 @@ fn extending(more: Duration, times: u64) -> (Op, Receiver<Completion>, Arc<Tally
         }
         false
     });
-    (op, ends, asked)
+    for (step, &(jump, expired, asked_by_now, extended)) in steps.iter().enumerate() {
+        let row = format!("step {step} for {more:?}");
+        let before = purgatory.stats().extended;
+        clock.advance(jump);
+        assert_eq!(purgatory.advance(), expired, "{row}");
+        assert_eq!(asked.count(), asked_by_now, "{row}");
+        assert_eq!(purgatory.stats().extended, extended, "{row}");
+        if expired == 0 {
+            assert_eq!(purgatory.stats().watched, 1, "{row}");
+            assert_eq!(purgatory.check_and_complete(&1), 0, "{row}");
+        }
+        if extended > before && bound == Duration::MAX {
+            assert_eq!(handle.remaining(), Some(more.max(TICK)), "{row}");
+        }
+    }
+    let stats = purgatory.stats();
+    if stats.expired > 0 {
+        assert_eq!(ends.try_recv(), Ok(Expired));
+        let counts = (stats.parked, stats.watched, stats.missed_checks);
+        assert_eq!(counts, (0, 0, 0));
+        assert_eq!(purgatory.next_deadline(), None);
+    }
+    stats
 }
 
 #[test]
 fn g30_at_its_deadline_an_operation_gets_more_time() {
-    let clock = ManualClock::new();
-    let purgatory = manual(&clock);
-    let (op, ends, asked) = extending(30 * MS, 2);
-    let handle = park(&purgatory, op);
-    for (wait, extended) in [(TIMEOUT, 1), (30 * MS, 2)] {
-        clock.advance(wait - MS);
-        assert_eq!((purgatory.advance(), asked.count()), (0, extended - 1));
-        clock.advance(MS);
-        assert_eq!((purgatory.advance(), asked.count()), (0, extended));
-        assert_eq!(purgatory.stats().extended, extended);
-        assert_eq!(handle.remaining(), Some(30 * MS));
-        assert_eq!(purgatory.check_and_complete(&1), 0, "it is watched still");
-    }
-    clock.advance(30 * MS);
-    assert_eq!(purgatory.advance(), 1);
-    assert_eq!(ends.try_recv(), Ok(Completion::Expired));
-    let stats = purgatory.stats();
-    assert_eq!(
-        (stats.expired, stats.extended, stats.parked, stats.watched),
-        (1, 2, 0, 0)
-    );
-    assert_eq!(
-        (stats.lateness_max, stats.missed_checks),
-        (Duration::ZERO, 0)
-    );
-    assert_eq!(purgatory.next_deadline(), None);
+    let steps = [
+        (TIMEOUT - TICK, 0, 0, 0),
+        (TICK, 0, 1, 1),
+        (29 * TICK, 0, 1, 1),
+        (TICK, 0, 2, 2),
+        (30 * TICK, 1, 3, 2),
+    ];
+    let stats = put_off(Duration::MAX, 30 * TICK, 2, &steps);
+    assert_eq!(stats.lateness_max, Duration::ZERO, "of the last deadline");
 }
 
 /// Whatever it asks for; an operation that asks for ever shows in the statistics, and keeps no pass from its end.
 #[test]
 fn g11_an_extension_lasts_one_tick_at_least() {
-    for more in [Duration::ZERO, Duration::from_nanos(1), MS] {
-        let clock = ManualClock::new();
-        let purgatory = manual(&clock);
-        let (op, _ends, asked) = extending(more, u64::MAX);
-        park(&purgatory, op);
-        clock.advance(TIMEOUT);
-        for extended in 1..4 {
-            assert_eq!(purgatory.advance(), 0);
-            assert_eq!(
-                (asked.count(), purgatory.stats().extended),
-                (extended, extended)
-            );
-            assert_eq!(purgatory.advance(), 0);
-            assert_eq!(asked.count(), extended, "not before the next tick");
-            clock.advance(MS);
-        }
+    let zero = Duration::ZERO;
+    for more in [zero, Duration::from_nanos(1), TICK] {
+        let steps = [
+            (TIMEOUT, 0, 1, 1),
+            (zero, 0, 1, 1),
+            (TICK, 0, 2, 2),
+            (zero, 0, 2, 2),
+            (TICK, 0, 3, 3),
+            (zero, 0, 3, 3),
+        ];
+        put_off(Duration::MAX, more, u64::MAX, &steps);
     }
 }
 
 #[test]
 fn g30_more_time_ends_at_the_bound_from_the_arrival() {
+    let steps = [
+        (TIMEOUT, 0, 1, 1),
+        (30 * TICK, 0, 2, 2),
+        (20 * TICK, 1, 3, 2),
+    ];
+    put_off(TIMEOUT + 50 * TICK, 30 * TICK, u64::MAX, &steps);
+}
+
+/// In a plain purgatory and in one whose completions are awaited.
+#[test]
+fn g29_an_operation_with_a_point_is_not_asked_for_a_timeout() {
     let clock = ManualClock::new();
-    let purgatory = by_hand(&clock).max_timeout(TIMEOUT + 50 * MS).build();
-    let purgatory = purgatory.expect("no threads to refuse");
-    let (op, ends, asked) = extending(30 * MS, u64::MAX);
-    park(&purgatory, op);
-    for (wait, expired) in [(TIMEOUT, 0), (30 * MS, 0), (20 * MS, 1)] {
-        clock.advance(wait);
-        assert_eq!(purgatory.advance(), expired);
-    }
-    assert_eq!(ends.try_recv(), Ok(Completion::Expired));
-    assert_eq!((asked.count(), purgatory.stats().extended), (3, 2));
+    let plain = by_hand::<Op>(&clock, |builder| builder);
+    let awaited = by_hand::<Awaited<Op>>(&clock, |builder| builder);
+    let point = Timestamp::from_origin;
+    let (handle, ends) = park_op(&plain, point(TIMEOUT), |_| false);
+    let (op, _) = op(point(TIMEOUT), |_| false);
+    let completion = awaited.completion(op, [1]);
+    let completion = completion.map_err(|refused| refused.reason());
+    let completion = completion.expect("there is room");
+    let awaited_handle = completion.handle().expect("it is parked");
+    assert_eq!(handle.deadline(), Some(point(TIMEOUT)));
+    assert_eq!(awaited_handle.deadline(), Some(point(TIMEOUT)));
+    let (put_off, _) = park_op(&plain, point(TIMEOUT), move |cause| {
+        if !cause.is_deadline() {
+            cause.reschedule(point(2 * TIMEOUT));
+        }
+        false
+    });
+    assert_eq!(put_off.deadline(), Some(point(2 * TIMEOUT)));
+    clock.advance(TIMEOUT);
+    assert_eq!((plain.advance(), awaited.advance()), (1, 1));
+    assert_eq!(ends.try_recv(), Ok(Expired));
+    clock.advance(TIMEOUT - TICK);
+    assert_eq!(plain.advance(), 0);
+    clock.advance(TICK);
+    assert_eq!(plain.advance(), 1);
+}
+
+#[test]
+fn g29_at_the_end_of_time_there_is_no_more_time() {
+    let steps = [(TIMEOUT, 0, 1, 1), (Duration::MAX, 1, 2, 1)];
+    put_off(Duration::MAX, TIMEOUT, u64::MAX, &steps);
 }
 
 /// The clock is read for the new deadline.
 #[test]
 fn g12_an_operation_whose_clock_panics_at_the_deadline_expires() {
-    struct Both(ManualClock, FragileClock);
-    impl request_purgatory::time::Clock for Both {
-        fn now(&self) -> request_purgatory::time::Timestamp {
-            self.1.now();
-            self.0.now()
-        }
-    }
     let (clock, fragile) = (ManualClock::new(), FragileClock::default());
-    let builder = Purgatory::<Op>::builder("itself").reaper(Reaper::Manual);
-    let purgatory = builder.clock(Both(clock.clone(), fragile.clone())).build();
-    let purgatory = purgatory.expect("no threads to refuse");
     let breaks = fragile.clone();
-    let (op, ends) = op(TIMEOUT, move |cause| {
+    let read = OnReading(clock.clone(), move || _ = breaks.now());
+    let purgatory = by_hand(&clock, |builder| builder.clock(read));
+    let breaks = fragile.clone();
+    let (_, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
         if cause.is_deadline() {
             cause.reschedule(TIMEOUT);
             breaks.set_broken(true);
         }
         false
     });
-    park(&purgatory, op);
     clock.advance(TIMEOUT);
     // Counted, and what the pass reads of the clock afterwards may panic as well.
     let _ = catch_unwind(AssertUnwindSafe(|| purgatory.advance()));
     fragile.set_broken(false);
     purgatory.advance();
-    assert_eq!(ends.try_recv(), Ok(Completion::Expired));
+    assert_eq!(ends.try_recv(), Ok(Expired));
     let stats = purgatory.stats();
     assert_eq!((stats.expired, stats.extended, stats.parked), (1, 0, 0));
     assert!(stats.panicked > 0);
@@ -401,26 +415,20 @@ fn g12_an_operation_whose_clock_panics_at_the_deadline_expires() {
 /// And costs no other one its deadline.
 #[test]
 fn g12_an_operation_that_panics_at_its_deadline_gets_no_more_time() {
-    let clock = ManualClock::new();
-    let purgatory = manual(&clock);
-    let (bad, bad_ends) = op(TIMEOUT, |cause| {
+    let (purgatory, clock) = bounded(Duration::MAX);
+    let (_, bad_ends) = park_op(&purgatory, TIMEOUT, |cause| {
         if cause.is_deadline() {
             cause.reschedule(TIMEOUT);
             panic_any("intended");
         }
         false
     });
-    let (good, ends, _) = extending(TIMEOUT, 0);
-    park(&purgatory, bad);
-    park(&purgatory, good);
+    let (_, ends) = park_op(&purgatory, TIMEOUT, |_| false);
     clock.advance(TIMEOUT);
     assert_eq!(purgatory.advance(), 1);
-    assert_eq!(ends.try_recv(), Ok(Completion::Expired));
-    assert_eq!(
-        bad_ends.try_recv(),
-        Err(TryRecvError::Disconnected),
-        "dropped"
-    );
+    assert_eq!(ends.try_recv(), Ok(Expired));
+    let dropped = Err(TryRecvError::Disconnected);
+    assert_eq!(bad_ends.try_recv(), dropped);
     let stats = purgatory.stats();
     assert_eq!((stats.aborted, stats.extended, stats.parked), (1, 0, 0));
 }
@@ -429,40 +437,35 @@ fn g12_an_operation_that_panics_at_its_deadline_gets_no_more_time() {
 #[test]
 fn g30_a_deadline_that_comes_during_an_examination_is_put_off_too() {
     for more in [true, false] {
-        let clock = ManualClock::new();
-        let purgatory = manual(&clock);
+        let (purgatory, clock) = bounded(Duration::MAX);
         let causes = Arc::new(Mutex::new(Vec::new()));
-        let (told, world) = (causes.clone(), (purgatory.downgrade(), clock.clone()));
+        let (told, weak, moves) = (causes.clone(), purgatory.downgrade(), clock.clone());
         let mut more_once = more;
-        let (op, ends) = op(TIMEOUT, move |cause| {
-            let (weak, clock) = &world;
+        let (handle, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
             if cause.key().is_some() {
-                clock.advance(TIMEOUT);
+                moves.advance(TIMEOUT);
                 let purgatory = weak.upgrade().expect("it is in use");
                 let pass = thread::spawn(move || purgatory.advance());
                 assert_eq!(pass.join().expect("it does not panic"), 0);
             }
             if cause.is_deadline() && std::mem::take(&mut more_once) {
-                cause.reschedule(30 * MS);
+                cause.reschedule(30 * TICK);
             }
             lock(&told).push((cause.key().copied(), cause.is_deadline()));
             false
         });
-        let handle = park(&purgatory, op);
         lock(&causes).clear();
         assert_eq!(purgatory.check_and_complete(&1), 0);
         assert_eq!(*lock(&causes), [(Some(1), false), (None, true)]);
         assert_eq!(purgatory.stats().extended, u64::from(more));
         if more {
-            assert_eq!(handle.remaining(), Some(30 * MS));
-            clock.advance(30 * MS);
+            assert_eq!(handle.remaining(), Some(30 * TICK));
+            clock.advance(30 * TICK);
             assert_eq!(purgatory.advance(), 1);
         }
-        assert_eq!(ends.try_recv(), Ok(Completion::Expired));
-        assert_eq!(
-            (purgatory.stats().expired, purgatory.next_deadline()),
-            (1, None)
-        );
+        assert_eq!(ends.try_recv(), Ok(Expired));
+        assert_eq!(purgatory.stats().expired, 1);
+        assert_eq!(purgatory.next_deadline(), None);
     }
 }
 
@@ -470,62 +473,34 @@ fn g30_a_deadline_that_comes_during_an_examination_is_put_off_too() {
 #[test]
 fn g05_a_mark_at_a_deadline_that_is_put_off_is_obeyed() {
     type Call = fn(&Handle<Op>, &Purgatory<Op>);
-    let calls: [(Call, Completion); 4] = [
-        (
-            |handle, _| _ = handle.force_complete(),
-            Completion::Satisfied,
-        ),
-        (|handle, _| _ = handle.cancel(), Completion::Cancelled),
-        (|handle, _| _ = handle.check(), Completion::Satisfied),
-        (
-            |_, purgatory| _ = purgatory.check_and_complete(&1),
-            Completion::Satisfied,
-        ),
+    let calls: [(&str, Call, Completion); 4] = [
+        ("force", |it, _| _ = it.force_complete(), Satisfied),
+        ("cancel", |it, _| _ = it.cancel(), Cancelled),
+        ("check", |it, _| _ = it.check(), Satisfied),
+        ("key", |_, all| _ = all.check_and_complete(&1), Satisfied),
     ];
-    for (call, expected) in calls {
-        let clock = ManualClock::new();
-        let purgatory = manual(&clock);
+    for (name, call, expected) in calls {
+        let (purgatory, clock) = bounded(Duration::MAX);
         let slot = Arc::new(OnceLock::<Handle<Op>>::new());
         let (at, weak) = (slot.clone(), purgatory.downgrade());
         let mut was_deadline = false;
-        let (op, ends) = op(TIMEOUT, move |cause| {
+        let (handle, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
             if cause.is_deadline() {
                 was_deadline = true;
                 cause.reschedule(TIMEOUT);
-                let (slot, purgatory) = (at.clone(), weak.upgrade().expect("it is in use"));
-                let other = thread::spawn(move || {
-                    call(slot.get().expect("it is parked"), &purgatory);
-                });
-                other.join().expect("it does not panic");
+                let purgatory = weak.upgrade().expect("it is in use");
+                let handle = at.get().expect("it is parked");
+                thread::scope(|scope| _ = scope.spawn(|| call(handle, &purgatory)));
             }
             was_deadline && !cause.is_deadline()
         });
-        let handle = park(&purgatory, op);
         assert!(slot.set(handle).is_ok());
         clock.advance(TIMEOUT);
-        assert_eq!(purgatory.advance(), 0);
-        assert_eq!(ends.try_recv(), Ok(expected));
+        assert_eq!(purgatory.advance(), 0, "{name}");
+        assert_eq!(ends.try_recv(), Ok(expected), "{name}");
         let stats = purgatory.stats();
-        assert_eq!((stats.parked, stats.watched, stats.extended), (0, 0, 1));
-        assert_eq!(purgatory.next_deadline(), None);
+        let counts = (stats.parked, stats.watched, stats.extended);
+        assert_eq!(counts, (0, 0, 1), "{name}");
+        assert_eq!(purgatory.next_deadline(), None, "{name}");
     }
-}
-
-/// A check that came before the deadline was processed completes it all the same.
-#[test]
-fn g01_a_wake_up_before_the_deadline_is_examined_before_it() {
-    let clock = ManualClock::new();
-    let purgatory = manual(&clock);
-    let (is_ready, waker) = (Arc::new(Mutex::new(false)), Arc::new(OnceLock::new()));
-    let (ready, slot) = (is_ready.clone(), waker.clone());
-    let (op, ends) = op(TIMEOUT, move |cause| {
-        slot.get_or_init(|| cause.waker());
-        *lock(&ready)
-    });
-    park(&purgatory, op);
-    *lock(&is_ready) = true;
-    waker.get().expect("it was examined").wake_by_ref();
-    clock.advance(TIMEOUT);
-    assert_eq!(purgatory.advance(), 0);
-    assert_eq!(ends.try_recv(), Ok(Completion::Satisfied));
 }

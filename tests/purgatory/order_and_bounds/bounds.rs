@@ -1,26 +1,74 @@
-//! G17: the bound of one key. G22: that of a check.
+//! G17: the bounds of the number, of the weight and of the watchers of a key.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, refusal, within};
-use request_purgatory::{
-    CheckBound, Completion, DelayedOperation, Purgatory, Watch, purgatory::Builder,
-    purgatory::Cause, purgatory::KeyHasher, purgatory::RejectReason, threads::Dispatch,
-    threads::Reaper, time::ManualClock,
-};
+use super::weights::{Building, Heavy, heavy};
+use crate::chains::scene::{endings, inside, park};
+use crate::support::{Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally};
+use crate::support::{eventually, manual, refusal, within};
+use request_purgatory::purgatory::{Builder, KeyHasher, RejectReason};
+use request_purgatory::threads::{Dispatch, Reaper};
+use request_purgatory::time::ManualClock;
+use request_purgatory::{Completion, Handle, Purgatory, Watch};
 use std::cell::Cell;
 use std::hash::RandomState;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The table of bounds: how it is set, how many operations of weight 9 on key 1 reach it, and how more are refused.
+const BOUNDS: [(&str, fn(Building) -> Building, usize, RejectReason); 5] = [
+    ("one", |it| it.max_parked(1), 1, RejectReason::Full),
+    ("two", |it| it.max_parked(2), 2, RejectReason::Full),
+    ("many", |it| it.max_parked(100), 100, RejectReason::Full),
+    ("weight", |it| it.max_weight(19), 2, RejectReason::Full),
+    (
+        "key",
+        |it| it.max_watchers_per_key(2),
+        2,
+        RejectReason::KeyFull,
+    ),
+];
+
+/// It frees what was taken, once: the weight that the operation had when it parked.
+#[test]
+fn g17_full_means_full_and_each_ending_makes_room_for_one() {
+    for (bound, configure, max, reason) in BOUNDS {
+        for (ending, completion, end) in endings::<Heavy>() {
+            let case = format!("{bound}, {ending}");
+            let (purgatory, _clock) = heavy(configure);
+            let op = || Heavy::new(9, &Probe::new());
+            for _ in 1..max {
+                park(&purgatory, op(), [1]);
+            }
+            let taken = || (purgatory.stats().parked, purgatory.stats().weight);
+            let before = taken();
+            let (probe, refused) = (Probe::new(), Probe::new());
+            let handle = park(&purgatory, Heavy::new(9, &probe), [1, 2]);
+            let result = purgatory.try_complete_else_watch(Heavy::new(9, &refused), [1]);
+            let (why, again) = result.expect_err(&case).into_parts();
+            assert_eq!(why, reason, "{case}");
+            // Refused is not touched: it can be tried again.
+            assert_eq!((refused.examinations(), refused.ending()), (1, None));
+            assert_eq!(purgatory.stats().parked, max, "{case}");
+            assert!(end(&purgatory, &handle, &probe), "{case}");
+            if completion == Completion::ShutDown {
+                assert_eq!(taken(), (0, 0), "{case}");
+                continue;
+            }
+            assert_eq!(taken(), before, "{case}");
+            park(&purgatory, again, [1]);
+            let result = purgatory.try_complete_else_watch(op(), [1]);
+            assert_eq!(refusal(&result), Some(reason), "{case}: only one has ended");
+        }
+    }
+}
 
 /// By plain keys, resolved ones and at ranks; with a place freed by a check, a cancel and an expiry.
 #[test]
 fn g17_the_watchers_of_a_key_are_bounded_exactly() {
-    let clock = request_purgatory::time::ManualClock::new();
     for max in [0, 1, 2, 3, 7, 300] {
-        let builder = Purgatory::<Op>::builder("g17-key").reaper(Reaper::Manual);
-        let builder = builder.clock(clock.clone()).max_watchers_per_key(max);
-        let purgatory = builder.build().expect("no threads to refuse");
+        let (purgatory, clock) = manual(|builder| builder.max_watchers_per_key(max));
         let resolved = purgatory.resolve(2);
         let tick = Duration::from_millis(1);
         for (way, is_shared) in (0..6).flat_map(|way| [(way, true), (way, false)]) {
@@ -50,23 +98,18 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
             for probe in &probes[..max] {
                 assert!(park(probe).expect("room").is_parked());
             }
-            let refused = park(&probes[max]).map_err(|refused| refused.reason());
-            assert!(matches!(refused, Err(RejectReason::KeyFull)), "{refused:?}");
+            let last = &probes[max];
+            assert_eq!(refusal(&park(last)), Some(RejectReason::KeyFull));
             // Only on arrival, and no more when a key is full: what it would take then is lost with the refusal.
-            assert_eq!(
-                (probes[max].ending(), probes[max].examinations()),
-                (None, 1)
-            );
+            assert_eq!((last.ending(), last.examinations()), (None, 1));
             let stats = purgatory.stats();
             assert_eq!((stats.parked, stats.watched), (max, 2 * max));
             let (other, on_other) = match is_shared {
                 true => (9 + way, max),
                 false => (9 + parks.get(), 0),
             };
-            assert_eq!(
-                (purgatory.watchers(&key), purgatory.watchers(&other)),
-                (max, on_other)
-            );
+            let watchers = (purgatory.watchers(&key), purgatory.watchers(&other));
+            assert_eq!(watchers, (max, on_other));
             if max > 0 {
                 // A place that is free is taken once.
                 probes[0].satisfy();
@@ -76,65 +119,14 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
             }
             clock.advance(tick);
             assert_eq!(purgatory.advance(), max);
-            assert_eq!(
-                (purgatory.watchers(&key), purgatory.stats().watched),
-                (0, 0)
-            );
+            let left = (purgatory.watchers(&key), purgatory.stats().watched);
+            assert_eq!(left, (0, 0));
         }
+        // A refused operation counts as cancelled.
+        let (stats, refused) = (purgatory.stats(), 12 * if max == 0 { 1 } else { 3 });
+        let counts = (stats.rejected, stats.cancelled, stats.aborted);
+        assert_eq!(counts, (refused, refused, 0));
     }
-}
-
-/// The bound of a key holds while threads park on it, and none is refused for long.
-#[test]
-fn g17_the_bound_of_a_key_holds_under_load() {
-    within(PATIENCE, || {
-        const MAX: usize = 5;
-        let purgatory = Purgatory::<Op>::builder("g17-load").max_watchers_per_key(MAX);
-        let purgatory = purgatory.build().expect("threads");
-        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let workers = (0..4).map(|_| {
-            let (purgatory, now, most) = (purgatory.clone(), now.clone(), most.clone());
-            thread::spawn(move || {
-                let mut parked = 0;
-                while parked < 2_000 {
-                    let op = Op::new(NEVER_IN_A_TEST);
-                    let Ok(admission) = purgatory.try_complete_else_watch(op, [7, 8]) else {
-                        continue;
-                    };
-                    parked += 1;
-                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    thread::yield_now();
-                    now.fetch_sub(1, Ordering::SeqCst);
-                    let handle = admission.into_handle().expect("parked");
-                    assert!(handle.cancel().is_some());
-                }
-            })
-        });
-        workers
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|worker| worker.join().expect("no panic"));
-        assert!(most.load(Ordering::SeqCst) <= MAX);
-        assert_eq!((purgatory.watchers(&7), purgatory.stats().watched), (0, 0));
-        assert_eq!(purgatory.stats().parked, 0);
-    });
-}
-
-/// A bound of none refuses every operation, however the key is named, and a refused one counts as cancelled.
-#[test]
-fn g17_a_bound_of_no_watchers_refuses_every_operation() {
-    let purgatory = Purgatory::<Op>::builder("g17").reaper(Reaper::Manual);
-    let purgatory = purgatory.max_watchers_per_key(0).build();
-    let purgatory = purgatory.expect("no threads to refuse");
-    let key = purgatory.resolve(1);
-    for watch in [Watch::from(1), key.watch(), key.watch().at_rank(7)] {
-        let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [watch]);
-        let refused = refused.err().map(|refused| refused.reason());
-        assert_eq!(refused, Some(RejectReason::KeyFull));
-    }
-    let stats = purgatory.stats();
-    assert_eq!((stats.rejected, stats.cancelled, stats.aborted), (3, 3, 0));
-    assert!(purgatory.is_empty());
 }
 
 /// In whatever order they are set. What a full key refuses takes no place. Nor does a hasher change the time.
@@ -168,61 +160,150 @@ fn g17_both_limits_hold_beside_each_other_and_a_hasher() {
     hold(hashed.max_parked(2).max_watchers_per_key(1));
 }
 
-/// The first operation drives the timer past its own deadline when a check examines it. It has expired, and has refused
-/// nothing: a check until a refusal goes on to the second one.
+/// What can complete at once takes no place, and needs none.
 #[test]
-fn g22_one_that_ends_itself_in_its_examination_refuses_nothing() {
-    struct Driving {
-        timeout: Duration,
-        examined: Box<dyn Fn() -> bool + Send>,
-        told: mpsc::Sender<Completion>,
+fn g17_a_full_purgatory_still_completes_at_once() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(0));
+    let probe = Probe::new();
+    let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
+    assert_eq!(refusal(&refused), Some(RejectReason::Full));
+    probe.satisfy();
+    let admission = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
+    assert!(!admission.expect("it needs no place").is_parked());
+    assert_eq!(probe.ending(), Some(Completion::Satisfied));
+    assert_eq!(purgatory.stats().rejected, 1);
+}
+
+/// An operation that is checked while it is parked, and panics in the examination that this asks for, leaves its room.
+#[test]
+fn g17_an_operation_that_panics_while_it_is_parked_leaves_its_room() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));
+    for _ in 0..3 {
+        let mut examinations = 0;
+        let check = inside(&purgatory, |all| {
+            thread::scope(|scope| _ = scope.spawn(|| all.check_and_complete(&1)));
+        });
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 2 {
+                check();
+            }
+            match examinations {
+                3 => std::panic::panic_any("intended"),
+                _ => false,
+            }
+        });
+        let park = || purgatory.try_complete_else_watch(op, [1]);
+        assert!(catch_unwind(AssertUnwindSafe(park)).is_err());
     }
+    assert_eq!(purgatory.stats().aborted, 3);
+    park(&purgatory, Op::new(NEVER_IN_A_TEST), [1]);
+}
 
-    impl DelayedOperation for Driving {
-        type Key = u64;
-
-        fn timeout(&self) -> Duration {
-            self.timeout
+/// Operations that have expired, and whose completions wait for a slow thread or executor, are alive as well.
+#[test]
+fn g17_the_bound_counts_what_waits_for_its_completion() {
+    const MAX: u64 = 50;
+    within(PATIENCE, || {
+        let slow = Arc::new(|job: Job| drop(thread::spawn(job)));
+        for dispatch in [Dispatch::OwnThread, Dispatch::Executor(slow)] {
+            let builder = Purgatory::<Op>::builder("g17-slow").dispatch(dispatch);
+            let purgatory = builder.max_parked(MAX as usize).build();
+            let purgatory = purgatory.expect("threads are to be had");
+            let (mint, ended) = (Mint::default(), Tally::new());
+            let (mut most, mut admitted) = (0, 0);
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(500) {
+                let (token, ended) = (mint.token(0), ended.clone());
+                let op = Op::new(Duration::from_millis(1)).then(move |_| {
+                    thread::sleep(Duration::from_millis(1));
+                    drop(token);
+                    ended.add();
+                });
+                let parked = purgatory.try_complete_else_watch(op, [admitted]);
+                admitted += u64::from(parked.is_ok());
+                drop(parked);
+                most = most.max(mint.living());
+            }
+            assert!((MAX / 2..=MAX).contains(&most), "{most} alive at once");
+            eventually("the end of all", || ended.count() == admitted);
+            assert!(admitted > MAX, "the places never came back");
+            eventually("all places", || {
+                let parked = (0..=MAX).filter(|key| {
+                    let op = Op::new(NEVER_IN_A_TEST);
+                    purgatory.try_complete_else_watch(op, [*key]).is_ok()
+                });
+                let parked = parked.count() as u64;
+                (0..MAX).for_each(|key| drop(purgatory.cancel_for_key(&key)));
+                parked == MAX
+            });
         }
+    });
+}
 
-        fn try_complete(&mut self) -> bool {
-            unreachable!("it is asked for a cause")
-        }
-
-        fn try_complete_for(&mut self, cause: Cause<'_, u64>) -> bool {
-            cause.key().is_some() && (self.examined)()
-        }
-
-        fn on_complete(self, completion: Completion) {
-            self.told.send(completion).expect("it is heard");
-        }
+/// Threads park and end operations, perhaps of all weights, and meet at the bound.
+#[test]
+fn g17_a_bound_holds_among_many_threads() {
+    let weights = &[0, 7, 14, 21, 5, 12, 19, 3, 10, 17];
+    // Whether some are forced: the place at the key is free before the completion of such a one has run.
+    let bounds: [(fn(Building) -> Building, usize, &[usize], bool); 3] = [
+        (|it| it.max_parked(5), 5, &[1], true),
+        (|it| it.max_watchers_per_key(5), 5, &[1], false),
+        (|it| it.max_weight(50).max_parked(8), 50, weights, true),
+    ];
+    for (configure, max, weights, some_are_forced) in bounds {
+        within(PATIENCE, move || {
+            let (purgatory, _clock) = heavy(configure);
+            let (parked, refused) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+            let park = |weight| {
+                let sum = parked.clone();
+                let op = Heavy::new(weight, &Probe::new()).then(move || {
+                    sum.fetch_sub(weight, Ordering::SeqCst);
+                });
+                purgatory.try_complete_else_watch(op, [7, 8])
+            };
+            let end = |(number, (weight, handle)): (usize, (usize, Handle<Heavy>))| {
+                if some_are_forced && number % 2 == 0 {
+                    assert!(handle.force_complete());
+                } else {
+                    parked.fetch_sub(weight, Ordering::SeqCst);
+                    assert!(handle.cancel().is_some());
+                }
+            };
+            let work = |thread: usize| {
+                let mut held = Vec::new();
+                for round in 0..6_000 {
+                    let weight = weights[(round + thread) % weights.len()];
+                    match park(weight) {
+                        Ok(admission) => {
+                            let sum = parked.fetch_add(weight, Ordering::SeqCst) + weight;
+                            assert!(sum <= max, "{sum}");
+                            held.push((weight, admission.into_handle().expect("it waits")));
+                        }
+                        Err(full) => {
+                            let full = full.reason();
+                            assert!(matches!(full, RejectReason::Full | RejectReason::KeyFull));
+                            refused.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                    assert!(purgatory.stats().weight <= max as u64);
+                    if round % 3 == 2 {
+                        thread::yield_now();
+                        held.drain(..).enumerate().for_each(end);
+                    }
+                }
+            };
+            thread::scope(|scope| {
+                let work = &work;
+                (0..6).for_each(|thread| _ = scope.spawn(move || work(thread)));
+            });
+            let stats = purgatory.stats();
+            assert_eq!((stats.parked, stats.watched, stats.weight), (0, 0, 0));
+            assert_eq!(parked.load(Ordering::SeqCst), 0);
+            assert!(refused.load(Ordering::SeqCst) > 0);
+            assert_eq!(stats.completed > 0, some_are_forced);
+            let fit = (0..10).filter(|_| park(max / 5).is_ok()).count();
+            assert_eq!(fit, 5);
+        });
     }
-
-    const TICK: Duration = Duration::from_millis(1);
-    let clock = ManualClock::new();
-    let builder = Purgatory::builder("bounds").reaper(Reaper::Manual);
-    let builder = builder.clock(clock.clone()).dispatch(Dispatch::Inline);
-    let purgatory = builder.build().expect("no threads to refuse");
-    let (tell, told) = mpsc::channel();
-    let park = |timeout, examined| {
-        let op = Driving {
-            timeout,
-            examined,
-            told: tell.clone(),
-        };
-        let parked = purgatory.try_complete_else_watch(op, [1]);
-        assert!(parked.is_ok_and(|parked| parked.is_parked()));
-    };
-    let all = purgatory.downgrade();
-    let drive = move || {
-        clock.advance(10 * TICK);
-        all.upgrade().expect("it is there").advance();
-        false
-    };
-    park(TICK, Box::new(drive));
-    park(100 * TICK, Box::new(|| true));
-    let until_refused = CheckBound::all().until_refused();
-    assert_eq!(purgatory.check_and_complete_with(&1, until_refused), 1);
-    let told: Vec<_> = told.try_iter().collect();
-    assert_eq!(told, [Completion::Expired, Completion::Satisfied]);
 }

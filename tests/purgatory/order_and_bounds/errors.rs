@@ -1,9 +1,11 @@
-//! What is refused, and G21: a forgotten check shows.
+//! G17, G20: what is refused, and how it says so.
 
+use super::weights::{Heavy, heavy};
+use crate::chains::scene::park;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual, refusal};
 use request_purgatory::{
-    Purgatory, WaitError, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected,
-    purgatory::ShutdownError, threads::Reaper,
+    DelayedOperation, Purgatory, WaitError, purgatory::BuildError, purgatory::RejectReason,
+    purgatory::Rejected, purgatory::ShutdownError, threads::Reaper,
 };
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -31,12 +33,7 @@ fn absurd_wheels_and_ticks_are_refused() {
         let refused = build(tick, 64);
         assert!(matches!(refused, Err(BuildError::Tick)), "{tick:?}");
     }
-    let longest = Duration::from_nanos(u64::MAX);
-    for tick in [
-        Duration::from_nanos(1),
-        longest,
-        Duration::from_secs(86_400),
-    ] {
+    for tick in [1, u64::MAX, 86_400_000_000_000].map(Duration::from_nanos) {
         assert!(build(tick, 64).is_ok(), "{tick:?}");
     }
     let error = build(Duration::ZERO, 64).expect_err("refused above");
@@ -56,14 +53,10 @@ fn g20_any_number_of_map_shards_will_do() {
         let (purgatory, _clock) = manual::<u64>(|builder| builder.map_shards(shards));
         let probes = [(); 100].map(|()| Probe::new());
         for (key, probe) in (0..).zip(&probes) {
-            let parked = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key]);
-            assert!(
-                parked.is_ok_and(|parked| parked.is_parked()),
-                "{shards} shards"
-            );
+            park(&purgatory, probe.op(NEVER_IN_A_TEST), [key]);
             probe.satisfy();
         }
-        assert_eq!(purgatory.watched_keys(), probes.len());
+        assert_eq!(purgatory.watched_keys(), probes.len(), "{shards} shards");
         assert_eq!(purgatory.check_where(|_| true), probes.len());
         assert!(purgatory.is_empty());
     }
@@ -80,11 +73,7 @@ fn a_refused_operation_comes_back_untouched() {
     assert!(!rejected.to_string().is_empty() && format!("{rejected:?}").contains("NoKeys"));
     assert_eq!(rejected.to_string(), RejectReason::NoKeys.to_string());
     assert_eq!(probe.examinations(), 0);
-    let handle = purgatory
-        .try_complete_else_watch(rejected.into_inner(), [1])
-        .expect("there is room for one")
-        .into_handle()
-        .expect("it cannot complete yet");
+    let handle = park(&purgatory, rejected.into_inner(), [1]);
     let second = Probe::new();
     let refused = purgatory.try_complete_else_watch(second.op(NEVER_IN_A_TEST), [1]);
     let Err((RejectReason::Full, op)) = refused.map_err(Rejected::into_parts) else {
@@ -110,83 +99,42 @@ fn g17_a_refusal_names_the_limit_that_was_reached() {
         };
         late.to_string()
     };
+    let too_long = "(a simple wheel: take another scheme)";
     for (text, limit) in [
         (RejectReason::Full.to_string(), full),
         (WaitError::Full.to_string(), full),
         (RejectReason::KeyFull.to_string(), key_full),
         (WaitError::KeyFull.to_string(), key_full),
-        (
-            RejectReason::TooLong.to_string(),
-            "(a simple wheel: take another scheme)",
-        ),
+        (RejectReason::TooLong.to_string(), too_long),
         (BuildError::Tick.to_string(), "`tick`"),
         (BuildError::WheelSize.to_string(), "`wheel_size`"),
         (late(&[]), "3 operations parked, 4 completions pending"),
         (late(&[]), "threads running: none"),
-        (
-            late(&["reaper", "completions"]),
-            "threads running: reaper, completions",
-        ),
+        (late(&["r", "c"]), "threads running: r, c"),
     ] {
         assert!(text.contains(limit), "{text}");
     }
 }
 
-#[test]
-fn g21_an_expiry_that_a_check_would_have_prevented_is_counted() {
-    let (purgatory, clock) = manual::<u64>(|builder| builder);
-    let timeout = Duration::from_millis(5);
-    let (forgotten, hopeless) = (Probe::new(), Probe::new());
-    for probe in [&forgotten, &hopeless] {
-        purgatory
-            .try_complete_else_watch(probe.op(timeout), [1])
-            .expect("there is room");
-    }
-    forgotten.satisfy();
-    clock.advance(timeout);
-    assert_eq!(purgatory.advance(), 2);
-    assert_eq!(purgatory.stats().missed_checks, 1);
-}
-
 /// Most operations are not `Sync`: they own a cell, or a sender of a channel.
 #[test]
 fn a_refusal_of_an_operation_that_is_not_sync_converts_by_the_question_mark() {
-    use request_purgatory::{Completion, DelayedOperation};
-    use std::cell::Cell;
-
-    struct NotSync(Cell<u8>);
-
-    impl DelayedOperation for NotSync {
-        type Key = u64;
-
-        fn timeout(&self) -> Duration {
-            NEVER_IN_A_TEST
-        }
-
-        fn try_complete(&mut self) -> bool {
-            self.0.get() > 1
-        }
-
-        fn on_complete(self, _: Completion) {}
-    }
-
-    fn boxed(purgatory: &Purgatory<NotSync>) -> Result<(), Box<dyn Error + Send + Sync>> {
-        purgatory.try_complete_else_watch(NotSync(Cell::new(7)), [0; 0])?;
+    fn boxed(purgatory: &Purgatory<Heavy>) -> Result<(), Box<dyn Error + Send + Sync>> {
+        purgatory.try_complete_else_watch(Heavy::new(7, &Probe::new()), [0; 0])?;
         Ok(())
     }
 
-    fn any(purgatory: &Purgatory<NotSync>) -> anyhow::Result<()> {
-        purgatory.try_complete_else_watch(NotSync(Cell::new(8)), [0; 0])?;
+    fn any(purgatory: &Purgatory<Heavy>) -> anyhow::Result<()> {
+        purgatory.try_complete_else_watch(Heavy::new(8, &Probe::new()), [0; 0])?;
         Ok(())
     }
 
-    let purgatory = Purgatory::builder("errors").reaper(Reaper::Manual).build();
-    let purgatory = purgatory.expect("no threads to refuse");
+    let (purgatory, _clock) = heavy(|builder| builder);
     let error = boxed(&purgatory).expect_err("there are no keys");
-    let rejected = error.downcast::<Rejected<NotSync>>().expect("it is inside");
-    assert_eq!(rejected.into_inner().0.get(), 7);
+    let rejected = error.downcast::<Rejected<Heavy>>().expect("it is inside");
+    assert_eq!(rejected.into_inner().weight(), 7);
     let error = any(&purgatory).expect_err("there are no keys");
-    let rejected = error.downcast::<Rejected<NotSync>>().expect("it is inside");
+    let rejected = error.downcast::<Rejected<Heavy>>().expect("it is inside");
     assert_eq!(rejected.reason(), RejectReason::NoKeys);
-    assert_eq!(rejected.into_inner().0.get(), 8);
+    assert_eq!(rejected.into_inner().weight(), 8);
 }

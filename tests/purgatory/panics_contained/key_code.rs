@@ -2,47 +2,40 @@
 //! build hangs.
 #![cfg(debug_assertions)]
 
+use crate::support::keys::Hook;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, within};
 use request_purgatory::Purgatory;
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-type Call = Box<dyn Fn()>;
+type Parks = Purgatory<Op<Calling>>;
 
 thread_local! {
     /// What the next hook of a key on this thread calls.
-    static ARMED: RefCell<Option<(Hook, Call)>> = const { RefCell::new(None) };
+    static ARMED: RefCell<Option<(Hook, Parks, fn(&Parks))>> = const { RefCell::new(None) };
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hook {
-    Hash,
-    Eq,
-    Clone,
-}
-
+/// A key of which a hook makes a call.
 struct Calling(u64);
 
-impl Calling {
-    fn hook(hook: Hook) {
-        let armed = ARMED.with_borrow_mut(|armed| armed.take_if(|(wanted, _)| *wanted == hook));
-        if let Some((_, call)) = armed {
-            call();
-        }
+fn called(hook: Hook) {
+    let armed = ARMED.with_borrow_mut(|armed| armed.take_if(|(wanted, ..)| *wanted == hook));
+    if let Some((_, purgatory, call)) = armed {
+        call(&purgatory);
     }
 }
 
 impl Clone for Calling {
     fn clone(&self) -> Self {
-        Self::hook(Hook::Clone);
+        called(Hook::Clone);
         Self(self.0)
     }
 }
 
 impl PartialEq for Calling {
     fn eq(&self, other: &Self) -> bool {
-        Self::hook(Hook::Eq);
+        called(Hook::Eq);
         self.0 == other.0
     }
 }
@@ -51,12 +44,10 @@ impl Eq for Calling {}
 
 impl Hash for Calling {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Self::hook(Hook::Hash);
+        called(Hook::Hash);
         self.0.hash(state);
     }
 }
-
-type Parks = Purgatory<Op<Calling>>;
 
 /// A call, and the name by which it is noticed.
 const CALLS: [(&str, fn(&Parks)); 6] = [
@@ -75,7 +66,8 @@ const CALLS: [(&str, fn(&Parks)); 6] = [
 #[test]
 fn g31_a_call_from_the_code_of_a_key_panics_with_its_name_in_a_debug_build() {
     within(PATIENCE, || {
-        for hook in [Hook::Hash, Hook::Eq, Hook::Clone] {
+        // The key of a park is hashed; the first key is compared with its own kind, and a new one is cloned.
+        for (hook, key) in [(Hook::Hash, 1), (Hook::Eq, 1), (Hook::Clone, 2)] {
             for (name, call) in CALLS {
                 let (purgatory, _clock) = manual::<Calling>(|builder| builder);
                 let park = |key| {
@@ -83,11 +75,7 @@ fn g31_a_call_from_the_code_of_a_key_panics_with_its_name_in_a_debug_build() {
                     purgatory.try_complete_else_watch(op, [Calling(key)])
                 };
                 drop(park(1));
-                let inside = purgatory.clone();
-                let called = Box::new(move || call(&inside));
-                ARMED.set(Some((hook, called)));
-                // The key of this park is hashed; the first key is compared with its own kind, and a new one is cloned.
-                let key = if hook == Hook::Clone { 2 } else { 1 };
+                ARMED.set(Some((hook, purgatory.clone(), call)));
                 let panicked = catch_unwind(AssertUnwindSafe(|| park(key))).err();
                 let payload = panicked.expect("it hangs in a release build");
                 let says = payload.downcast_ref::<String>().expect("it has a message");

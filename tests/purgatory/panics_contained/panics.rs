@@ -1,217 +1,89 @@
 //! G12: a panic in user code ends that operation only.
 
-use crate::support::stall::overasked_op;
-use crate::support::threads_named;
+use super::calls::SOON;
 use crate::support::{
-    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, manual, quietly, within,
+    BadPayload, Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, manual, quietly,
+    threads_named, within,
 };
 use request_purgatory::{
-    Completion, Purgatory, future::block_on, threads::Dispatch, threads::Reaper, time::Clock,
-    time::ManualClock, time::Timestamp, time::WakeFn,
+    Completion, Purgatory, future::block_on, threads::Dispatch, threads::Reaper,
+    threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::task::{Context, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const OPERATIONS: u64 = 210;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    FirstExamination,
-    SecondExamination,
-    LaterExamination,
-    End,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum By {
-    Check,
-    CheckLater,
-    Expiry,
-    Force,
-    Shutdown,
-}
-
-fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
-    quietly();
-    let purgatory = Purgatory::<Op>::builder("g12")
-        .dispatch(completions)
-        .build()
-        .expect("threads are to be had");
-    let timeout = match by {
-        By::Expiry => Duration::from_millis(20),
-        _ => NEVER_IN_A_TEST,
-    };
-    let mut unwound = 0;
-    let probes = (0..OPERATIONS).map(|number| {
-        let probe = Probe::new();
-        let (examining, ending) = (probe.clone(), probe.clone());
-        let bad = number % 7 == 0;
-        let mut examinations = 0;
-        let op = Op::new(timeout)
-            .when(move || {
-                examinations += 1;
-                let now = match at {
-                    At::FirstExamination => examinations == 1,
-                    At::SecondExamination => examinations == 2,
-                    At::LaterExamination => examinations == 3,
-                    At::End => false,
-                };
-                if bad && now {
-                    std::panic::panic_any("intended");
-                }
-                examining.is_ready()
-            })
-            .then(move |completion| {
-                ending.end(completion);
-                if bad && at == At::End {
-                    std::panic::panic_any("intended");
-                }
-            });
-        let park = || purgatory.try_complete_else_watch(op, [1, 2 + number]);
-        match catch_unwind(AssertUnwindSafe(park)) {
-            Ok(parked) => assert!(parked.is_ok()),
-            Err(_) => unwound += 1,
-        }
-        probe
-    });
-    let probes = probes.collect::<Vec<_>>();
-    let satisfy = || probes.iter().for_each(|probe| probe.satisfy());
-    let examined_again = match by {
-        By::Check => {
-            satisfy();
-            purgatory.check_and_complete(&1);
-            true
-        }
-        By::CheckLater => {
-            satisfy();
-            purgatory.check_later(1);
-            true
-        }
-        By::Force => {
-            purgatory.force_complete_for_key(&1);
-            false
-        }
-        By::Expiry => true,
-        By::Shutdown => {
-            purgatory.shutdown();
-            false
-        }
-    };
-    let expected = match by {
-        By::Expiry => Completion::Expired,
-        By::Shutdown => Completion::ShutDown,
-        _ => Completion::Satisfied,
-    };
-    eventually("the end of all", || purgatory.is_empty());
-    for (number, probe) in probes.iter().enumerate() {
-        let bad = number % 7 == 0;
-        let dropped = bad
-            && match at {
-                At::FirstExamination | At::SecondExamination => true,
-                At::LaterExamination => examined_again,
-                At::End => false,
-            };
-        if dropped {
-            assert_eq!(probe.ending(), None, "{at:?} {by:?} {number}");
-        } else {
-            eventually("its completion", || probe.ending().is_some());
-            assert_eq!(probe.ending(), Some(expected), "{at:?} {by:?} {number}");
-        }
-    }
-    let in_park = matches!(at, At::FirstExamination | At::SecondExamination);
-    let bad = OPERATIONS.div_ceil(7);
-    assert_eq!(unwound, if in_park { bad } else { 0 }, "{at:?}");
-    let panics = match at {
-        // These go to the caller.
-        _ if in_park => 0,
-        At::LaterExamination if !examined_again => 0,
-        _ => bad,
-    };
-    eventually("the count of panics", || {
-        purgatory.stats().panicked == panics
-    });
-    // What a storm leaves is cleared away after its completions.
-    eventually("the end of all watches", || {
-        (purgatory.stats().watched, purgatory.watched_keys()) == (0, 0)
-    });
-    if !purgatory.is_shut_down() {
-        // The reaper lives.
-        let probe = Probe::new();
-        purgatory
-            .try_complete_else_watch(probe.op(Duration::from_millis(2)), [1])
-            .expect("there is room");
-        eventually("an expiry after the panics", || {
-            probe.ending() == Some(Completion::Expired)
-        });
-    }
-}
-
+/// Of seven operations one panics when a deferred check examines it, and one when it is completed. (In any call:
+/// `calls.rs`.) Executors may panic besides, in which unwinding the completion panics, or lose the job.
 #[test]
-fn g12_a_panic_in_any_hook_ends_that_operation_only() {
-    within(PATIENCE, || {
-        for at in [
-            At::FirstExamination,
-            At::SecondExamination,
-            At::LaterExamination,
-            At::End,
-        ] {
-            for by in [
-                By::Check,
-                By::CheckLater,
-                By::Expiry,
-                By::Force,
-                By::Shutdown,
-            ] {
-                for completions in [Dispatch::OwnThread, Dispatch::Inline] {
-                    every_seventh_panics(at, by, completions);
-                }
-            }
-        }
-    });
-}
-
-/// Executors may panic, lose the job, or run it on the spot: the operation ends all the same.
-#[test]
-fn g12_a_bad_executor_loses_no_operation() {
-    within(PATIENCE, || {
-        quietly();
-        let bad: [fn(Job); 3] = [
-            |_| std::panic::panic_any("intended"),
-            |job| drop(job),
-            |job| job(),
-        ];
-        // The completions of the second half panic as well, in the unwinding of the executor's panic.
-        for (number, executor) in bad.into_iter().enumerate() {
-            let purgatory = Purgatory::<Op>::builder("g12-executor")
-                .dispatch(Dispatch::Executor(Arc::new(executor)))
+fn g12_panics_of_hooks_and_executors_cost_the_reaper_no_other_operation() {
+    /// More than one slice of watchers.
+    const OPERATIONS: u64 = 210;
+    const BAD: u64 = OPERATIONS / 7;
+    let executor = |run: fn(Job)| Dispatch::Executor(Arc::new(run));
+    // Where completions run, and the panics of an executor, which also gets the operations to drop.
+    let rows = [
+        (Dispatch::OwnThread, 0),
+        (Dispatch::Inline, 0),
+        (executor(|_| panic_any("intended")), OPERATIONS),
+        (executor(drop), 0),
+        (executor(|job| job()), 0),
+    ];
+    for (row, (completions, own)) in rows.into_iter().enumerate() {
+        within(PATIENCE, move || {
+            quietly();
+            let clock = ManualClock::new();
+            let purgatory = Purgatory::<Op>::builder("g12-reaper")
+                .clock(clock.clone())
+                .dispatch(completions)
                 .build()
                 .expect("threads are to be had");
-            let probes = (0..100).map(|key| {
+            let park = |number| {
                 let probe = Probe::new();
-                let ending = probe.clone();
-                let op = Op::new(Duration::from_millis(5)).then(move |completion| {
+                let (examining, ending) = (probe.clone(), probe.clone());
+                let examine = move || {
+                    if number % 7 == 0 && examining.examinations() > 2 {
+                        panic_any("intended");
+                    }
+                    false
+                };
+                let examining = probe.clone();
+                let op = Op::new(SOON).when(move || examining.examine(&examine));
+                let op = op.then(move |completion| {
                     ending.end(completion);
-                    if key >= 50 {
-                        std::panic::panic_any("intended");
+                    if number % 7 == 1 {
+                        panic_any("intended");
                     }
                 });
-                drop(purgatory.try_complete_else_watch(op, [key]));
+                drop(purgatory.try_complete_else_watch(op, [1, 2 + number]));
                 probe
-            });
-            for probe in probes.collect::<Vec<_>>() {
-                eventually("its expiry", || probe.ending() == Some(Completion::Expired));
+            };
+            let probes = (0..OPERATIONS).map(park).collect::<Vec<_>>();
+            purgatory.check_later(1);
+            let stats = || purgatory.stats();
+            eventually("the deferred check", || stats().aborted == BAD);
+            clock.advance(SOON);
+            let expired = Some(Completion::Expired);
+            for (number, probe) in probes.iter().enumerate() {
+                let expected = expired.filter(|_| number % 7 > 0);
+                eventually("its expiry", || probe.ending() == expected);
             }
-            let panics = if number == 0 { 150 } else { 50 };
-            eventually("all counted", || purgatory.stats().panicked == panics);
-        }
-    });
+            let what = format!("all counted and cleared, row {row}");
+            eventually(&what, || {
+                (stats().panicked, stats().watched) == (2 * BAD + own, 0)
+            });
+            assert_eq!((stats().parked, purgatory.watched_keys()), (0, 0), "{what}");
+            let after = park(2);
+            clock.advance(SOON);
+            eventually("an expiry after the panics", || after.ending() == expired);
+        });
+    }
 }
 
 /// The waker of an event loop is user code too, whatever it is called for.
@@ -219,30 +91,23 @@ fn g12_a_bad_executor_loses_no_operation() {
 fn g12_a_waker_of_a_reactor_that_panics_harms_no_operation() {
     within(PATIENCE, || {
         quietly();
-        for drop_it in [false, true] {
+        let ends: [fn(Purgatory<Op>); 2] = [drop, |purgatory| {
+            purgatory.shutdown();
+            assert!(purgatory.is_shut_down());
+        }];
+        for end in ends {
+            let waker = WakeFn::new(|| panic_any("intended"));
             let purgatory = Purgatory::<Op>::builder("g12-waker")
-                .reaper(Reaper::Reactor(WakeFn::new(|| {
-                    std::panic::panic_any("intended")
-                })))
+                .reaper(Reaper::Reactor(waker))
                 .dispatch(Dispatch::OwnThread)
                 .build()
                 .expect("threads are to be had");
             let probe = Probe::new();
-            purgatory
-                .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1])
-                .expect("there is room");
+            drop(purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]));
             purgatory.check_later(1);
-            assert_eq!(
-                purgatory.stats().panicked,
-                2,
-                "an earlier deadline, a check"
-            );
-            if drop_it {
-                drop(purgatory);
-            } else {
-                purgatory.shutdown();
-                assert!(purgatory.is_shut_down());
-            }
+            let panicked = purgatory.stats().panicked;
+            assert_eq!(panicked, 2, "an earlier deadline, a check");
+            end(purgatory);
             assert_eq!(probe.ending(), Some(Completion::ShutDown));
             eventually("the end of its thread", || {
                 threads_named("g12-waker").is_empty()
@@ -258,18 +123,18 @@ fn g12_a_wake_function_that_panics_keeps_no_other_from_being_called() {
     let clock = ManualClock::new();
     let is_bad = Arc::new(AtomicBool::new(false));
     let calls = [0, 1].map(|number| {
-        let (calls, is_bad) = (Arc::new(AtomicUsize::new(0)), is_bad.clone());
+        let (calls, is_bad) = (Tally::new(), is_bad.clone());
         let count = calls.clone();
         clock.subscribe(WakeFn::new(move || {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.add();
             if number == 0 && is_bad.swap(false, Ordering::Relaxed) {
-                std::panic::panic_any("intended");
+                panic_any("intended");
             }
             true
         }));
         calls
     });
-    let calls = || calls.each_ref().map(|calls| calls.load(Ordering::Relaxed));
+    let calls = || calls.each_ref().map(|calls| calls.count());
     let before = calls();
     is_bad.store(true, Ordering::Relaxed);
     let advance = || catch_unwind(AssertUnwindSafe(|| clock.advance(Duration::ZERO)));
@@ -284,7 +149,7 @@ fn g12_a_waker_that_panics_at_the_end_of_a_shutdown_keeps_it_from_no_other_calle
 
     impl Wake for Bad {
         fn wake(self: Arc<Self>) {
-            std::panic::panic_any("intended");
+            panic_any("intended");
         }
     }
 
@@ -308,123 +173,114 @@ fn g12_a_waker_that_panics_at_the_end_of_a_shutdown_keeps_it_from_no_other_calle
     });
 }
 
-/// What user code panics with is the user's as well, and what that panics with when it is dropped.
-#[test]
-fn g12_a_panic_whose_payload_panics_is_one_panic() {
-    /// Panics with a smaller one.
-    struct Payload(u32);
+/// Panics with a smaller one when it is dropped.
+struct Layered(u32);
 
-    impl Drop for Payload {
-        fn drop(&mut self) {
-            if self.0 > 0 {
-                std::panic::panic_any(Payload(self.0 - 1));
-            }
+impl Drop for Layered {
+    fn drop(&mut self) {
+        if let Some(less) = self.0.checked_sub(1) {
+            panic_any(Layered(less));
         }
     }
+}
 
+/// What user code panics with is the user's as well, and what that panics with when it is dropped; so is what is
+/// dropped because it panicked.
+#[test]
+fn g12_a_panic_whose_payload_or_operation_panics_costs_only_itself() {
+    /// What the third examination of the operation does, what its completion does, and the panics that are counted.
+    type Row = (&'static str, fn() -> bool, fn(), u64);
+    const ROWS: [Row; 4] = [
+        ("a plain payload", || true, || panic_any("intended"), 1),
+        ("a bad payload", || true, || panic_any(Layered(1)), 1),
+        ("a worse payload", || true, || panic_any(Layered(2)), 1),
+        ("a bad operation", || panic_any("intended"), || (), 2),
+    ];
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::builder("g12-payload")
-            .reaper(Reaper::Manual)
-            .build()
-            .expect("no threads to refuse");
-        for layers in 0..3 {
+        quietly();
+        for (what, examine, end, panics) in ROWS {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
             let sibling = Probe::new();
-            let loud = Op::new(NEVER_IN_A_TEST).then(move |_| {
-                std::panic::panic_any(Payload(layers));
+            let (part, mut examinations) = (Layered(u32::from(panics > 1)), 0);
+            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                _ = &part;
+                examinations += 1;
+                examinations == 3 && examine()
             });
-            for op in [loud, sibling.op(NEVER_IN_A_TEST)] {
+            for op in [op.then(move |_| end()), sibling.op(NEVER_IN_A_TEST)] {
                 drop(purgatory.try_complete_else_watch(op, [1]));
             }
-            assert_eq!(purgatory.force_complete_for_key(&1), 2);
-            assert_eq!(sibling.ending(), Some(Completion::Satisfied));
-            assert_eq!(purgatory.stats().panicked, u64::from(layers) + 1);
+            sibling.satisfy();
+            let completed = 1 + usize::from(panics == 1);
+            assert_eq!(purgatory.check_and_complete(&1), completed, "{what}");
+            assert_eq!(sibling.ending(), Some(Completion::Satisfied), "{what}");
+            let stats = purgatory.stats();
+            assert_eq!(
+                (stats.aborted, stats.panicked),
+                (panics - 1, panics),
+                "{what}"
+            );
         }
     });
 }
 
-/// An event and an end both come while it is held, so it is examined a last time before it ends, and that panics.
+/// An event and an end both come while the operation is held, so it is examined a last time before it ends, and that
+/// panics: no end is counted. So it is if others have asked for as many examinations as a check makes.
 #[test]
 fn g12_a_panic_in_the_last_examination_before_an_end_aborts_the_operation_once() {
     type End = fn(&Purgatory<Op>);
-    const ENDS: [End; 3] = [
-        |all| assert!(all.cancel_for_key(&1).is_empty(), "it is held"),
-        Purgatory::shutdown,
-        |all| assert_eq!(all.force_complete_for_key(&1), 0, "it is held"),
+    const ENDS: [(&str, End); 3] = [
+        ("cancel", |all| assert!(all.cancel_for_key(&1).is_empty())),
+        ("shutdown", Purgatory::shutdown),
+        ("force", |all| assert_eq!(all.force_complete_for_key(&1), 0)),
     ];
-    for end in ENDS {
-        within(PATIENCE, move || {
-            quietly();
+    /// Two examinations in the park, and one or 16 in the check.
+    const LASTS: [u32; 2] = [2 + 1, 2 + 16];
+    within(PATIENCE, || {
+        quietly();
+        for ((name, end), last) in ENDS.iter().flat_map(|end| LASTS.map(|last| (*end, last))) {
+            let what = format!("{name}, after {last} examinations");
             let (purgatory, _clock) = manual::<u64>(|builder| builder);
             let (probe, dropped) = (Probe::new(), Arc::new(()));
             let (ending, part) = (probe.clone(), dropped.clone());
             let (weak, mut examinations) = (purgatory.downgrade(), 0);
             let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                let _ = &part;
+                _ = &part;
                 examinations += 1;
-                if examinations == 3 {
+                assert!(examinations <= last + 1, "examined after its panic");
+                if examinations > last {
+                    panic_any("intended");
+                }
+                if examinations > 2 {
                     let purgatory = weak.upgrade().expect("it is being examined");
                     let other = thread::spawn(move || {
                         assert_eq!(purgatory.check_and_complete(&1), 0, "it is held");
-                        end(&purgatory);
+                        if examinations == last {
+                            end(&purgatory);
+                        }
                     });
                     other.join().expect("it only checks and ends");
-                } else if examinations == 4 {
-                    std::panic::panic_any("intended");
                 }
-                assert!(examinations <= 4, "examined after its panic");
                 false
             });
             let op = op.then(move |completion| ending.end(completion));
             assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
-            assert_eq!(purgatory.check_and_complete(&1), 0);
-            assert_eq!(probe.ending(), None);
-            assert_eq!(Arc::strong_count(&dropped), 1, "the operation is gone");
+            assert_eq!(purgatory.check_and_complete(&1), 0, "{what}");
+            assert_eq!(probe.ending(), None, "{what}");
+            assert_eq!(Arc::strong_count(&dropped), 1, "{what}: it is not dropped");
             let stats = purgatory.stats();
-            assert_eq!((stats.aborted, stats.panicked), (1, 1));
-            assert_eq!((stats.parked, stats.watched), (0, 0));
-            assert_eq!(stats.completed + stats.cancelled + stats.shut_down, 0);
-        });
-    }
-}
-
-/// What is dropped because it panicked may panic once more.
-#[test]
-fn g12_a_destructor_of_an_operation_that_panicked_costs_only_itself() {
-    struct Bomb;
-
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            std::panic::panic_any("intended");
+            assert_eq!((stats.aborted, stats.panicked), (1, 1), "{what}");
+            assert_eq!((stats.parked, stats.watched), (0, 0), "{what}");
+            let ended = stats.completed + stats.cancelled + stats.shut_down;
+            assert_eq!(ended, 0, "{what}");
         }
-    }
-
-    within(PATIENCE, || {
-        quietly();
-        let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let sibling = Probe::new();
-        let (bomb, mut examinations) = (Bomb, 0);
-        let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            let _ = &bomb;
-            examinations += 1;
-            if examinations == 3 {
-                std::panic::panic_any("intended");
-            }
-            false
-        });
-        for op in [op, sibling.op(NEVER_IN_A_TEST)] {
-            drop(purgatory.try_complete_else_watch(op, [1]));
-        }
-        sibling.satisfy();
-        assert_eq!(purgatory.check_and_complete(&1), 1);
-        assert_eq!(sibling.ending(), Some(Completion::Satisfied));
-        let stats = purgatory.stats();
-        assert_eq!((stats.aborted, stats.panicked), (1, 2));
     });
 }
 
-/// After each panic it is left alone for 100 ms, and then driven again.
+/// After each panic of its clock, whatever the payload does, a purgatory is left alone for 100 ms, and then driven
+/// again. The reaper drives the others meanwhile.
 #[test]
-fn g12_a_clock_that_goes_on_panicking_does_not_keep_the_reaper_busy() {
+fn g12_a_clock_that_goes_on_panicking_keeps_the_reaper_neither_busy_nor_from_others() {
     const PANICS: u32 = 10;
     /// The first ones may come at once, when the reaper starts and is woken for the deadline.
     const PAUSES: u32 = PANICS / 2;
@@ -433,10 +289,13 @@ fn g12_a_clock_that_goes_on_panicking_does_not_keep_the_reaper_busy() {
 
     impl Clock for Broken {
         fn now(&self) -> Timestamp {
-            let on_reaper = thread::current().name() == Some("g12-clock-reaper");
+            let thread = thread::current();
+            let on_reaper = thread
+                .name()
+                .is_some_and(|name| name.starts_with("g12-clock"));
             if on_reaper && self.1.count() < PANICS.into() {
                 self.1.add();
-                resume_unwind(Box::new("intended"));
+                resume_unwind(Box::new(BadPayload));
             }
             self.0.now()
         }
@@ -444,41 +303,26 @@ fn g12_a_clock_that_goes_on_panicking_does_not_keep_the_reaper_busy() {
 
     within(PATIENCE, || {
         let (begun, panics) = (Instant::now(), Tally::new());
+        let reaper = ReaperThread::spawn("g12-clock").expect("two threads more");
+        let builder = || Purgatory::<Op>::builder("g12").reaper(Reaper::Shared(reaper.clone()));
         let clock = Broken(begun, panics.clone());
-        let purgatory = Purgatory::<Op>::builder("g12-clock").clock(clock);
-        let purgatory = purgatory.build().expect("threads are to be had");
-        let park = |op| drop(purgatory.try_complete_else_watch(op, [1]));
-        park(Op::new(NEVER_IN_A_TEST));
+        let broken = builder().clock(clock).build().expect("no thread more");
+        let good = builder().build().expect("no thread more");
+        let park = |purgatory: &Purgatory<Op>| {
+            let probe = Probe::new();
+            let op = probe.op(Duration::from_millis(1));
+            drop(purgatory.try_complete_else_watch(op, [1]));
+            probe
+        };
+        let early = park(&broken);
+        eventually("a panic", || panics.count() > 0);
+        let beside = park(&good);
+        eventually("an expiry beside", || beside.ending().is_some());
         eventually("all panics", || panics.count() == PANICS.into());
         assert!(begun.elapsed() >= PAUSES * Duration::from_millis(100));
-        let probe = Probe::new();
-        park(probe.op(Duration::from_millis(1)));
-        eventually("an expiry after them", || probe.ending().is_some());
-    });
-}
-
-/// A check that was asked for too many examinations makes one more before it ends the operation as another thread has
-/// said. If that panics, nothing is completed.
-#[test]
-fn g12_an_examination_that_panics_before_a_forced_end_ends_nothing_well() {
-    within(PATIENCE, || {
-        let purgatory = manual(|builder| builder).0;
-        let force = |purgatory: &Purgatory<Op>| {
-            assert_eq!(
-                purgatory.force_complete_for_key(&1),
-                0,
-                "the check holds it"
-            );
-        };
-        let probe = Probe::new();
-        let ending = probe.clone();
-        let op = overasked_op(&purgatory, force, || resume_unwind(Box::new("intended")));
-        let op = op.then(move |completion| ending.end(completion));
-        let admission = purgatory.try_complete_else_watch(op, [1]);
-        assert!(admission.is_ok(), "there is room");
-        assert_eq!(purgatory.check_and_complete(&1), 0);
-        let stats = purgatory.stats();
-        assert_eq!((stats.aborted, stats.panicked, stats.parked), (1, 1, 0));
-        assert_eq!((stats.completed, probe.ending()), (0, None));
+        for probe in [early, park(&broken)] {
+            let expired = Some(Completion::Expired);
+            eventually("an expiry after them", || probe.ending() == expired);
+        }
     });
 }

@@ -1,13 +1,13 @@
 //! G15: a shutdown ends everything once, at any moment and from any place.
 
+use crate::chains::scene::{admit, park};
 use crate::support::noise::assert_median_within;
-use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, threads_named, within,
-};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally};
+use crate::support::{eventually, lock, manual, threads_named, within};
 use request_purgatory::future::block_on;
 use request_purgatory::purgatory::{RejectReason, Rejected, WeakRef};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
+use request_purgatory::time::{Clock, Timestamp, WakeFn};
 use request_purgatory::{Completion, Purgatory, WaitError, Waits};
 use std::future::ready;
 use std::iter::repeat_with;
@@ -18,41 +18,36 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// A joined thread is listed for a moment longer.
+pub(super) fn assert_no_threads(name: &str) {
+    eventually("the end of its threads", || threads_named(name).is_empty());
+}
+
 /// It would sleep until its next deadline. When it is woken, it finds the purgatory shut down, or gone.
 #[test]
 fn g15_a_shutdown_wakes_the_reactor() {
-    // What is left is kept meanwhile: its drop wakes the reactor as well.
-    let ends: [fn(Purgatory<Op>) -> Option<Purgatory<Op>>; 3] = [
-        |purgatory| {
-            purgatory.shutdown();
-            Some(purgatory)
-        },
-        |purgatory| {
-            assert!(purgatory.shutdown_timeout(PATIENCE).is_ok());
-            Some(purgatory)
-        },
-        |purgatory| {
-            drop(purgatory);
-            None
-        },
+    // Whether what is left is kept: its drop wakes the reactor as well.
+    let ends: [(fn(&Purgatory<Op>), bool); 3] = [
+        (|purgatory| purgatory.shutdown(), true),
+        (|it| assert!(it.shutdown_timeout(PATIENCE).is_ok()), true),
+        (|_| (), false),
     ];
-    for end in ends {
+    for (end, is_kept) in ends {
         let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
         let (found, over) = (place.clone(), Tally::new());
         let told = over.clone();
         let waker = WakeFn::new(move || {
             let is_over = |purgatory: Purgatory<Op>| purgatory.is_shut_down();
-            if found
-                .get()
-                .is_some_and(|it| it.upgrade().is_none_or(is_over))
-            {
+            let found = found.get();
+            if found.is_some_and(|it| it.upgrade().is_none_or(is_over)) {
                 told.add();
             }
             true
         });
         let (purgatory, _clock) = manual(|builder| builder.reaper(Reaper::Reactor(waker)));
         place.set(purgatory.downgrade()).expect("set once");
-        let _left = end(purgatory);
+        end(&purgatory);
+        let _left = Some(purgatory).filter(|_| is_kept);
         eventually("it is woken", || over.count() > 0);
     }
 }
@@ -60,60 +55,49 @@ fn g15_a_shutdown_wakes_the_reactor() {
 /// Threads park, check and cancel while the shutdown comes.
 #[test]
 fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
-    let rounds = || {
-        let mut took = Vec::new();
-        for round in 1..=30 {
-            let purgatory = Purgatory::<Op>::new("g15-any");
-            let parkers = (0..3).map(|seed| {
-                let purgatory = purgatory.clone();
-                thread::spawn(move || {
-                    let mut random = fastrand::Rng::with_seed(round * 3 + seed);
-                    let (mut parked, mut returned) = (Vec::new(), 0);
-                    loop {
-                        let probe = Probe::new();
-                        let timeout = Duration::from_millis(random.u64(..10));
-                        let op = probe.op(timeout);
-                        match purgatory.try_complete_else_watch(op, [seed, random.u64(..5)]) {
-                            Ok(_) => parked.push(probe),
-                            Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
-                                assert_eq!(probe.ending(), None);
-                                break;
-                            }
-                            Err(other) => panic!("{other:?}"),
+    let shutdown = |round: u64| {
+        let purgatory = Purgatory::<Op>::new("g15-any");
+        let parkers = [0, 1, 2].map(|seed| {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || {
+                let mut random = fastrand::Rng::with_seed(round * 3 + seed);
+                let (mut parked, mut returned) = (Vec::new(), 0);
+                loop {
+                    let probe = Probe::new();
+                    let op = probe.op(Duration::from_millis(random.u64(..10)));
+                    match purgatory.try_complete_else_watch(op, [seed, random.u64(..5)]) {
+                        Ok(_) => parked.push(probe),
+                        Err(rejected) => {
+                            assert_eq!(rejected.reason(), RejectReason::ShutDown);
+                            assert_eq!(probe.ending(), None);
+                            return (parked, returned);
                         }
-                        returned += purgatory.cancel_for_key(&random.u64(..40)).len();
                     }
-                    (parked, returned)
-                })
-            });
-            let parkers = parkers.collect::<Vec<_>>();
-            let mut random = fastrand::Rng::with_seed(round);
-            thread::sleep(Duration::from_micros(random.u64(..10_000)));
-            let start = Instant::now();
-            purgatory.shutdown();
-            took.push(start.elapsed());
-            purgatory.shutdown();
-            let (mut ended, mut all, mut returned) = (0, 0, 0);
-            for parker in parkers {
-                let (probes, back) = parker.join().expect("no call panics");
-                all += probes.len();
-                returned += back;
-                ended += probes
-                    .iter()
-                    .filter(|probe| probe.ending().is_some())
-                    .count();
-            }
-            assert_eq!(ended + returned, all);
-            assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
-            // A joined thread is listed for a moment longer.
-            eventually("the end of its threads", || {
-                threads_named("g15-any").is_empty()
-            });
+                    returned += purgatory.cancel_for_key(&random.u64(..40)).len();
+                }
+            })
+        });
+        let mut random = fastrand::Rng::with_seed(round);
+        thread::sleep(Duration::from_micros(random.u64(..10_000)));
+        let start = Instant::now();
+        purgatory.shutdown();
+        let took = start.elapsed();
+        purgatory.shutdown();
+        let (mut left, mut returned) = (0, 0);
+        for parker in parkers {
+            let (probes, back) = parker.join().expect("no call panics");
+            left += probes.iter().filter(|it| it.ending().is_none()).count();
+            returned += back;
         }
+        assert_eq!(left, returned);
+        assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
+        assert_no_threads("g15-any");
         took
     };
     within(PATIENCE, move || {
-        assert_median_within(Duration::from_millis(50), rounds)
+        assert_median_within(Duration::from_millis(50), || {
+            (1..=30).map(shutdown).collect()
+        });
     });
 }
 
@@ -122,14 +106,10 @@ fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
     within(PATIENCE, || {
         let shutdown = || {
             let purgatory = Purgatory::<Op>::new("g15-quiet");
-            let probes = (0..1_000).map(|key| {
-                let probe = Probe::new();
-                purgatory
-                    .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key])
-                    .expect("there is room");
-                probe
-            });
-            let probes = probes.collect::<Vec<_>>();
+            let probes = [(); 1_000].map(|()| Probe::new());
+            for (key, probe) in (0..).zip(&probes) {
+                park(&purgatory, probe.op(NEVER_IN_A_TEST), [key]);
+            }
             let start = Instant::now();
             purgatory.shutdown();
             let took = start.elapsed();
@@ -144,130 +124,95 @@ fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
     });
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Moment {
-    FirstExamination,
-    SecondExamination,
-    LaterExamination,
-    ExaminationAtExpiry,
-    Satisfied,
-    Expired,
-    ShutDown,
-}
+/// A callback: its name, its number if it is an examination, and the ending that it belongs to.
+type Moment = (&'static str, u32, Option<Completion>);
+
+const MOMENTS: [Moment; 7] = [
+    ("first examination", 1, None),
+    ("second examination", 2, None),
+    ("examination by a check", 3, None),
+    // Where the park takes longer than the timeout, no examination follows.
+    ("at the deadline", 3, Some(Completion::Expired)),
+    ("satisfied", 0, Some(Completion::Satisfied)),
+    ("expired", 0, Some(Completion::Expired)),
+    ("shut down", 0, Some(Completion::ShutDown)),
+];
 
 /// On whatever thread the callback runs, the purgatory's own included.
 #[test]
 fn g15_a_shutdown_is_legal_from_every_callback() {
-    let froms = [
-        Moment::FirstExamination,
-        Moment::SecondExamination,
-        Moment::LaterExamination,
-        Moment::ExaminationAtExpiry,
-        Moment::Satisfied,
-        Moment::Expired,
-        Moment::ShutDown,
-    ];
-    for from in froms {
-        for completions in [Dispatch::OwnThread, Dispatch::Inline] {
+    for (number, moment) in MOMENTS.into_iter().enumerate() {
+        for dispatch in [Dispatch::OwnThread, Dispatch::Inline] {
             for drop_it in [false, true] {
-                let completions = completions.clone();
-                within(PATIENCE / 2, move || end_from(from, completions, drop_it));
+                let (dispatch, name) = (dispatch.clone(), format!("g15-{number}{drop_it}"));
+                within(PATIENCE / 2, move || {
+                    end_from(moment, &name, dispatch, drop_it)
+                });
             }
         }
     }
 }
 
 /// Ends the purgatory in a callback: by `shutdown`, or by dropping the last strong handle of it.
-fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
-    let name = format!("g15-{}{}", from as u8, u8::from(drop_it));
-    let purgatory = Purgatory::<Op>::builder(&*name)
-        .dispatch(completions)
-        .build()
-        .expect("threads are to be had");
+fn end_from(moment: Moment, name: &str, dispatch: Dispatch, drop_it: bool) {
+    let (what, examination, ending) = moment;
+    let builder = Purgatory::<Op>::builder(name).dispatch(dispatch);
+    let purgatory = builder.build().expect("threads are to be had");
     let weak = purgatory.downgrade();
     let place = Arc::new(Mutex::new(Some(purgatory.clone())));
-    let end = {
-        let place = place.clone();
-        move || {
-            let taken = lock(&place).take();
-            if let Some(purgatory) = taken {
-                if !drop_it {
-                    purgatory.shutdown();
-                }
-            }
+    let taking = place.clone();
+    let end = move || {
+        let taken = lock(&taking).take();
+        if let Some(purgatory) = taken.filter(|_| !drop_it) {
+            purgatory.shutdown();
         }
     };
-    let sibling = Probe::new();
-    purgatory
-        .try_complete_else_watch(sibling.op(NEVER_IN_A_TEST), [9])
-        .expect("there is room");
-    let probe = Probe::new();
-    let timeout = match from {
-        Moment::ExaminationAtExpiry | Moment::Expired => Duration::from_millis(10),
+    let (sibling, probe) = (Probe::new(), Probe::new());
+    park(&purgatory, sibling.op(NEVER_IN_A_TEST), [9]);
+    let timeout = match ending {
+        Some(Completion::Expired) => Duration::from_millis(10),
         _ => NEVER_IN_A_TEST,
     };
-    let op = {
-        let (examining, ending) = (probe.clone(), probe.clone());
-        let (end, end_late) = (end.clone(), end);
-        let mut examinations = 0;
-        Op::new(timeout)
-            .when(move || {
-                examinations += 1;
-                let now = match from {
-                    Moment::FirstExamination => examinations == 1,
-                    Moment::SecondExamination => examinations == 2,
-                    Moment::LaterExamination | Moment::ExaminationAtExpiry => examinations == 3,
-                    _ => false,
-                };
-                if now {
-                    end();
-                }
-                examining.is_ready()
-            })
-            .then(move |completion| {
-                ending.end(completion);
-                let now = match from {
-                    Moment::Satisfied => completion == Completion::Satisfied,
-                    // (Where the park takes longer than the timeout, no examination follows.)
-                    Moment::Expired | Moment::ExaminationAtExpiry => {
-                        completion == Completion::Expired
-                    }
-                    Moment::ShutDown => completion == Completion::ShutDown,
-                    _ => false,
-                };
-                if now {
-                    end_late();
-                }
-            })
-    };
+    let (examined, ended, end_late) = (probe.clone(), probe.clone(), end.clone());
+    let mut examinations = 0;
+    let op = Op::new(timeout).when(move || {
+        examinations += 1;
+        if examinations == examination {
+            end();
+        }
+        examined.is_ready()
+    });
+    let op = op.then(move |completion| {
+        ended.end(completion);
+        if ending == Some(completion) {
+            end_late();
+        }
+    });
     // With the last strong handle in the callback's hands, the caller has a temporary one.
-    let result = weak
-        .upgrade()
-        .expect("it lives")
-        .try_complete_else_watch(op, [1]);
-    drop(purgatory);
-    let alive = weak.upgrade();
-    if let Some(purgatory) = &alive {
-        match from {
-            Moment::Satisfied => {
-                probe.satisfy();
+    let temporary = weak.upgrade().expect("it lives");
+    let result = temporary.try_complete_else_watch(op, [1]);
+    drop((purgatory, temporary));
+    if let Some(purgatory) = weak.upgrade() {
+        match ending {
+            Some(Completion::ShutDown) => purgatory.shutdown(),
+            Some(Completion::Expired) => {}
+            _ => {
+                if ending.is_some() {
+                    probe.satisfy();
+                }
                 purgatory.check_and_complete(&1);
             }
-            Moment::LaterExamination => drop(purgatory.check_and_complete(&1)),
-            Moment::ShutDown => purgatory.shutdown(),
-            _ => {}
         }
     }
-    drop(alive);
     eventually("the end of the sibling", || {
         sibling.ending() == Some(Completion::ShutDown)
     });
     match result {
         // Neither parked nor completed: handed back.
-        Err(rejected) => assert!(rejected.reason() == RejectReason::ShutDown, "{from:?}"),
+        Err(rejected) => assert!(rejected.reason() == RejectReason::ShutDown, "{what}"),
         Ok(_) => eventually("its end", || probe.ending().is_some()),
     }
-    eventually("the end of its threads", || threads_named(&name).is_empty());
+    assert_no_threads(name);
     drop(lock(&place).take());
 }
 
@@ -275,9 +220,7 @@ fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
 fn g15_after_a_shutdown_every_call_is_answered() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g15-after");
-        let watch = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
-        let handle = watch.expect("there is room").into_handle();
-        let handle = handle.expect("it cannot complete yet");
+        let handle = park(&purgatory, Op::new(NEVER_IN_A_TEST), [1]);
         purgatory.shutdown();
         let probe = Probe::new();
         probe.satisfy();
@@ -309,9 +252,7 @@ fn g15_completions_under_way_are_waited_for() {
                 thread::sleep(Duration::from_millis(5));
                 ended.add();
             });
-            purgatory
-                .try_complete_else_watch(op, [key])
-                .expect("there is room");
+            admit(&purgatory, op, [key]);
         }
         eventually("the expiry of all", || purgatory.is_empty());
         purgatory.shutdown();
@@ -322,40 +263,30 @@ fn g15_completions_under_way_are_waited_for() {
 /// What has expired in a storm is cleared away later; a shutdown does not leave it there.
 #[test]
 fn g15_a_shutdown_in_the_middle_of_a_storm_leaves_nothing_behind() {
+    const COUNT: u64 = 3_000;
     within(PATIENCE, || {
-        let clock = ManualClock::new();
-        let purgatory = Purgatory::<Op>::builder("g15-storm")
-            .clock(clock.clone())
-            .dispatch(Dispatch::Inline)
-            .build()
-            .expect("threads are to be had");
+        let (purgatory, clock) = manual(|it| it.reaper(Reaper::Own).dispatch(Dispatch::Inline));
         let ended = Tally::new();
-        let count = 3_000;
         let (middle, reached) = channel();
-        for key in 0..count {
+        for key in 0..COUNT {
             let (ended, middle) = (ended.clone(), middle.clone());
             let op = Op::new(Duration::from_millis(1)).then(move |_| {
                 ended.add();
-                if ended.count() == count / 2 {
+                if ended.count() == COUNT / 2 {
                     // The reaper stays here until the shutdown has done what it can without it.
                     middle.send(()).expect("the test waits for it");
                     thread::sleep(Duration::from_millis(100));
                 }
             });
-            purgatory
-                .try_complete_else_watch(op, [key, count + key % 3])
-                .expect("there is room");
+            park(&purgatory, op, [key, COUNT + key % 3]);
         }
         clock.advance(Duration::from_millis(2));
         reached.recv().expect("they all expire");
         purgatory.shutdown();
         let stats = purgatory.stats();
         assert!(stats.shut_down > 0, "{stats:?}");
-        assert_eq!((ended.count(), stats.parked), (count, 0));
-        assert_eq!(
-            (purgatory.stats().watched, purgatory.watched_keys()),
-            (0, 0)
-        );
+        assert_eq!((ended.count(), stats.parked), (COUNT, 0));
+        assert_eq!((stats.watched, purgatory.watched_keys()), (0, 0));
     });
 }
 
@@ -380,9 +311,7 @@ fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
             let builder = builder.clock(Refusing(Instant::now())).threads_at_once();
             assert!(catch_unwind(AssertUnwindSafe(|| builder.build())).is_err());
         }
-        eventually("the end of the threads", || {
-            threads_named("g15-build").is_empty()
-        });
+        assert_no_threads("g15-build");
     });
 }
 
@@ -395,14 +324,9 @@ fn g15_a_shutdown_if_idle_ends_nothing_that_waits() {
     drop(wait);
     assert!(purgatory.shutdown_if_idle());
     assert!(!purgatory.shutdown_if_idle(), "one call does it");
-    let late = purgatory.listen([1], None);
-    assert_eq!(
-        block_on({
-            let mut late = late;
-            async move { late.checked().await }
-        }),
-        Err(WaitError::ShutDown)
-    );
+    let mut late = purgatory.listen([1], None);
+    let late = block_on(Box::pin(async move { late.checked().await }));
+    assert_eq!(late, Err(WaitError::ShutDown));
     // One that nothing has ever used.
     assert!(Waits::<u64>::new("new").shutdown_if_idle());
 }

@@ -1,56 +1,48 @@
-//! Wherever the task runs: tokio, smol, bare, and threads that block.
+//! G1: wherever the task runs, on tokio, on smol or on a thread that blocks, it learns its end. G19: a blocking thread
+//! sleeps.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
-use crate::{Slot, now, put, take};
+use crate::{Slot, now, owning, put, take};
 use request_purgatory::future::{Awaited, WaitError, block_on};
 use request_purgatory::{Completion, Purgatory, Waits};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// An executor of one task, with nothing but the standard library.
-fn bare<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(thread::current())).into();
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
+const SHORT: Duration = Duration::from_millis(5);
+
+/// Does it in a moment, on another thread.
+fn soon<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::spawn(|| {
+        thread::sleep(SHORT);
+        action()
+    })
 }
 
-/// What every executor has to bear: a value from another thread, a timeout, a race that drops the loser, a shutdown.
+/// What every executor has to bear: a value from another thread, a timeout, a race that drops the loser, a shutdown,
+/// and operations that are awaited.
 async fn on_any_executor() {
     let waits = Waits::<u64>::new("anywhere");
     let slot = Slot::default();
     let found = waits.wait([1, 2], NEVER_IN_A_TEST, take(&slot));
-    let setter = thread::spawn({
-        let waits = waits.clone();
-        move || {
-            thread::sleep(Duration::from_millis(5));
-            put(&slot, "value");
-            waits.check_and_complete(&2)
-        }
+    let setter = waits.clone();
+    let set = soon(move || {
+        put(&slot, "value");
+        setter.check_and_complete(&2)
     });
     assert_eq!(found.await, Ok("value"));
-    assert_eq!(setter.join().expect("it does not panic"), 1);
+    assert_eq!(set.join().expect("it does not panic"), 1);
 
-    let expired = waits.wait([1], Duration::from_millis(5), || None::<u8>);
+    let expired = waits.wait([1], SHORT, || None::<u8>);
     assert_eq!(expired.await, Err(WaitError::Expired));
 
     let mut slow = waits.wait([1], NEVER_IN_A_TEST, || None::<u8>);
-    let mut quick = waits.wait([2], Duration::from_millis(5), || None::<u8>);
+    let mut quick = waits.wait([2], SHORT, || None::<u8>);
     let first = poll_fn(|cx| match Pin::new(&mut slow).poll(cx) {
         Poll::Pending => Pin::new(&mut quick).poll(cx),
         ready => ready,
@@ -60,36 +52,30 @@ async fn on_any_executor() {
     assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
 
     let last = waits.wait([3], NEVER_IN_A_TEST, || None::<u8>);
-    let closer = thread::spawn({
-        let waits = waits.clone();
-        move || waits.shutdown()
-    });
+    let shut_down = soon(move || waits.shutdown());
     assert_eq!(last.await, Err(WaitError::ShutDown));
-    closer.join().expect("it does not panic");
+    shut_down.join().expect("it does not panic");
 
     let fetches = Purgatory::<Awaited<Op>>::new("anywhere");
+    let fetch = |op| fetches.completion(op, [1]).expect("there is room");
     let probe = Probe::new();
-    let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1]);
-    let checker = thread::spawn({
-        let fetches = fetches.clone();
-        move || {
-            thread::sleep(Duration::from_millis(5));
-            probe.satisfy();
-            fetches.check_and_complete(&1)
-        }
+    let satisfied = fetch(probe.op(NEVER_IN_A_TEST));
+    let checker = fetches.clone();
+    let check = soon(move || {
+        probe.satisfy();
+        checker.check_and_complete(&1)
     });
-    let (_, completion) = fetch.expect("there is room").await.expect("it ends");
+    let (_, completion) = satisfied.await.expect("it ends");
     assert_eq!(completion, Completion::Satisfied);
-    assert_eq!(checker.join().expect("it does not panic"), 1);
+    assert_eq!(check.join().expect("it does not panic"), 1);
+    let (_, completion) = fetch(Op::new(SHORT)).await.expect("it ends");
+    assert_eq!(completion, Completion::Expired);
 }
 
 #[test]
-fn on_tokio() {
+fn a_future_ends_on_tokio() {
     within(PATIENCE, || {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .build();
-        let runtime = runtime.expect("threads for tokio");
+        let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
         runtime.block_on(async {
             let spawned = tokio::spawn(on_any_executor());
             on_any_executor().await;
@@ -99,7 +85,7 @@ fn on_tokio() {
 }
 
 #[test]
-fn on_smol() {
+fn a_future_ends_on_smol() {
     within(PATIENCE, || {
         smol::block_on(async {
             let spawned = smol::spawn(on_any_executor());
@@ -110,41 +96,13 @@ fn on_smol() {
 }
 
 #[test]
-fn on_a_bare_block_on() {
-    within(PATIENCE, || bare(on_any_executor()));
-}
-
-#[test]
-fn blocking() {
-    within(PATIENCE, || {
-        let waits = Waits::<u64>::new("blocking");
-        let slot = Slot::default();
-        let setter = thread::spawn({
-            let (waits, slot) = (waits.clone(), slot.clone());
-            move || {
-                eventually("the wait", || waits.stats().parked == 1);
-                put(&slot, 7);
-                waits.check_and_complete(&1)
-            }
-        });
-        let found = block_on(waits.wait([1], NEVER_IN_A_TEST, take(&slot)));
-        assert_eq!(found, Ok(7));
-        // None, if the wait is counted but not yet on its list: then it finds the value by itself.
-        assert!(setter.join().expect("it does not panic") <= 1);
-        let expired = block_on(waits.wait([1], Duration::from_millis(2), || None::<u8>));
-        assert_eq!(expired, Err(WaitError::Expired));
-
-        let fetches = Purgatory::<Awaited<Op>>::new("blocking");
-        let fetch = fetches.completion(Op::new(Duration::from_millis(2)), [1]);
-        let fetch = fetch.expect("there is room");
-        let (_, completion) = block_on(fetch).expect("it ends");
-        assert_eq!(completion, Completion::Expired);
-    });
+fn a_future_ends_in_block_on() {
+    within(PATIENCE, || block_on(on_any_executor()));
 }
 
 /// It would sleep on the very thread that has to wake it.
 #[test]
-fn blocking_in_a_callback_panics_and_does_not_hang() {
+fn block_on_in_a_callback_panics_and_does_not_hang() {
     within(PATIENCE, || {
         let waits = Waits::<u64>::new("nested");
         let inner = waits.clone();
@@ -174,4 +132,68 @@ fn g19_a_thread_that_blocks_sleeps_until_it_is_woken() {
     }));
     assert_eq!(end, Err(WaitError::Expired));
     assert!(polls <= 3, "{polls} polls");
+}
+
+/// Values, timeouts and drops against checks from other threads: each wait that stays learns its end, and nothing is
+/// left.
+#[test]
+fn g01_many_tasks_many_checkers() {
+    const TASKS: usize = 4_000;
+    const KEYS: u64 = 8;
+    within(PATIENCE, || {
+        let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
+        let waits = Waits::<u64>::new("many");
+        let stop = Arc::new(AtomicBool::new(false));
+        let epoch = Arc::new(AtomicUsize::new(0));
+        let checkers = [0, 1].map(|_| {
+            let (waits, stop, epoch) = (waits.clone(), stop.clone(), epoch.clone());
+            thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    epoch.fetch_add(1, Ordering::SeqCst);
+                    (0..KEYS).for_each(|key| _ = waits.check_and_complete(&key));
+                    thread::yield_now();
+                }
+            })
+        });
+        let mut random = fastrand::Rng::with_seed(11);
+        let payload = Arc::new(());
+        let tasks = (0..TASKS).map(|_| {
+            let (waits, epoch, payload) = (waits.clone(), epoch.clone(), payload.clone());
+            let (keys, kind) = ([random.u64(..KEYS), random.u64(..KEYS)], random.u64(..4));
+            runtime.spawn(async move {
+                let begun = epoch.load(Ordering::SeqCst);
+                // The timeout is longer than any test: a lost wake-up hangs.
+                let timeout = match kind {
+                    0 => Duration::from_millis(1),
+                    _ => NEVER_IN_A_TEST,
+                };
+                let needed = if kind == 1 { usize::MAX } else { begun + 3 };
+                let reached = move || Some(epoch.load(Ordering::SeqCst)).filter(|at| *at >= needed);
+                let mut wait = waits.wait(keys, timeout, owning(payload, reached));
+                if kind == 1 {
+                    let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut wait).poll(cx))).await;
+                    tokio::task::yield_now().await;
+                    drop(wait);
+                    return polled.is_pending();
+                }
+                match wait.await {
+                    Ok(epoch) => epoch >= needed,
+                    Err(WaitError::Expired) => kind == 0,
+                    Err(_) => false,
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            assert!(runtime.block_on(task).expect("it does not panic"));
+        }
+        stop.store(true, Ordering::SeqCst);
+        for checker in checkers {
+            checker.join().expect("it does not panic");
+        }
+        eventually("the end of all", || {
+            let left = (waits.stats().parked, waits.watched_keys());
+            left == (0, 0) && Arc::strong_count(&payload) == 1
+        });
+        assert_eq!(waits.stats().panicked, 0);
+    });
 }

@@ -1,58 +1,55 @@
-//! Further keys: what a listener learns while it reads.
+//! G1, G2 and G17: a key that a listener learns while it reads is watched, at its lowest rank, or refused. G12: added
+//! keys that panic.
 
 use crate::chains::drops::Bomb;
-use crate::on_time::recheck::{SECOND, pass};
 use crate::support::bell::Bell;
 use crate::support::keys::by_number;
-use crate::support::{PATIENCE, eventually, within};
-use crate::{assert_empty, by_hand};
+use crate::support::{PATIENCE, within};
+use crate::{SECOND, assert_empty, built, by_hand, pass, poll_in_vain};
 use request_purgatory::future::{Listener, WaitError, block_on};
-use request_purgatory::threads::Reaper;
-use request_purgatory::time::ManualClock;
 use request_purgatory::{CheckBound, Waits, Watch};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
+
+/// Whether the listener has ended or was woken by a check.
+fn checked(listener: &mut Listener<u64>) -> Poll<Result<(), WaitError>> {
+    Bell::new().poll(&mut Box::pin(listener.checked()))
+}
 
 #[test]
-fn a_key_that_is_learnt_while_reading_is_listened_to() {
+fn a_key_that_is_added_while_reading_is_listened_to() {
     let (waits, clock) = by_hand();
-    let bell = Bell::new();
     let mut listener = waits.listen([1], SECOND);
     listener.also(2);
     listener.also(2);
     listener.also(waits.resolve(3).watch());
     assert_eq!((waits.stats().parked, waits.stats().watched), (3, 3));
     for key in [2, 3, 1] {
-        assert!(bell.poll(&mut Box::pin(listener.checked())).is_pending());
+        assert!(checked(&mut listener).is_pending());
         waits.check_and_complete(&key);
-        assert_eq!(
-            bell.poll(&mut Box::pin(listener.checked())),
-            Poll::Ready(Ok(()))
-        );
+        assert_eq!(checked(&mut listener), Poll::Ready(Ok(())));
     }
     pass(&waits, &clock, SECOND);
-    eventually("the end", || waits.stats().expired == 1);
+    assert_eq!(waits.stats().expired, 1);
     let end = Poll::Ready(Err(WaitError::Expired));
-    assert_eq!(bell.poll(&mut Box::pin(listener.checked())), end);
+    assert_eq!(checked(&mut listener), end);
     drop(listener);
-    assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
+    assert_empty(&waits);
     let mut listener = waits.listen([1], SECOND);
     listener.also(2);
     listener.satisfied();
-    assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
+    assert_empty(&waits);
 }
 
 #[test]
-fn a_key_that_is_learnt_again_counts_at_its_lowest_rank() {
+fn a_key_that_is_added_again_counts_at_its_lowest_rank() {
     let (waits, _clock) = by_hand();
-    let bell = Bell::new();
     let mut listener = waits.listen([1], None);
     let woken_by = |listener: &mut Listener<u64>, rank| {
         waits.check_and_complete_with(&2, CheckBound::all().up_to(rank));
-        bell.poll(&mut Box::pin(listener.checked())).is_ready()
+        checked(listener).is_ready()
     };
     listener.also(Watch::from(2).at_rank(10));
     assert!(!woken_by(&mut listener, 9) && woken_by(&mut listener, 10));
@@ -72,12 +69,9 @@ fn a_key_that_is_learnt_again_counts_at_its_lowest_rank() {
 
 /// And the reason stays, whether the timeout of those that are parked passes before it is told or after.
 #[test]
-fn a_further_key_that_is_refused_ends_the_listener() {
+fn an_added_key_that_is_refused_ends_the_listener() {
     for told_first in [true, false] {
-        let clock = ManualClock::new();
-        let builder = Waits::<u64>::builder("also").clock(clock.clone());
-        let builder = builder.reaper(Reaper::Manual).max_parked(2);
-        let waits = builder.build().expect("no threads to refuse");
+        let (waits, clock) = built(|builder| builder.max_parked(2));
         let mut listener = waits.listen([1], SECOND);
         (2..4).for_each(|key| listener.also(key));
         if told_first {
@@ -88,21 +82,15 @@ fn a_further_key_that_is_refused_ends_the_listener() {
         assert_eq!(block_on(listener.checked()), Err(WaitError::Full));
         drop(waits);
         listener.also(9);
-        assert_eq!(
-            block_on(listener.checked()),
-            Err(WaitError::Full),
-            "the first end counts"
-        );
+        let end = block_on(listener.checked());
+        assert_eq!(end, Err(WaitError::Full), "the first end counts");
     }
 }
 
 /// A key that was added is watched for the longest timeout, whatever the deadline of the listener is later.
 #[test]
-fn a_further_key_expires_at_the_longest_timeout() {
-    let clock = ManualClock::new();
-    let builder = Waits::<u64>::builder("also").clock(clock.clone());
-    let builder = builder.reaper(Reaper::Manual).max_timeout(SECOND);
-    let waits = builder.build().expect("no threads to refuse");
+fn an_added_key_expires_at_the_longest_timeout() {
+    let (waits, clock) = built(|builder| builder.max_timeout(SECOND));
     let mut listener = waits.listen([1], SECOND);
     listener.also(2);
     clock.advance(SECOND / 2);
@@ -127,19 +115,13 @@ fn g12_a_listener_whose_waker_and_added_keys_panic_when_dropped_costs_no_process
             }
         }
     }
-    struct Loud(Bomb);
-    impl Wake for Loud {
-        fn wake(self: Arc<Self>) {}
-    }
     within(PATIENCE, || {
         let (waits, armed) = (Waits::<Key>::new("loud"), Arc::new(AtomicBool::new(false)));
         let key = |number| Key(number, armed.clone());
         let mut listener = waits.listen([key(1)], None);
         (2..5).for_each(|number| listener.also(key(number)));
-        let waker = Waker::from(Arc::new(Loud(Bomb)));
-        let poll = pin!(listener.checked()).poll(&mut Context::from_waker(&waker));
-        assert!(poll.is_pending());
-        drop(waker);
+        let bomb = Bomb;
+        poll_in_vain(&mut Box::pin(listener.checked()), move || _ = &bomb);
         armed.store(true, Ordering::SeqCst);
         assert!(catch_unwind(AssertUnwindSafe(|| drop(listener))).is_err());
         armed.store(false, Ordering::SeqCst);

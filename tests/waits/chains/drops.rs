@@ -1,23 +1,50 @@
-//! Futures dropped at any moment, and wakers and destructors that do what they should not.
+//! G6: futures that are dropped at any moment leave nothing. G3 and G12: wakers and destructors do what they should
+//! not.
 
 use crate::support::bell::Bell;
 use crate::support::{BadPayload, NEVER_IN_A_TEST, PATIENCE, lock, within};
-use crate::{Slot, assert_empty, by_hand, now, put, take};
-use request_purgatory::{Waits, future::WaitError, future::WaitFuture, future::WaitOperation};
+use crate::{ENDS, End, SECOND, Slot, assert_empty, by_hand};
+use crate::{now, owning, poll_in_vain, put, take};
+use request_purgatory::{Wait, WaitError, Waits};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::task::{Context, Wake, Waker};
+use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+
+/// Panics when it is dropped, also while the thread unwinds already.
+pub(crate) struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panics();
+    }
+}
+
+fn panics() {
+    resume_unwind(Box::new("intended"));
+}
+
+/// With a payload whose destructor panics in turn.
+fn panics_twice() {
+    resume_unwind(Box::new(BadPayload));
+}
+
+fn nothing() {}
+
+/// Calls the function when it is dropped.
+pub(super) struct OnDrop<F: Fn()>(pub(super) F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
 
 #[test]
-fn g06_dropping_leaves_nothing() {
+fn g06_a_dropped_future_leaves_nothing() {
     let (waits, clock) = by_hand();
     let (slot, bell) = (Slot::<Arc<()>>::default(), Bell::new());
-    let wait = || waits.wait([1, 2, 3], Duration::from_secs(1), take(&slot));
+    let wait = || waits.wait([1, 2, 3], SECOND, take(&slot));
 
     drop(wait());
     assert_empty(&waits);
@@ -30,7 +57,7 @@ fn g06_dropping_leaves_nothing() {
     assert_eq!((Arc::strong_count(&slot), Arc::strong_count(&bell)), (1, 1));
     assert_eq!(waits.stats().cancelled, 2);
 
-    // The value is there, and no task polls.
+    // The value is there, and no task polls. (Which is the reason for `take`.)
     let value = Arc::new(());
     let unpolled = wait();
     put(&slot, value.clone());
@@ -38,102 +65,94 @@ fn g06_dropping_leaves_nothing() {
     assert_eq!(Arc::strong_count(&value), 2);
     drop(unpolled);
     assert_eq!(Arc::strong_count(&value), 1);
+    assert!(lock(&slot).is_none());
 
     // The purgatory goes first.
     let orphan = wait();
     drop(waits);
     drop(orphan);
-    clock.advance(Duration::from_secs(2));
+    clock.advance(2 * SECOND);
     assert_eq!((Arc::strong_count(&slot), bell.rung()), (1, 0));
 }
 
 /// No thread waits for a predicate that runs; its thread clears away what the dropped future left.
 #[test]
-fn g06_dropping_while_another_thread_asks() {
+fn g06_a_future_dropped_while_another_thread_asks_leaves_nothing() {
     within(PATIENCE, || {
         for finds in [false, true] {
             let waits = Waits::<u64>::new("busy");
-            let ((entered, inside), (leave, left)) = (channel(), channel());
-            let (payload, mut examinations) = (Arc::new(()), 0);
-            let mut wait = waits.wait([1], NEVER_IN_A_TEST, {
-                let payload = payload.clone();
-                move || {
-                    examinations += 1;
-                    (examinations > 2).then(|| {
-                        entered.send(()).expect("the test waits for it");
-                        left.recv().expect("the test lets it go");
-                        finds.then(|| payload.clone())
-                    })?
+            let (stop, payload, bell) = (Arc::new(Barrier::new(2)), Arc::new(()), Bell::new());
+            let (stops, kept, mut examinations) = (stop.clone(), payload.clone(), 0);
+            let mut wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+                examinations += 1;
+                if examinations <= 2 {
+                    return None;
                 }
+                stops.wait();
+                stops.wait();
+                finds.then(|| kept.clone())
             });
-            let bell = Bell::new();
             assert!(bell.poll(&mut wait).is_pending());
-            let checker = thread::spawn({
-                let waits = waits.clone();
-                move || waits.check_and_complete(&1)
-            });
-            inside.recv().expect("the predicate is asked");
+            let checks = waits.clone();
+            let checker = thread::spawn(move || checks.check_and_complete(&1));
+            stop.wait();
             drop(wait);
             assert_eq!(Arc::strong_count(&bell), 1, "the waker is not kept");
-            leave.send(()).expect("the predicate waits for it");
+            stop.wait();
             let completed = checker.join().expect("it does not panic");
             assert_eq!(completed, usize::from(finds));
-            assert_eq!(bell.rung(), 0);
-            assert_eq!(Arc::strong_count(&payload), 1);
+            assert_eq!((Arc::strong_count(&payload), bell.rung()), (1, 0));
             assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
         }
     });
 }
 
-/// Rings once the predicate is dropped.
-struct After(Arc<()>, AtomicBool);
-
-impl Wake for After {
-    fn wake(self: Arc<Self>) {
-        let alone = Arc::strong_count(&self.0) == 1;
-        self.1.store(alone, Ordering::SeqCst);
-    }
-}
-
 #[test]
 fn the_predicate_is_gone_before_the_future_hears() {
     let (waits, _clock) = by_hand();
-    let after = Arc::new(After(Arc::new(()), AtomicBool::new(false)));
-    let (payload, slot) = (after.0.clone(), Slot::default());
-    let mut take = take(&slot);
-    let mut wait = waits.wait([1], NEVER_IN_A_TEST, move || {
-        let _ = &payload;
-        take()
-    });
-    let waker = Waker::from(after.clone());
-    let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
-    assert!(polled.is_pending());
+    let (payload, gone) = (Arc::new(()), Arc::new(AtomicBool::new(false)));
+    let slot = Slot::default();
+    let predicate = owning(payload.clone(), take(&slot));
+    let mut wait = waits.wait([1], NEVER_IN_A_TEST, predicate);
+    let sees = gone.clone();
+    let woken = move || sees.store(Arc::strong_count(&payload) == 1, Ordering::SeqCst);
+    poll_in_vain(&mut wait, woken);
     put(&slot, 1);
     waits.check_and_complete(&1);
-    assert!(after.1.load(Ordering::SeqCst));
+    assert!(gone.load(Ordering::SeqCst));
     assert_eq!(now(wait), Ok(1));
+}
+
+/// As executors do that run a task where it is woken.
+#[test]
+fn g03_a_waker_may_poll_and_drop_the_future() {
+    within(PATIENCE, || {
+        let (waits, _clock) = by_hand();
+        let slot = Slot::default();
+        let (future, output) = (Slot::<Wait<u64, u8>>::default(), Slot::default());
+        let mut wait = waits.wait([1], NEVER_IN_A_TEST, take(&slot));
+        let (woken, told) = (future.clone(), output.clone());
+        poll_in_vain(&mut wait, move || {
+            let wait = lock(&woken).take().expect("woken once");
+            put(&told, now(wait));
+        });
+        put(&future, wait);
+        put(&slot, 1);
+        assert_eq!(waits.check_and_complete(&1), 1);
+        assert_eq!(lock(&output).take(), Some(Ok(1)));
+    });
 }
 
 /// A waker's destructor is the user's code: no lock is held then, whether the future has a new one or goes.
 #[test]
 fn g03_a_waker_may_end_the_operation_when_it_is_dropped() {
-    struct Last(Waits<u64>);
-    impl Wake for Last {
-        fn wake(self: Arc<Self>) {}
-    }
-    impl Drop for Last {
-        fn drop(&mut self) {
-            self.0.force_complete_for_key(&1);
-        }
-    }
     within(PATIENCE, || {
         for replaced in [false, true] {
             let (waits, _clock) = by_hand();
             let mut wait = waits.wait([1], NEVER_IN_A_TEST, || None::<u8>);
-            let waker = Waker::from(Arc::new(Last(waits.clone())));
-            let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
-            assert!(polled.is_pending());
-            drop(waker);
+            let ends = waits.clone();
+            let last = OnDrop(move || _ = ends.force_complete_for_key(&1));
+            poll_in_vain(&mut wait, move || _ = &last);
             // A future that goes has cancelled its operation before it drops the waker.
             let forced = u64::from(replaced);
             if replaced {
@@ -151,153 +170,57 @@ fn g03_a_waker_may_end_the_operation_when_it_is_dropped() {
     });
 }
 
-/// Panics when it is dropped, also while the thread unwinds already.
-pub(crate) struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        resume_unwind(Box::new("intended"));
-    }
-}
-
+/// The destructor of a predicate runs first, and then the waker, in each ending. Their panics neither keep the end back
+/// nor harm another wait. They are counted as one; that of a cancelled predicate is the caller's, who drops it.
 #[test]
-fn g12_a_destructor_that_panics_does_not_keep_the_value_back() {
-    let (waits, _clock) = by_hand();
-    let slot = Slot::default();
-    let (mut take, bomb) = (take(&slot), Bomb);
-    let wait = waits.wait([1], NEVER_IN_A_TEST, move || {
-        let _ = &bomb;
-        take()
-    });
-    put(&slot, 1);
-    assert_eq!(waits.check_and_complete(&1), 1);
-    assert_eq!(waits.stats().panicked, 1);
-    assert_eq!(now(wait), Ok(1));
-    assert_empty(&waits);
-}
-
-#[test]
-fn g12_a_waker_that_panics_harms_no_other_wait() {
-    struct Loud;
-    impl Wake for Loud {
-        fn wake(self: Arc<Self>) {
-            panic!("on purpose");
+fn g12_a_predicate_and_a_waker_that_panic_cost_neither_value_nor_process() {
+    let found: End = |waits, _| assert_eq!(waits.check_and_complete(&1), 2);
+    let ends = ENDS.map(|(error, end)| (Err(error), end));
+    let panicking: [(&str, fn(), fn()); 5] = [
+        ("the destructor", panics, nothing),
+        ("the waker", nothing, panics),
+        ("both", panics, panics),
+        ("the destructor, twice", panics_twice, nothing),
+        ("both, twice", panics_twice, panics_twice),
+    ];
+    for (who, destructor, waker) in panicking {
+        for (result, end) in [(Ok(1), found)].into_iter().chain(ends) {
+            let (waits, clock) = by_hand();
+            let (is_there, bell) = (Arc::new(AtomicBool::new(false)), Bell::new());
+            let wait = |destructor: fn()| {
+                let sees = is_there.clone();
+                let finds = move || sees.load(Ordering::SeqCst).then_some(1);
+                waits.wait([1], SECOND, owning(OnDrop(destructor), finds))
+            };
+            let (mut loud, mut other) = (wait(destructor), wait(nothing));
+            poll_in_vain(&mut loud, waker);
+            assert!(bell.poll(&mut other).is_pending());
+            is_there.store(result.is_ok(), Ordering::SeqCst);
+            // (The payload may panic when it is dropped.)
+            let unwound = catch_unwind(AssertUnwindSafe(|| end(&waits, &clock)));
+            let unwound = unwound.map_err(std::mem::forget).is_err();
+            let is_cancelled = result == Err(WaitError::Cancelled);
+            let is_callers = is_cancelled && who != "the waker";
+            assert_eq!(unwound, is_callers, "{who}: {result:?}");
+            let counted = u64::from(!is_cancelled);
+            let heard = (waits.stats().panicked, bell.rung());
+            assert_eq!(heard, (counted, 1), "{who}: {result:?}");
+            assert_eq!((now(loud), now(other)), (result, result));
+            assert_empty(&waits);
         }
     }
-    let (waits, _clock) = by_hand();
-    let (slots, bell) = ([Slot::default(), Slot::default()], Bell::new());
-    let [mut loud, mut other] = [0, 1].map(|at| waits.wait([1], NEVER_IN_A_TEST, take(&slots[at])));
-    let waker = Waker::from(Arc::new(Loud));
-    let polled = Pin::new(&mut loud).poll(&mut Context::from_waker(&waker));
-    assert!(polled.is_pending() && bell.poll(&mut other).is_pending());
-    slots.iter().for_each(|slot| put(slot, 1));
-    assert_eq!(waits.check_and_complete(&1), 2);
-    assert_eq!((waits.stats().panicked, bell.rung()), (1, 1));
-    assert_eq!((now(loud), now(other)), (Ok(1), Ok(1)));
-
-    // Also where it panics in the destructor of what panicked before.
-    let bomb = Bomb;
-    let mut loud = waits.wait([1], NEVER_IN_A_TEST, move || {
-        let _ = &bomb;
-        None::<u8>
-    });
-    let polled = Pin::new(&mut loud).poll(&mut Context::from_waker(&waker));
-    assert!(polled.is_pending());
-    let taken = waits.cancel_for_key(&1);
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(taken)));
-    assert!(dropped.is_err());
-    assert_eq!(now(loud), Err(WaitError::Cancelled));
-}
-
-/// The predicate and the waker of one wait panic, each with a value that panics when it is dropped.
-#[test]
-fn g12_a_predicate_and_a_waker_with_bad_payloads_cost_no_process() {
-    struct Bad;
-    impl Drop for Bad {
-        fn drop(&mut self) {
-            resume_unwind(Box::new(BadPayload));
-        }
-    }
-    struct Loud;
-    impl Wake for Loud {
-        fn wake(self: Arc<Self>) {
-            resume_unwind(Box::new(BadPayload));
-        }
-    }
-    let (waits, clock) = by_hand();
-    let slot = Slot::default();
-    let wait = || {
-        let (mut take, bad) = (take(&slot), Bad);
-        let mut wait = waits.wait([1], Duration::from_secs(1), move || {
-            let _ = &bad;
-            take()
-        });
-        let waker = Waker::from(Arc::new(Loud));
-        let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
-        assert!(polled.is_pending());
-        wait
-    };
-    let found = wait();
-    put(&slot, 1);
-    assert_eq!(waits.check_and_complete(&1), 1);
-    assert_eq!((waits.stats().panicked, now(found)), (1, Ok(1)));
-    let expired = wait();
-    clock.advance(Duration::from_secs(2));
-    assert_eq!(waits.advance(), 1);
-    assert_eq!(
-        (waits.stats().panicked, now(expired)),
-        (2, Err(WaitError::Expired))
-    );
-}
-
-/// As executors do that run a task where it is woken.
-#[test]
-fn g03_a_waker_may_poll_and_drop_the_future() {
-    struct Inline(
-        Slot<WaitFuture<WaitOperation<u64>, u8>>,
-        Slot<Result<u8, WaitError>>,
-    );
-    impl Wake for Inline {
-        fn wake(self: Arc<Self>) {
-            let wait = lock(&self.0).take().expect("woken once");
-            put(&self.1, now(wait));
-        }
-    }
-    within(PATIENCE, || {
-        let (waits, _clock) = by_hand();
-        let (slot, inline) = (Slot::default(), Inline(Slot::default(), Slot::default()));
-        let (future, output) = (inline.0.clone(), inline.1.clone());
-        let mut wait = waits.wait([1], NEVER_IN_A_TEST, take(&slot));
-        let waker = Waker::from(Arc::new(inline));
-        let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
-        assert!(polled.is_pending());
-        put(&future, wait);
-        put(&slot, 1);
-        assert_eq!(waits.check_and_complete(&1), 1);
-        assert_eq!(lock(&output).take(), Some(Ok(1)));
-    });
 }
 
 /// Of a destructor that panics while the thread unwinds already, the process would die.
 #[test]
 fn g12_a_future_that_is_dropped_by_a_panic_ends_though_its_predicate_panics_when_dropped() {
-    struct Explodes(Bomb);
-    impl Wake for Explodes {
-        fn wake(self: Arc<Self>) {}
-    }
     within(PATIENCE, || {
         let (waits, _clock) = by_hand();
-        let bomb = Bomb;
-        let wait = waits.wait([1], NEVER_IN_A_TEST, move || {
-            let _ = &bomb;
-            None::<()>
-        });
+        let wait = waits.wait([1], NEVER_IN_A_TEST, owning(Bomb, || None::<()>));
         // So does the waker of a second, and the value that a third has found.
         let mut polled = waits.wait([1], NEVER_IN_A_TEST, || None::<()>);
-        let waker = Waker::from(Arc::new(Explodes(Bomb)));
-        let poll = Pin::new(&mut polled).poll(&mut Context::from_waker(&waker));
-        assert!(poll.is_pending());
-        drop(waker);
+        let bomb = Bomb;
+        poll_in_vain(&mut polled, move || _ = &bomb);
         let found = waits.wait([1], NEVER_IN_A_TEST, || Some(Bomb));
         let unwound = catch_unwind(AssertUnwindSafe(move || {
             let _owned = (wait, polled, found);

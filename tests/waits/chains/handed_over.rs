@@ -1,329 +1,219 @@
-//! Futures that are dropped while their operation has ended and its completion waits for slow ones: in the queue of the
-//! completion thread, in a job of an executor, behind others of the same call.
+//! G6, G12 and G23: futures that are dropped while their operation has ended and its completion waits for slow ones: in
+//! the queue of the completion thread, in a job of an executor, behind others of the same call.
 
+use super::drops::OnDrop;
+use crate::jobs_in_hand::{Jobs, done};
 use crate::support::bell::Bell;
-use crate::support::{Job, NEVER_IN_A_TEST, PATIENCE, eventually, lock, within};
-use crate::{Slot, assert_empty, now, put, take};
-use request_purgatory::future::{Awaited, Taken, WaitError, WaitFuture, WaitOperation, block_on};
-use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, Waits, threads::Dispatch, threads::Reaper,
-    time::ManualClock,
-};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, eventually, lock, within};
+use crate::{SECOND, Slot, assert_empty, built, by_hand};
+use crate::{is_pending, now, owning, pass, put, take};
+use request_purgatory::future::{Awaited, Take, WaitError, block_on};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, Waits, time::ManualClock};
+use request_purgatory::{purgatory::Cause, threads::Dispatch};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
-use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(1);
+/// Ends a stall: what was handed over is completed.
+type EndStall = Box<dyn FnOnce()>;
 
-/// A purgatory in which nothing completes as long as this exists, where another thread or an executor completes.
-struct Stalled<Op: DelayedOperation<Key = u64>> {
-    purgatory: Purgatory<Op>,
-    clock: ManualClock,
-    jobs: Arc<Mutex<Vec<Job>>>,
-    /// Ends the stall.
-    _open: Option<Sender<()>>,
-}
-
-fn stalled<Op: DelayedOperation<Key = u64>>(dispatch: Dispatch) -> Stalled<Op> {
-    let clock = ManualClock::new();
-    let builder = Purgatory::<Op>::builder("stalled").clock(clock.clone());
-    let built = builder.reaper(Reaper::Manual).dispatch(dispatch).build();
-    Stalled {
-        purgatory: built.expect("its thread starts later"),
-        clock,
-        jobs: Arc::default(),
-        _open: None,
-    }
-}
-
-/// Where jobs are kept and not run, and where a completion runs for ever.
-fn all_stalled<Op: DelayedOperation<Key = u64>>(
-    stall: impl FnOnce(&Purgatory<Op>, Receiver<()>),
-) -> [Stalled<Op>; 2] {
+/// The executor keeps its jobs, and runs none.
+fn stalled_executor<Op: DelayedOperation>() -> (Purgatory<Op>, ManualClock, EndStall) {
     let jobs = Arc::<Mutex<Vec<Job>>>::default();
     let keeps = jobs.clone();
     let keeper = Dispatch::Executor(Arc::new(move |job| lock(&keeps).push(job)));
-    let mut kept = stalled(keeper);
-    kept.jobs = jobs;
-
-    let mut own = stalled(Dispatch::OwnThread);
-    let (open, stays_shut) = channel();
-    stall(&own.purgatory, stays_shut);
-    own.purgatory.check_later(0);
-    own.purgatory.advance();
-    own._open = Some(open);
-    [kept, own]
+    let (purgatory, clock) = built(|builder| builder.dispatch(keeper));
+    let end = move || lock(&jobs).drain(..).for_each(|job| job());
+    (purgatory, clock, Box::new(end))
 }
 
-/// In each purgatory nothing completes.
-fn all_stalled_waits() -> [Stalled<WaitOperation<u64>>; 2] {
-    all_stalled(|waits, stays_shut| {
-        let slow = Slow(stays_shut);
-        let mut examinations = 0;
-        let mut wait = waits.wait([0], NEVER_IN_A_TEST, move || {
-            let _ = &slow;
-            examinations += 1;
-            (examinations > 2).then_some(())
-        });
-        assert!(Bell::new().poll(&mut wait).is_pending());
-        // (To drop it would not wait for the predicate that is being dropped; but this one never is.)
-        std::mem::forget(wait);
-    })
+/// The completion thread drops the predicate of an operation that it completes, and does not come to an end of that.
+fn stalled_thread() -> (Waits<u64>, ManualClock, EndStall) {
+    let (waits, clock) = built(|builder| builder.dispatch(Dispatch::OwnThread));
+    let (shut, opened) = channel::<()>();
+    // The error says that the other end is gone.
+    let slow = OnDrop(move || _ = opened.recv());
+    let mut finds = [Some(()), None, None].into_iter();
+    let predicate = owning(slow, move || finds.next_back()?);
+    // (To drop it would not wait for the predicate that is being dropped; but this one never is.)
+    std::mem::forget(waits.wait([0], NEVER_IN_A_TEST, predicate));
+    waits.check_later(0);
+    waits.advance();
+    (waits, clock, Box::new(|| drop(shut)))
 }
 
-/// Its destructor waits until the stall ends.
-struct Slow(Receiver<()>);
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        // An error says that the other end is gone.
-        let _ = self.0.recv();
-    }
-}
-
-/// A take that has a value from `slot`; it goes back there.
-fn taking(
-    waits: &Waits<u64>,
-    slot: &Slot<u8>,
-    timeout: Duration,
-) -> WaitFuture<WaitOperation<u64>, Taken<u8>> {
-    let (mut takes, returns) = (take(slot), slot.clone());
-    waits.take([1], timeout, move |_| takes(), move |it| put(&returns, it))
+/// Runs `test` where nothing completes: neither on an executor nor on a completion thread.
+fn where_nothing_completes(test: fn(Waits<u64>, ManualClock, EndStall)) {
+    within(PATIENCE, move || {
+        let ((waits, clock, end), slow) = (stalled_executor(), stalled_thread());
+        test(waits, clock, end);
+        test(slow.0, slow.1, slow.2);
+    });
 }
 
 #[test]
 fn g23_a_value_in_the_queue_of_completions_goes_back_when_its_future_is_dropped() {
-    within(PATIENCE, || {
-        for Stalled {
-            purgatory: waits,
-            _open,
-            ..
-        } in all_stalled_waits()
-        {
-            let slot = Slot::default();
-            let first = taking(&waits, &slot, NEVER_IN_A_TEST);
-            let mut second = taking(&waits, &slot, NEVER_IN_A_TEST);
-            put(&slot, 7);
-            waits.check_later(1);
-            waits.advance();
-            assert_eq!(*lock(&slot), None, "the first has it");
-            assert!(Bell::new().poll(&mut second).is_pending());
-            drop(first);
-            // The check of the second has completed it on this thread.
-            assert_eq!(now(second).map(Taken::done), Ok(7));
-        }
+    where_nothing_completes(|waits, _clock, _end| {
+        let jobs = Jobs::default();
+        let (first, mut second) = (jobs.take(&waits), jobs.take(&waits));
+        jobs.put(7);
+        waits.check_later(1);
+        waits.advance();
+        assert_eq!(jobs.len(), 0, "the first has it");
+        assert!(is_pending(&mut second));
+        drop(first);
+        // The check of the second has completed it on this thread.
+        assert_eq!(done(second), Ok(7));
     });
 }
 
+/// The operation has expired, or has found a value that no task has received.
 #[test]
 fn g06_a_predicate_in_the_queue_of_completions_is_gone_when_its_future_is_dropped() {
-    within(PATIENCE, || {
-        for Stalled {
-            purgatory: waits,
-            clock,
-            _open,
-            ..
-        } in all_stalled_waits()
-        {
-            // It has expired, was found, and has found a value that no task has received.
-            for found in [None, Some(Arc::new(()))] {
-                let (payload, slot, bell) = (Arc::new(()), Slot::default(), Bell::new());
-                let mut finds = take(&slot);
-                let kept = payload.clone();
-                let mut wait = waits.wait([1], SECOND, move || {
-                    let _ = &kept;
-                    finds()
-                });
-                assert!(bell.poll(&mut wait).is_pending());
-                match &found {
-                    None => clock.advance(SECOND),
-                    Some(found) => {
-                        put(&slot, found.clone());
-                        waits.check_later(1);
-                    }
+    where_nothing_completes(|waits, clock, _end| {
+        for found in [None, Some(Arc::new(()))] {
+            let (payload, slot, bell) = (Arc::new(()), Slot::default(), Bell::new());
+            let predicate = owning(payload.clone(), take(&slot));
+            let mut wait = waits.wait([1], SECOND, predicate);
+            assert!(bell.poll(&mut wait).is_pending());
+            match &found {
+                None => pass(&waits, &clock, SECOND),
+                Some(found) => {
+                    put(&slot, found.clone());
+                    waits.check_later(1);
+                    waits.advance();
                 }
-                waits.advance();
-                assert!(bell.poll(&mut wait).is_pending(), "the queue is stalled");
-                assert_eq!(Arc::strong_count(&payload), 2);
-                drop(wait);
-                assert_eq!(Arc::strong_count(&payload), 1);
-                assert!(found.is_none_or(|found| Arc::strong_count(&found) == 1));
-                assert_eq!((Arc::strong_count(&bell), bell.rung()), (1, 0));
             }
+            assert!(bell.poll(&mut wait).is_pending(), "the queue is stalled");
+            assert_eq!(Arc::strong_count(&payload), 2);
+            drop(wait);
+            assert_eq!(Arc::strong_count(&payload), 1);
+            assert!(found.is_none_or(|found| Arc::strong_count(&found) == 1));
+            assert_eq!((Arc::strong_count(&bell), bell.rung()), (1, 0));
         }
     });
 }
 
 #[test]
-fn a_future_resolves_when_the_queue_comes_to_it() {
-    within(PATIENCE, || {
-        for stalled in all_stalled_waits() {
-            let Stalled {
-                purgatory: waits,
-                clock,
-                jobs,
-                _open,
-            } = stalled;
-            let (slot, bell) = (Slot::default(), Bell::new());
-            let mut found = waits.wait([1], NEVER_IN_A_TEST, take(&slot));
-            let mut expired = waits.wait([2], SECOND, || None::<()>);
-            assert!(bell.poll(&mut found).is_pending());
-            assert!(bell.poll(&mut expired).is_pending());
-            put(&slot, 7);
-            waits.check_later(1);
-            clock.advance(SECOND);
-            waits.advance();
-            assert!(bell.poll(&mut found).is_pending());
-            assert!(bell.poll(&mut expired).is_pending());
-            drop(_open);
-            lock(&jobs).drain(..).for_each(|job| job());
-            eventually("both are told", || bell.rung() == 2);
-            assert_eq!((now(found), now(expired)), (Ok(7), Err(WaitError::Expired)));
-            eventually("the first is completed", || waits.stats().parked == 0);
-        }
+fn g06_an_awaited_operation_in_the_queue_is_gone_when_its_future_is_dropped() {
+    let (purgatory, clock, end) = stalled_executor::<Awaited<Op>>();
+    let payload = Arc::new(());
+    let [dropped, mut told] = [0; 2].map(|_| {
+        let op = Op::new(SECOND).when(owning(payload.clone(), || false));
+        let op = op.then(|_| panic!("it is awaited"));
+        purgatory.completion(op, [1]).expect("it parks")
     });
+    clock.advance(SECOND);
+    assert_eq!(purgatory.advance(), 2);
+    drop(dropped);
+    assert_eq!(Arc::strong_count(&payload), 2, "that of the other");
+    assert!(is_pending(&mut told));
+    end();
+    let told = now(told).expect("it is told its end");
+    assert_eq!(told.1, Completion::Expired);
+    assert_empty(&purgatory);
 }
 
-/// A predicate that panics for a deferred check: the future hears so when the queue comes to it.
+/// Also the end of a predicate that has panicked for a deferred check (G12).
 #[test]
-fn g12_the_end_of_a_predicate_that_has_panicked_waits_in_the_queue_as_well() {
-    within(PATIENCE, || {
-        for stalled in all_stalled_waits() {
-            let waits = stalled.purgatory;
-            let mut examinations = 0;
-            let mut wait = waits.wait([1], NEVER_IN_A_TEST, move || -> Option<()> {
-                examinations += 1;
-                assert!(examinations <= 2, "on purpose");
-                None
-            });
-            waits.check_later(1);
-            waits.advance();
-            assert!(Bell::new().poll(&mut wait).is_pending());
-            drop(stalled._open);
-            lock(&stalled.jobs).drain(..).for_each(|job| job());
-            assert_eq!(block_on(wait), Err(WaitError::Panicked));
-        }
+fn g12_a_future_resolves_when_the_queue_comes_to_it() {
+    where_nothing_completes(|waits, clock, end| {
+        let (slot, bell) = (Slot::default(), Bell::new());
+        let mut found = waits.wait([1], NEVER_IN_A_TEST, take(&slot));
+        let mut expired = waits.wait([2], SECOND, || None::<()>);
+        let mut examinations = 0;
+        let mut panicked = waits.wait([3], NEVER_IN_A_TEST, move || -> Option<()> {
+            examinations += 1;
+            assert!(examinations <= 2, "on purpose");
+            None
+        });
+        put(&slot, 7);
+        waits.check_later(1);
+        waits.check_later(3);
+        pass(&waits, &clock, SECOND);
+        assert!(bell.poll(&mut found).is_pending());
+        assert!(bell.poll(&mut expired).is_pending());
+        assert!(is_pending(&mut panicked));
+        end();
+        eventually("both are told", || bell.rung() == 2);
+        assert_eq!((now(found), now(expired)), (Ok(7), Err(WaitError::Expired)));
+        assert_eq!(block_on(panicked), Err(WaitError::Panicked));
+        eventually("the first is completed", || waits.stats().parked == 0);
     });
 }
 
-/// The taker goes while the reaper's thread takes for it: the value does not go into the queue.
+/// The closure drops its own future, or ends the purgatory besides, and then takes.
+fn a_taker_goes(waits: &Waits<u64>, check: fn(&Waits<u64>), shuts_down: bool) {
+    let (jobs, own) = (Jobs::default(), Slot::<Take<u64, usize>>::default());
+    let (mine, inside) = (own.clone(), waits.downgrade());
+    let take_and_go = move |jobs: &Jobs, cause: Cause<'_, u64>| {
+        if !cause.is_parking() {
+            drop(lock(&mine).take());
+            let ended = inside.upgrade().filter(|_| shuts_down);
+            ended.inspect(Waits::shutdown);
+        }
+        jobs.pop()
+    };
+    put(&own, jobs.take_by(waits, take_and_go, Jobs::give_back));
+    jobs.put(7);
+    check(waits);
+    waits.advance();
+    assert_eq!(jobs.len(), 1);
+}
+
+/// The value does not go into the queue either, where the reaper's thread takes.
 #[test]
-fn g23_a_value_whose_taker_goes_while_it_is_taken_does_not_wait_in_the_queue() {
-    within(PATIENCE, || {
-        for Stalled {
-            purgatory: waits,
-            _open,
-            ..
-        } in all_stalled_waits()
-        {
-            let (slot, future) = (Slot::default(), Slot::default());
-            let (mut takes, returns, own) = (take(&slot), slot.clone(), future.clone());
-            let take = move |_: request_purgatory::purgatory::Cause<'_, u64>| {
-                let taken = takes();
-                drop(taken.and(lock(&own).take()));
-                taken
-            };
-            let give_back = move |it| put(&returns, it);
-            put(&future, waits.take([1], NEVER_IN_A_TEST, take, give_back));
-            put(&slot, 7);
-            waits.check_later(1);
-            waits.advance();
-            assert_eq!(*lock(&slot), Some(7));
-        }
+fn g23_a_value_whose_taker_goes_while_it_is_taken_goes_back() {
+    where_nothing_completes(|waits, _clock, _end| {
+        a_taker_goes(&waits, |waits| waits.check_later(1), false);
     });
+    for shuts_down in [false, true] {
+        let (waits, _clock) = by_hand();
+        a_taker_goes(&waits, |waits| _ = waits.check_and_complete(&1), shuts_down);
+        assert_eq!(waits.stats().parked, 0);
+    }
 }
 
-/// Of one call: while the destructor of one predicate runs, or an operation behind it is examined.
+/// The destructor of one predicate runs before the value is told, or an operation behind it is examined.
 #[test]
 fn g23_a_value_behind_others_of_its_call_goes_back_when_its_future_is_dropped() {
     within(PATIENCE, || {
-        for examined in [false, true] {
+        for in_destructor in [true, false] {
             let waits = Waits::<u64>::new("one call");
-            let ((entered, inside), (leave, left)) = (channel(), channel());
-            let slot = Slot::default();
-            // The slow one: in a destructor that runs before the value is told, or in an examination after it was taken.
-            let mut examinations = 0;
-            let mut slow = Some(Slow(left));
+            let (jobs, stop) = (Jobs::default(), Arc::new(Barrier::new(2)));
+            let (stops, mut examinations) = (stop.clone(), 0);
+            let mut slow = Some(OnDrop(move || {
+                stops.wait();
+                stops.wait();
+            }));
             let slow_wait = || {
                 waits.wait([1], NEVER_IN_A_TEST, move || {
                     examinations += 1;
-                    if examinations > 2 {
-                        entered.send(()).expect("the test waits for it");
-                        if examined {
-                            drop(slow.take());
-                        }
+                    if examinations > 2 && !in_destructor {
+                        drop(slow.take());
                     }
                     let _ = &slow;
                     (examinations > 2).then_some(())
                 })
             };
-            let (before, take, after) = match examined {
-                false => (
-                    Some(slow_wait()),
-                    taking(&waits, &slot, NEVER_IN_A_TEST),
-                    None,
-                ),
-                true => {
-                    let take = taking(&waits, &slot, NEVER_IN_A_TEST);
-                    (None, take, Some(slow_wait()))
-                }
-            };
-            put(&slot, 7);
-            let checker = thread::spawn({
-                let waits = waits.clone();
-                move || waits.check_and_complete(&1)
-            });
-            inside.recv().expect("the slow one is at work");
+            let (before, take, after);
+            if in_destructor {
+                (before, take, after) = (Some(slow_wait()), jobs.take(&waits), None);
+            } else {
+                (before, take, after) = (None, jobs.take(&waits), Some(slow_wait()));
+            }
+            jobs.put(7);
+            let checks = waits.clone();
+            let checker = thread::spawn(move || checks.check_and_complete(&1));
+            stop.wait();
             eventually("it is taken", || waits.stats().completed >= 1);
-            eventually("it is handed over", || lock(&slot).is_none());
+            eventually("it is handed over", || jobs.len() == 0);
             drop(take);
-            eventually("it goes back", || *lock(&slot) == Some(7));
-            leave.send(()).expect("the slow one waits for it");
+            eventually("it goes back", || jobs.len() == 1);
+            stop.wait();
             assert_eq!(checker.join().expect("it does not panic"), 2);
             drop((before, after));
             assert_empty(&waits);
         }
     });
-}
-
-/// An operation that is awaited, and in vain.
-struct Kept(#[expect(dead_code)] Arc<()>);
-
-impl DelayedOperation for Kept {
-    type Key = u64;
-
-    fn timeout(&self) -> Duration {
-        SECOND
-    }
-
-    fn try_complete(&mut self) -> bool {
-        false
-    }
-
-    fn on_complete(self, _: Completion) {
-        panic!("it is awaited");
-    }
-}
-
-#[test]
-fn g06_an_awaited_operation_in_the_queue_is_gone_when_its_future_is_dropped() {
-    let jobs = Arc::<Mutex<Vec<Job>>>::default();
-    let keeps = jobs.clone();
-    let keeper = Dispatch::Executor(Arc::new(move |job| lock(&keeps).push(job)));
-    let Stalled {
-        purgatory, clock, ..
-    } = stalled::<Awaited<Kept>>(keeper);
-    let payload = Arc::new(());
-    let park = || purgatory.completion(Kept(payload.clone()), [1]);
-    let (dropped, mut told) = (park().expect("it parks"), park().expect("it parks"));
-    clock.advance(SECOND);
-    assert_eq!(purgatory.advance(), 2);
-    drop(dropped);
-    assert_eq!(Arc::strong_count(&payload), 2, "that of the other");
-    assert!(Bell::new().poll(&mut told).is_pending());
-    lock(&jobs).drain(..).for_each(|job| job());
-    let told = now(told).expect("it is told its end");
-    assert_eq!(told.1, Completion::Expired);
-    assert_empty(&purgatory);
 }

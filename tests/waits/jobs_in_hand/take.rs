@@ -1,73 +1,32 @@
-//! Takes: what was taken is received once, or given back once.
+//! G23 and G26: what was taken is received and done once, or given back once and offered to the next, whatever ends the
+//! worker.
 
+use super::{Jobs, done, held, in_hand, waits_and_jobs};
+use crate::chains::drops::Bomb;
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse};
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, on_a_stack_of, within};
-use crate::{assert_empty, by_hand, now};
-use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
-use request_purgatory::{CheckBound, Waits, threads::Reaper};
-use std::any::Any;
-use std::collections::VecDeque;
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
+use crate::{ENDS, SECOND, assert_empty, built, by_hand, is_pending, now, owning, pass};
+use request_purgatory::future::{Take, Taken, WaitError, WaitOperation, block_on};
+use request_purgatory::{Completion, DelayedOperation, Waits};
+use request_purgatory::{purgatory::Cause, time::ManualClock};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::Poll;
 use std::thread;
-use std::time::Duration;
-
-/// Jobs, as users keep them.
-#[derive(Clone, Default)]
-struct Jobs(Arc<Mutex<VecDeque<usize>>>);
-
-impl Jobs {
-    fn push(&self, job: usize) {
-        lock(&self.0).push_back(job);
-    }
-
-    fn pop(&self) -> Option<usize> {
-        lock(&self.0).pop_front()
-    }
-
-    fn len(&self) -> usize {
-        lock(&self.0).len()
-    }
-
-    fn take(
-        &self,
-        waits: &Waits<u64>,
-        timeout: Duration,
-    ) -> WaitFuture<WaitOperation<u64>, Taken<usize>> {
-        let (takes, returns) = (self.clone(), self.clone());
-        waits.take(
-            [1],
-            timeout,
-            move |_| takes.pop(),
-            move |job| lock(&returns.0).push_front(job),
-        )
-    }
-}
-
-/// Waits for the value, and keeps it.
-fn received<T>(take: WaitFuture<WaitOperation<u64>, Taken<T>>) -> Result<T, WaitError> {
-    block_on(take).map(Taken::done)
-}
 
 #[test]
 fn g23_what_was_taken_is_received_once() {
     let (waits, _clock) = by_hand();
-    let jobs = Jobs::default();
-    jobs.push(1);
-    assert_eq!(
-        received(jobs.take(&waits, NEVER_IN_A_TEST)),
-        Ok(1),
-        "at once"
-    );
-    let mut take = jobs.take(&waits, NEVER_IN_A_TEST);
-    let bell = Bell::new();
+    let (jobs, bell) = (Jobs::default(), Bell::new());
+    jobs.put(1);
+    assert_eq!(done(jobs.take(&waits)), Ok(1), "at once");
+    let mut take = jobs.take(&waits);
     assert!(bell.poll(&mut take).is_pending());
-    jobs.push(2);
-    assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
+    assert_eq!(jobs.push(&waits, 2), 1);
     assert_eq!(bell.poll(&mut take).map_ok(Taken::done), Poll::Ready(Ok(2)));
     assert!(bell.poll(&mut take).is_pending(), "and only once");
     drop(take);
@@ -77,37 +36,35 @@ fn g23_what_was_taken_is_received_once() {
 
 #[test]
 fn g23_what_was_not_received_goes_to_the_next_waiter() {
-    let (waits, clock) = by_hand();
-    let jobs = Jobs::default();
-    // At once, by a check, and at the deadline; polled before or not.
-    for (kind, polled) in [(0, false), (1, false), (1, true), (2, false), (2, true)] {
-        if kind == 0 {
-            jobs.push(kind);
+    type Find = fn(&Jobs, &Waits<u64>, &ManualClock);
+    let at_once: Find = |_, _, _| {};
+    let by_a_check: Find = |jobs, waits, _| assert_eq!(jobs.push(waits, 1), 1);
+    let at_the_deadline: Find = |jobs, waits, clock| {
+        jobs.put(1);
+        pass(waits, clock, SECOND);
+        assert_eq!(waits.stats().expired, 1);
+    };
+    for (name, is_there, polled, find) in [
+        ("at once", true, false, at_once),
+        ("by a check", false, false, by_a_check),
+        ("by a check, polled", false, true, by_a_check),
+        ("at the deadline", false, false, at_the_deadline),
+        ("at the deadline, polled", false, true, at_the_deadline),
+    ] {
+        let (waits, clock) = by_hand();
+        let (jobs, bell) = (Jobs::default(), Bell::new());
+        if is_there {
+            jobs.put(1);
         }
-        let mut first = jobs.take(&waits, Duration::from_secs(1));
-        let mut second = jobs.take(&waits, NEVER_IN_A_TEST);
-        let bell = Bell::new();
-        assert!(bell.poll(&mut second).is_pending());
-        if polled {
-            assert!(Bell::new().poll(&mut first).is_pending());
-        }
-        match kind {
-            0 => {}
-            1 => {
-                jobs.push(kind);
-                assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
-            }
-            _ => {
-                jobs.push(kind);
-                clock.advance(Duration::from_secs(1));
-                assert_eq!(waits.advance(), 1);
-                eventually("the completion thread", || waits.stats().expired > 0);
-            }
-        }
-        assert_eq!((jobs.len(), bell.rung()), (0, 0), "the first has it");
+        let mut first = jobs.take_on(&waits, [1], SECOND);
+        let mut second = jobs.take(&waits);
+        assert!(bell.poll(&mut second).is_pending(), "{name}");
+        assert!(!polled || is_pending(&mut first), "{name}");
+        find(&jobs, &waits, &clock);
+        assert_eq!((jobs.len(), bell.rung()), (0, 0), "{name}: the first's");
         drop(first);
-        eventually("a wake-up", || bell.rung() == 1);
-        assert_eq!(received(second), Ok(kind));
+        assert_eq!(bell.rung(), 1, "{name}");
+        assert_eq!(done(second), Ok(1), "{name}");
         assert_empty(&waits);
     }
 }
@@ -117,318 +74,425 @@ fn g23_what_was_not_received_goes_to_the_next_waiter() {
 fn g23_what_was_not_received_is_offered_on_each_key() {
     let (waits, _clock) = by_hand();
     let shelves = [Jobs::default(), Jobs::default()];
-    let bell = Bell::new();
-    let take = |keys: Vec<u64>, from: usize| {
+    let take = |keys: &[u64], from: usize| {
         let (takes, returns) = (shelves[from].clone(), shelves.clone());
-        let give_back = move |job| returns.iter().for_each(|shelf| shelf.push(job));
-        let mut take = waits.take(keys, NEVER_IN_A_TEST, move |_| takes.pop(), give_back);
-        assert!(bell.poll(&mut take).is_pending());
-        take
+        let give_back = move |job| returns.iter().for_each(|shelf| shelf.put(job));
+        let keys = keys.to_vec();
+        waits.take(keys, NEVER_IN_A_TEST, move |_| takes.pop(), give_back)
     };
-    let dropped = take(vec![1, 2, 3], 0);
-    let mut others = [take(vec![2], 0), take(vec![3], 1)];
-    shelves[0].push(7);
+    let mut dropped = take(&[1, 2, 3], 0);
+    let mut others = [take(&[2], 0), take(&[3], 1)];
+    assert!(is_pending(&mut dropped) && others.iter_mut().all(is_pending));
+    shelves[0].put(7);
     assert_eq!(waits.check_and_complete(&1), 1);
     drop(dropped);
-    for other in &mut others {
-        assert_eq!(bell.poll(other).map_ok(Taken::done), Poll::Ready(Ok(7)));
-    }
+    assert_eq!(others.map(done), [Ok(7), Ok(7)]);
     assert_empty(&waits);
 }
 
+/// Without another waiter it lies where it lay: the future may be dropped, or the guard, and that anywhere.
 #[test]
-fn g23_without_another_waiter_it_lies_where_it_lay() {
-    let (waits, _clock) = by_hand();
-    let jobs = Jobs::default();
-    let take = jobs.take(&waits, NEVER_IN_A_TEST);
-    jobs.push(1);
-    jobs.push(2);
-    assert_eq!(waits.check_and_complete(&1), 1);
-    drop(take);
-    assert_eq!(
-        (jobs.pop(), jobs.pop(), jobs.pop()),
-        (Some(1), Some(2), None)
-    );
-    // Also after the shutdown, and without the purgatory.
-    jobs.push(3);
-    let take = jobs.take(&waits, NEVER_IN_A_TEST);
-    waits.shutdown();
-    drop(waits);
-    drop(take);
-    assert_eq!(jobs.len(), 1);
+fn g23_g26_what_is_dropped_anywhere_goes_back() {
+    type Held = Box<dyn Send>;
+    let drops: [(&str, fn(Held, Waits<u64>)); 5] = [
+        ("here", |held, _| drop(held)),
+        ("on another thread", |held, _| {
+            let dropped = thread::spawn(move || drop(held)).join();
+            dropped.expect("it goes back");
+        }),
+        ("by a panic", |held, _| {
+            let worker = thread::spawn(move || {
+                let _held = held;
+                resume_unwind(Box::new("the worker fails"));
+            });
+            assert!(worker.join().is_err());
+        }),
+        ("after the shutdown", |held, waits| {
+            waits.shutdown();
+            drop(held);
+        }),
+        ("without the purgatory", |held, waits| {
+            drop(waits);
+            drop(held);
+        }),
+    ];
+    for (name, drops) in drops {
+        for received in [false, true] {
+            let (waits, jobs) = waits_and_jobs();
+            let take = jobs.take(&waits);
+            assert_eq!(jobs.push(&waits, 1), 1);
+            jobs.put(2);
+            drops(held(take, received), waits);
+            let back = [jobs.pop(), jobs.pop(), jobs.pop()];
+            assert_eq!(back, [Some(1), Some(2), None], "{name}, {received}");
+        }
+    }
+}
+
+/// Keys that panic in `Hash` when a value goes back. It is offered to those that wait under the other key, and the
+/// panic is counted.
+#[test]
+fn g12_g23_g26_a_key_that_panics_keeps_no_job_from_the_other_key() {
+    for received in [false, true] {
+        for bad in [1, 2] {
+            let (waits, _clock) = built::<WaitOperation<Fragile>>(|builder| builder);
+            let jobs = Jobs::default();
+            jobs.put(7);
+            let take = jobs.take_on(&waits, [1, 2].map(Fragile), NEVER_IN_A_TEST);
+            let held = held(take, received);
+            let next = jobs.take_on(&waits, [Fragile(3 - bad)], NEVER_IN_A_TEST);
+            assert!(with_fuse(bad, Hook::Hash, || drop(held)).is_ok());
+            assert_eq!(waits.stats().panicked, 1, "{received}, {bad}");
+            assert_eq!(in_hand(next).done(), 7, "{received}, {bad}");
+            assert_eq!(jobs.len(), 0);
+        }
+    }
 }
 
 /// The thread that has just taken the value finds the future gone: it gives the value back.
 #[test]
-fn g23_dropping_while_another_thread_takes() {
+fn g23_a_future_dropped_while_another_thread_takes_gives_back() {
     within(PATIENCE, || {
         let waits = Waits::<u64>::new("busy");
-        let jobs = Jobs::default();
-        let ((entered, inside), (leave, left)) = (channel(), channel());
-        let (takes, returns) = (jobs.clone(), jobs.clone());
-        let (thread_of, told) = channel();
-        let mut examinations = 0;
-        let first = waits.take(
-            [1, 2],
-            NEVER_IN_A_TEST,
-            move |_| {
-                examinations += 1;
-                (examinations > 2).then(|| {
-                    let job = takes.pop()?;
-                    entered.send(()).expect("the test waits for it");
-                    left.recv().expect("the test lets it go");
-                    Some(job)
-                })?
-            },
-            move |job| {
-                thread_of
-                    .send(thread::current().id())
-                    .expect("the test asks");
-                returns.push(job);
-            },
-        );
-        let second = jobs.take(&waits, NEVER_IN_A_TEST);
-        jobs.push(7);
-        let checker = thread::spawn({
-            let waits = waits.clone();
-            move || {
-                waits.check_and_complete_with(&2, CheckBound::at_most(1));
-                thread::current().id()
-            }
+        let (jobs, stop) = (Jobs::default(), Arc::new(Barrier::new(2)));
+        let (stops, (tells, thread_of)) = (stop.clone(), channel());
+        let take_slowly = move |jobs: &Jobs, _: Cause<'_, u64>| {
+            let job = jobs.pop()?;
+            stops.wait();
+            stops.wait();
+            Some(job)
+        };
+        let give_back = move |jobs: &Jobs, job| {
+            tells.send(thread::current().id()).expect("the test asks");
+            jobs.give_back(job);
+        };
+        let first = jobs.take_by(&waits, take_slowly, give_back);
+        let second = jobs.take(&waits);
+        let (checks, pushes) = (waits.clone(), jobs.clone());
+        let checker = thread::spawn(move || {
+            pushes.push(&checks, 7);
+            thread::current().id()
         });
-        inside.recv().expect("the predicate takes");
+        stop.wait();
         drop(first);
-        leave.send(()).expect("the predicate waits for it");
-        assert_eq!(received(second), Ok(7));
+        stop.wait();
+        assert_eq!(block_on(second).map(Taken::done), Ok(7));
         let checker = checker.join().expect("it does not panic");
-        assert_eq!(told.recv(), Ok(checker));
+        assert_eq!(thread_of.recv(), Ok(checker));
         assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
     });
-}
-
-/// Each of those that are dropped hands it to the next: no stack is needed, however many they are.
-#[test]
-fn g14_a_value_goes_through_many_hands() {
-    const HANDS: usize = 20_000;
-    let test = || {
-        let (waits, _clock) = by_hand();
-        let jobs = Jobs::default();
-        let takes = (0..HANDS).map(|_| jobs.take(&waits, NEVER_IN_A_TEST));
-        let takes = takes.collect::<VecDeque<_>>();
-        let last = jobs.take(&waits, NEVER_IN_A_TEST);
-        jobs.push(1);
-        assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
-        drop(takes);
-        assert_eq!(received(last), Ok(1));
-        assert_empty(&waits);
-    };
-    on_a_stack_of(128, test);
 }
 
 /// Under no lock: it may call everything.
 #[test]
 fn g03_giving_back_may_call_the_purgatory() {
     within(PATIENCE, || {
-        let (waits, _clock) = by_hand();
-        let jobs = Jobs::default();
-        let (takes, returns, again) = (jobs.clone(), jobs.clone(), waits.clone());
-        let first = waits.take(
-            [1],
-            NEVER_IN_A_TEST,
-            move |_| takes.pop(),
-            move |job| {
-                returns.push(job);
-                returns.push(job + 1);
-                again.check_and_complete(&1);
-                drop(again.cancel_for_key(&2));
-            },
-        );
-        let (second, third) = (
-            jobs.take(&waits, NEVER_IN_A_TEST),
-            jobs.take(&waits, NEVER_IN_A_TEST),
-        );
+        let (waits, jobs) = waits_and_jobs();
+        let again = waits.clone();
+        let give_back = move |jobs: &Jobs, job| {
+            jobs.put(job);
+            jobs.put(job + 1);
+            again.check_and_complete(&1);
+            drop(again.cancel_for_key(&2));
+        };
+        let first = jobs.take_by(&waits, |jobs, _| jobs.pop(), give_back);
+        let others = [jobs.take(&waits), jobs.take(&waits)];
         let cancelled = waits.wait([2], NEVER_IN_A_TEST, || None::<u8>);
-        jobs.push(1);
-        assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
+        assert_eq!(jobs.push(&waits, 1), 1);
         drop(first);
-        assert_eq!((received(second), received(third)), (Ok(1), Ok(2)));
+        assert_eq!(others.map(done), [Ok(1), Ok(2)]);
         assert_eq!(now(cancelled), Err(WaitError::Cancelled));
     });
 }
 
 #[test]
 fn g12_giving_back_may_panic() {
-    let (waits, _clock) = by_hand();
-    let jobs = Jobs::default();
-    let takes = jobs.clone();
-    let first = waits.take(
-        [1],
-        NEVER_IN_A_TEST,
-        move |_| takes.pop(),
-        |_| panic!("on purpose"),
-    );
-    let second = jobs.take(&waits, NEVER_IN_A_TEST);
-    jobs.push(1);
-    assert_eq!(waits.check_and_complete_with(&1, CheckBound::at_most(1)), 1);
-    jobs.push(2);
+    let (waits, jobs) = waits_and_jobs();
+    let give_back = |_: &Jobs, _| panic!("on purpose");
+    let first = jobs.take_by(&waits, |jobs, _| jobs.pop(), give_back);
+    let second = jobs.take(&waits);
+    assert_eq!(jobs.push(&waits, 1), 1);
+    jobs.put(2);
     drop(first);
     assert_eq!(waits.stats().panicked, 1);
-    assert_eq!(received(second), Ok(2), "the key was checked");
+    assert_eq!(done(second), Ok(2), "the key was checked");
 }
 
 #[test]
-fn g23_takes_on_resolved_keys_and_at_ranks() {
-    let (waits, _clock) = by_hand();
-    let jobs = Jobs::default();
-    let key = waits.resolve(9);
-    let take = |rank| {
-        let (takes, returns) = (jobs.clone(), jobs.clone());
-        let watches = [key.watch().at_rank(rank)];
-        let give_back = move |job| returns.push(job);
-        waits.take(watches, NEVER_IN_A_TEST, move |_| takes.pop(), give_back)
-    };
-    let (near, far) = (take(1), take(2));
-    jobs.push(5);
-    assert_eq!(
-        waits.check_and_complete_with(&9, CheckBound::at_most(1).up_to(1)),
-        1
-    );
-    drop(near);
-    assert_eq!(received(far), Ok(5));
-}
-
-/// A key whose `Hash` panics when the value is offered again: the panic is counted, and goes no further.
-#[test]
-fn g23_a_key_that_panics_when_a_value_goes_back_is_counted() {
-    let waits = Waits::<Fragile>::builder("g23-fragile").reaper(Reaper::Manual);
-    let waits = waits.build().expect("no threads to refuse");
-    // Where no key was ever watched, none is hashed.
-    let _watched = waits.wait([Fragile(2)], NEVER_IN_A_TEST, || None::<()>);
-    let returned = Tally::new();
-    let returns = returned.clone();
-    let give_back = move |()| returns.add();
-    let take = waits.take([Fragile(1)], NEVER_IN_A_TEST, |_| Some(()), give_back);
-    assert!(with_fuse(1, Hook::Hash, || drop(take)).is_ok());
-    assert_eq!((returned.count(), waits.stats().panicked), (1, 1));
-}
-
-#[test]
-fn every_end_without_a_value_gives_nothing_back() {
-    let (waits, clock) = by_hand();
-    let jobs = Jobs::default();
-    let expired = jobs.take(&waits, Duration::from_secs(1));
-    clock.advance(Duration::from_secs(1));
-    waits.advance();
-    eventually("the end", || {
-        expired.handle().is_none_or(|handle| !handle.is_parked())
-    });
-    assert_eq!(received(expired), Err(WaitError::Expired));
-    let forced = jobs.take(&waits, NEVER_IN_A_TEST);
-    waits.force_complete_for_key(&1);
-    assert_eq!(received(forced), Err(WaitError::Forced));
-    let cancelled = jobs.take(&waits, NEVER_IN_A_TEST);
-    drop(waits.cancel_for_key(&1));
-    assert_eq!(received(cancelled), Err(WaitError::Cancelled));
-    assert_eq!((jobs.len(), waits.stats().panicked), (0, 0));
-    fn check<T: Send + Unpin + std::fmt::Debug + 'static>() {}
-    check::<WaitFuture<WaitOperation<u64>, Taken<usize>>>();
-}
-
-/// Workers are aborted at any moment, thousands of them, while jobs come; short timeouts, cancels and shared keys
-/// besides. Every job is processed exactly once.
-#[test]
-fn g23_an_abort_storm_loses_and_doubles_nothing() {
-    const JOBS: usize = 20_000;
-    const WORKERS: usize = 16;
-    within(PATIENCE * 2, || {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(4)
-            .enable_all()
-            .build()
-            .expect("threads for tokio");
-        let waits = Waits::<u64>::new("storm");
+fn g23_an_end_without_a_value_gives_nothing_back() {
+    for (error, end) in ENDS {
+        let (waits, clock) = by_hand();
         let jobs = Jobs::default();
-        let processed = Arc::new((0..JOBS).map(|_| AtomicUsize::new(0)).collect::<Vec<_>>());
-        let worker = |timeout: Duration| {
-            let (waits, jobs, processed) = (waits.clone(), jobs.clone(), processed.clone());
-            runtime.spawn(async move {
-                loop {
-                    match jobs.take(&waits, timeout).await {
-                        // No await between receiving and processing, as aborts go.
-                        Ok(job) => _ = processed[job.done()].fetch_add(1, Ordering::Relaxed),
-                        Err(WaitError::Expired | WaitError::Cancelled) => {}
-                        Err(error) => panic!("{error}"),
-                    }
+        let take = jobs.take_on(&waits, [1], SECOND);
+        end(&waits, &clock);
+        assert_eq!(done(take), Err(error));
+        let left = (jobs.len(), waits.stats().panicked);
+        assert_eq!(left, (0, 0), "{error:?}");
+    }
+}
+
+/// The error or the panic ends this take only. The check that an error has used up goes to the next one when the timer
+/// is driven, whether it named a key or not.
+#[test]
+fn a_take_that_fails_or_panics_ends_alone() {
+    const LOCKED: &str = "the table is locked";
+    type Failure = Option<fn() -> &'static str>;
+    let fails: Failure = Some(|| LOCKED);
+    let panics: Failure = Some(|| resume_unwind(Box::new("on purpose")));
+    for (name, failure, by_handle, end) in [
+        ("a check", fails, false, Ok(Some(LOCKED))),
+        ("a handle", fails, true, Ok(Some(LOCKED))),
+        ("a panic", panics, false, Err(WaitError::Panicked)),
+    ] {
+        let (waits, jobs) = waits_and_jobs();
+        let take = |failure: Failure| {
+            let take = move |jobs: &Jobs, cause: Cause<'_, u64>| match failure {
+                Some(fails) if !cause.is_parking() && jobs.len() > 0 => Err(fails()),
+                _ => Ok(jobs.pop()),
+            };
+            jobs.take_by(&waits, take, Jobs::give_back)
+        };
+        let (failing, mut next) = (take(failure), take(None));
+        assert!(is_pending(&mut next));
+        if by_handle {
+            jobs.put(1);
+            let handle = failing.handle().expect("it waits").clone();
+            assert!(handle.check(), "it ends the operation");
+        } else {
+            assert_eq!(jobs.push(&waits, 1), 1, "{name}: it ends one operation");
+        }
+        assert_eq!(now(failing).map(Result::err), end, "{name}");
+        waits.advance();
+        let next = now(next).expect("it ended").map(Taken::done);
+        assert_eq!(next, Ok(1), "{name}");
+        assert_empty(&waits);
+    }
+}
+
+/// They panic one by one: a second panic while the first one unwinds would end the process.
+#[test]
+fn g12_both_closures_of_a_take_that_took_nothing_panic_when_dropped() {
+    type Answer = Result<Option<u8>, &'static str>;
+    // Where the future is dropped, the panic of the first one is the caller's.
+    let answers: [(Answer, bool, u64); 2] = [(Ok(None), true, 1), (Err("at once"), false, 2)];
+    for (answer, unwinds, counted) in answers {
+        let (waits, _clock) = by_hand();
+        let mut take = owning(Bomb, move || answer);
+        let mut give_back = owning(Bomb, || ());
+        let mut take = waits.take([1], None, move |_| take(), move |_| give_back());
+        if answer.is_err() {
+            let end = Bell::new().poll(&mut take).map_ok(Result::err);
+            assert_eq!(end, Poll::Ready(Ok(answer.err())));
+        }
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(take)));
+        let seen = (dropped.is_err(), waits.stats().panicked);
+        assert_eq!(seen, (unwinds, counted), "{answer:?}");
+        assert_empty(&waits);
+    }
+}
+
+/// An operation drops a take or its guard in each of two examinations, the second of them by a nested check. Both
+/// values are offered to the workers that wait.
+#[test]
+fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
+    within(PATIENCE, || {
+        for received in [false, true] {
+            let (waits, jobs) = waits_and_jobs();
+            let take = || jobs.take_on(&waits, [7], NEVER_IN_A_TEST);
+            let hands = [1, 2].map(|job| {
+                jobs.put(job);
+                held(take(), received)
+            });
+            let hands = Arc::new(Mutex::new(Vec::from(hands)));
+            let workers = [take(), take()];
+            let (weak, dropped, mut examinations) = (waits.downgrade(), hands.clone(), 0);
+            // Key 1 has two watchers, so its check is not that of one operation.
+            let _listener = waits.listen([1], NEVER_IN_A_TEST);
+            let _wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+                examinations += 1;
+                if examinations > 2 {
+                    let hand = lock(&dropped).pop();
+                    drop(hand);
+                    weak.upgrade()?.check_and_complete(&1);
                 }
-            })
-        };
-        let mut random = fastrand::Rng::with_seed(23);
-        let timeout = |random: &mut fastrand::Rng| match random.u64(..2) {
-            0 => Duration::from_millis(1 + random.u64(..3)),
-            _ => NEVER_IN_A_TEST,
-        };
-        let mut workers = Vec::new();
-        for _ in 0..WORKERS {
-            workers.push(worker(timeout(&mut random)));
+                None::<()>
+            });
+            waits.check_and_complete(&1);
+            waits.advance();
+            assert!(lock(&hands).is_empty() && jobs.len() == 0);
+            let mut offered = workers.map(|worker| done(worker).expect("a job"));
+            offered.sort_unstable();
+            assert_eq!(offered, [1, 2]);
         }
-        let mut aborted = 0;
-        for job in 0..JOBS {
-            jobs.push(job);
-            waits.check_and_complete_with(&1, CheckBound::at_most(1));
-            if random.u64(..4) == 0 {
-                let at = random.usize(..WORKERS);
-                workers[at].abort();
-                aborted += 1;
-                workers[at] = worker(timeout(&mut random));
-            }
-            match random.u64(..64) {
-                0 => drop(waits.cancel_for_key(&1)),
-                1 => thread::yield_now(),
-                2 => thread::sleep(Duration::from_micros(200)),
-                _ => {}
-            }
-        }
-        let count = || {
-            processed
-                .iter()
-                .map(|times| times.load(Ordering::Relaxed))
-                .sum::<usize>()
-        };
-        eventually("the last job", || count() >= JOBS);
-        workers.iter().for_each(|worker| worker.abort());
-        thread::sleep(Duration::from_millis(20));
-        let times = |wanted: fn(usize) -> bool| {
-            processed
-                .iter()
-                .filter(|times| wanted(times.load(Ordering::Relaxed)))
-                .count()
-        };
-        assert_eq!(
-            (times(|times| times == 0), times(|times| times > 1)),
-            (0, 0)
-        );
-        assert!(aborted > 4_000, "{aborted}");
-        assert_eq!((jobs.len(), waits.stats().panicked), (0, 0));
-        drop(runtime);
-        eventually("the end of all", || waits.is_empty());
     });
+}
+
+#[test]
+fn a_take_and_its_guard_are_send_and_debug() {
+    fn check<T: Send + Unpin + std::fmt::Debug + 'static>() {}
+    check::<Take<u64, usize>>();
+    check::<Taken<usize>>();
+    fn check_sync<T: Sync>() {}
+    check_sync::<Taken<usize>>();
+}
+
+#[test]
+fn g26_a_job_in_hand_is_done_or_given_back() {
+    let (waits, jobs) = waits_and_jobs();
+    let first = jobs.take(&waits);
+    jobs.push(&waits, 7);
+    let mut guard = in_hand(first);
+    let second = jobs.take(&waits);
+    assert_eq!((*guard, jobs.len(), waits.stats().parked), (7, 0, 1));
+    *guard += 1;
+    drop(guard);
+    assert_eq!(done(second), Ok(8), "as its worker left it");
+    assert_eq!(jobs.len(), 0);
+    assert_empty(&waits);
+}
+
+#[test]
+fn g26_a_guard_that_is_leaked_loses_its_own_job_only() {
+    let (waits, jobs) = waits_and_jobs();
+    let (first, second) = (jobs.take(&waits), jobs.take(&waits));
+    jobs.push(&waits, 1);
+    std::mem::forget(in_hand(first));
+    jobs.push(&waits, 2);
+    assert_eq!(done(second), Ok(2));
+    assert_empty(&waits);
+    let weak = waits.downgrade();
+    drop(waits);
+    assert!(weak.upgrade().is_none(), "it does not keep the purgatory");
+}
+
+/// What a destructor on the way does: that of a key, of what `give_back` captured, or of the take itself.
+#[test]
+fn g26_a_destructor_that_panics_loses_no_job() {
+    for at_once in [true, false] {
+        let (waits, _clock) = built::<WaitOperation<Fragile>>(|builder| builder);
+        let jobs = Jobs::default();
+        if at_once {
+            jobs.put(1);
+        }
+        let takes = jobs.clone();
+        let mut take = owning(Bomb, move || takes.pop());
+        let bomb = Bomb;
+        let give_back = move |_| _ = &bomb;
+        let take = waits.take([Fragile(1)], None, move |_| take(), give_back);
+        if !at_once {
+            jobs.put(1);
+            assert_eq!(waits.check_and_complete(&Fragile(1)), 1);
+        }
+        let job = in_hand(take);
+        let before = waits.stats().panicked;
+        let done = with_fuse(1, Hook::Drop, || job.done());
+        assert_eq!(done.ok(), Some(1), "of neither the key nor the closure");
+        assert_eq!(waits.stats().panicked, before + 2);
+        assert_eq!(jobs.len(), 0);
+    }
+}
+
+/// In a predicate, in `give_back`, and in the destructor of a value that was not received.
+#[test]
+fn g26_a_guard_that_is_dropped_in_a_callback_goes_to_the_next() {
+    let ((waits, _clock), (others, _)) = (by_hand(), by_hand());
+    let jobs = Jobs::default();
+    let [mut in_predicate, mut in_give_back, mut in_value] = [1, 2, 3].map(|job| {
+        jobs.put(job);
+        Some(in_hand(jobs.take(&waits)))
+    });
+    let next = [(); 3].map(|()| jobs.take(&waits));
+    let dropped = others.wait([1], NEVER_IN_A_TEST, move || {
+        in_predicate.take().is_none().then_some(())
+    });
+    let give_back = move |()| drop(in_give_back.take());
+    let guard = now(others.take([2], None, |_| Some(()), give_back));
+    drop(guard.expect("it is there"));
+    drop(others.wait([3], NEVER_IN_A_TEST, move || in_value.take()));
+    waits.advance();
+    let mut got = next.map(|take| done(take).expect("a job"));
+    got.sort_unstable();
+    assert_eq!(got, [1, 2, 3]);
+    assert_eq!(now(dropped), Ok(()));
+    assert_empty(&waits);
+}
+
+/// A worker that takes the next job where it gives one back; and one that takes back what it gives.
+#[test]
+fn g26_a_take_inside_give_back() {
+    let (waits, _clock) = by_hand();
+    let (jobs, made) = (Jobs::default(), Arc::new(Mutex::new(Vec::new())));
+    let take_and_again = || {
+        let (inside, into) = (waits.downgrade(), made.clone());
+        let give_back = move |jobs: &Jobs, job| {
+            jobs.give_back(job);
+            let next = inside.upgrade().map(|inside| jobs.take(&inside));
+            lock(&into).extend(next);
+        };
+        jobs.take_by(&waits, |jobs, _| jobs.pop(), give_back)
+    };
+    // Without another waiter, the new take has the job at once.
+    jobs.put(1);
+    drop(in_hand(take_and_again()));
+    let again = lock(&made).pop().expect("it was made");
+    assert_eq!(done(again), Ok(1));
+    // With another, that one has it; and on arrival the same.
+    let waiting = jobs.take(&waits);
+    jobs.put(2);
+    let newcomer = take_and_again();
+    assert_eq!(done(waiting), Ok(2));
+    assert_eq!(jobs.push(&waits, 3), 1);
+    let mut all = std::mem::take(&mut *lock(&made));
+    all.push(newcomer);
+    let bell = Bell::new();
+    let got = all.iter_mut().map(|take| bell.poll(take));
+    let mut got = got.collect::<Vec<_>>();
+    got.retain(Poll::is_ready);
+    assert_eq!((got.len(), jobs.len()), (1, 0));
+    drop((all, got));
+    lock(&made).clear();
+    assert_eq!((jobs.len(), waits.stats().parked), (1, 0));
+}
+
+/// A take that has been taken back, and is examined, or ended, by hand.
+#[test]
+fn g26_an_operation_in_the_users_hands_loses_nothing() {
+    let (waits, jobs) = waits_and_jobs();
+    let cancelled = || {
+        let take = jobs.take(&waits);
+        let operation = waits.cancel_for_key(&1).pop();
+        (take, operation.expect("it was parked"))
+    };
+    let (take, mut operation) = cancelled();
+    jobs.put(1);
+    jobs.put(2);
+    assert!(operation.try_complete());
+    assert_eq!(jobs.len(), 1);
+    assert!(!operation.try_complete(), "it has no way back for another");
+    assert_eq!(jobs.len(), 2, "what it had went back");
+    drop(operation);
+    assert_eq!(done(take), Err(WaitError::Cancelled));
+    assert_eq!([jobs.pop(), jobs.pop()], [Some(1), Some(2)]);
+    // One whose future is gone is ended: the guard that it has is dropped in no call of the library.
+    let (take, mut operation) = cancelled();
+    jobs.put(3);
+    assert!(operation.try_complete());
+    drop(take);
+    within(PATIENCE, || operation.on_complete(Completion::Satisfied));
+    assert_eq!(jobs.len(), 1, "it went back");
 }
 
 /// Keys that are references, in the method of a type, in spawned tasks: `Send` must not be too special for that.
 #[test]
-fn all_of_them_can_be_awaited_in_spawned_methods() {
+fn take_until_and_listen_can_be_awaited_in_spawned_methods() {
     struct Service {
         waits: Waits<&'static str>,
         jobs: Jobs,
     }
     impl Service {
         async fn take(&self) -> Result<usize, WaitError> {
-            let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
-            let give_back = move |job| returns.push(job);
-            self.waits
-                .take(["key"], NEVER_IN_A_TEST, move |_| takes.pop(), give_back)
-                .await
-                .map(Taken::done)
+            let take = self.jobs.take_on(&self.waits, ["key"], NEVER_IN_A_TEST);
+            take.await.map(Taken::done)
         }
 
         async fn until(&self) -> Result<usize, WaitError> {
@@ -440,118 +504,20 @@ fn all_of_them_can_be_awaited_in_spawned_methods() {
             self.waits.listen(["key"], NEVER_IN_A_TEST).checked().await
         }
     }
-    let (waits, jobs) = (Waits::new("spawned"), Jobs::default());
+    /// As executors want it that spawn a task.
+    fn task<T>(
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Pin<Box<impl Future<Output = T>>> {
+        Box::pin(task)
+    }
+    let (waits, jobs) = (built(|builder| builder).0, Jobs::default());
     let service = Arc::new(Service { waits, jobs });
-    let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
-    let [first, second, third] = [0; 3].map(|_| service.clone());
-    let take = runtime.spawn(async move { first.take().await });
-    let until = runtime.spawn(async move { second.until().await });
-    let listen = runtime.spawn(async move { third.listen().await });
-    eventually("three who wait", || service.waits.stats().parked == 3);
-    (1..3).for_each(|job| service.jobs.push(job));
-    // (One that is counted may not be on its list yet.)
-    eventually("they are told", || {
-        service.waits.check_and_complete("key");
-        listen.is_finished()
-    });
-    runtime.block_on(async {
-        let found = [take, until].map(|task| async { task.await.expect("no panic") });
-        let [take, until] = found;
-        let mut found = [take.await, until.await];
-        found.sort_unstable_by_key(|found| *found.as_ref().unwrap_or(&0));
-        assert_eq!(found, [Ok(1), Ok(2)]);
-        assert_eq!(listen.await.expect("no panic"), Ok(()));
-    });
-}
-
-/// What a plain `wait` does in the same place: the reason for `take`.
-#[test]
-fn a_plain_wait_drops_what_it_found() {
-    let (waits, _clock) = by_hand();
-    let jobs = Jobs::default();
-    for job in 0..100 {
-        let takes = jobs.clone();
-        let wait = waits.wait([1], NEVER_IN_A_TEST, move || takes.pop());
-        jobs.push(job);
-        assert_eq!(waits.check_and_complete(&1), 1);
-        drop(wait);
-    }
-    assert_eq!(jobs.len(), 0, "100 of 100 are lost");
-}
-
-/// An operation drops a take or its guard in each of two examinations, the second of them by a nested check. Both values
-/// are offered to the workers that wait.
-#[test]
-fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
-    within(PATIENCE, || {
-        [false, true].map(values_go_back_in_nested_examinations)
-    });
-}
-
-fn values_go_back_in_nested_examinations(received: bool) {
-    let waits = Waits::<u32>::builder("g23").reaper(Reaper::Manual).build();
-    let waits = waits.expect("no threads to refuse");
-    let jobs = Arc::new(Mutex::new(VecDeque::from([1, 2])));
-    let take = || {
-        let (taken, back) = (jobs.clone(), jobs.clone());
-        waits.take(
-            [7],
-            NEVER_IN_A_TEST,
-            move |_| lock(&taken).pop_front(),
-            move |job| lock(&back).push_front(job),
-        )
-    };
-    let hand = |take: WaitFuture<WaitOperation<u32>, Taken<i32>>| -> Box<dyn Any + Send> {
-        match received {
-            true => Box::new(now(take).expect("a job")),
-            false => Box::new(take),
-        }
-    };
-    let hands = Arc::new(Mutex::new(vec![hand(take()), hand(take())]));
-    let mut workers = [take(), take()];
-    let (weak, dropped, mut examinations) = (waits.downgrade(), hands.clone(), 0);
-    // Key 1 has two watchers, so its check is not that of one operation.
-    let _listener = waits.listen([1], NEVER_IN_A_TEST);
-    let _wait = waits.wait([1], NEVER_IN_A_TEST, move || {
-        examinations += 1;
-        if examinations > 2 {
-            let hand = lock(&dropped).pop();
-            drop(hand);
-            if let Some(waits) = weak.upgrade() {
-                waits.check_and_complete(&1);
-            }
-        }
-        None::<()>
-    });
-    waits.check_and_complete(&1);
-    waits.advance();
-    assert!(lock(&hands).is_empty() && lock(&jobs).is_empty());
-    let mut cx = Context::from_waker(Waker::noop());
-    for worker in &mut workers {
-        assert!(Pin::new(worker).poll(&mut cx).is_ready());
-    }
-}
-
-/// The value has gone back; that its key cannot be checked is counted.
-#[test]
-fn g12_a_key_that_panics_after_a_value_went_back_is_counted() {
-    within(PATIENCE, || {
-        let waits = Waits::<Fragile>::builder("g12")
-            .reaper(Reaper::Manual)
-            .build();
-        let waits = waits.expect("no threads to refuse");
-        // Where no key was ever watched, none is hashed.
-        let _watched = waits.wait([Fragile(2)], NEVER_IN_A_TEST, || None::<()>);
-        let back = Arc::new(AtomicUsize::new(0));
-        let given = back.clone();
-        let take = waits.take(
-            [Fragile(1)],
-            NEVER_IN_A_TEST,
-            |_| Some(7),
-            move |_| _ = given.fetch_add(1, Ordering::SeqCst),
-        );
-        assert!(with_fuse(1, Hook::Hash, || drop(take)).is_ok());
-        assert_eq!(back.load(Ordering::SeqCst), 1);
-        assert_eq!(waits.stats().panicked, 1);
-    });
+    let [first, second, third] = [(); 3].map(|()| service.clone());
+    let mut take = task(async move { first.take().await });
+    let mut until = task(async move { second.until().await });
+    let mut listen = task(async move { third.listen().await });
+    assert!(is_pending(&mut take) && is_pending(&mut until) && is_pending(&mut listen));
+    (1..3).for_each(|job| service.jobs.put(job));
+    service.waits.check_and_complete("key");
+    assert_eq!((now(take), now(until), now(listen)), (Ok(1), Ok(2), Ok(())));
 }

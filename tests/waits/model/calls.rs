@@ -3,10 +3,9 @@
 use crate::support::bell::Bell;
 use crate::support::spans::{Span, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{
-    CheckBound, future::Listener, future::WaitError, future::WaitFuture, future::WaitOperation,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use request_purgatory::future::{Listener, WaitError, WaitFuture, WaitOperation};
+use request_purgatory::purgatory::Stats;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 pub(crate) const KEYS: u8 = 6;
@@ -16,9 +15,8 @@ pub(crate) type Pick = u16;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
-    WaitFuture(Vec<u8>, Starting),
-    /// At ranks.
-    WaitOn(Vec<(u8, Option<u64>)>, Starting),
+    /// What the predicate answers at first, and from then on.
+    Wait(Vec<u8>, Span, [Answer; 2]),
     Listen(Vec<u8>, Span),
     /// The listener listens to this key as well.
     Also(Pick, u8),
@@ -26,10 +24,8 @@ pub(crate) enum Call {
     Satisfied(Pick),
     /// From now on the predicate answers so.
     Answer(Pick, Answer),
-    Check(u8, By, Reach),
+    Check(u8),
     CheckLater(u8),
-    /// As one event.
-    CheckAll(Vec<u8>),
     Force(u8),
     CancelKey(u8),
     CancelHandle(Pick),
@@ -43,55 +39,23 @@ pub(crate) enum Call {
     Shutdown,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum By {
-    Key,
-    Resolved,
-    /// Resolved for this call only.
-    ResolvedAnew,
-}
-
-/// How far a check goes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Reach {
-    pub(crate) at_most: Option<usize>,
-    pub(crate) up_to: Option<u64>,
-    pub(crate) until_refused: bool,
-}
-
-pub(crate) const ALL: Reach = Reach {
-    at_most: None,
-    up_to: None,
-    until_refused: false,
-};
-
-impl Reach {
-    pub(crate) fn bound(self) -> CheckBound {
-        let bound = self.at_most.map_or(CheckBound::all(), CheckBound::at_most);
-        let bound = self.up_to.into_iter().fold(bound, CheckBound::up_to);
-        match self.until_refused {
-            true => bound.until_refused(),
-            false => bound,
-        }
-    }
-}
-
-/// A wait that begins.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Starting {
-    pub(crate) timeout: Span,
-    /// What the predicate answers when it is asked for the first time.
-    pub(crate) first: Answer,
-    /// What it answers from then on.
-    pub(crate) then: Answer,
-}
-
 /// What a predicate does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Nothing,
     Found,
     Panic,
+}
+
+impl Answer {
+    /// How it ends the wait of this number, if it does.
+    pub(crate) fn end(self, number: usize) -> Option<End> {
+        match self {
+            Self::Nothing => None,
+            Self::Found => Some(Ok(number)),
+            Self::Panic => Some(Err(WaitError::Panicked)),
+        }
+    }
 }
 
 pub(crate) enum Waiting {
@@ -110,16 +74,17 @@ impl Waiting {
 
 pub(crate) type Handle = request_purgatory::Handle<WaitOperation<u8>>;
 
-/// How often what happened.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) completed: u64,
-    pub(crate) expired: u64,
-    pub(crate) cancelled: u64,
-    pub(crate) shut_down: u64,
-    pub(crate) aborted: u64,
-    pub(crate) checks: u64,
-    pub(crate) missed_checks: u64,
+/// How often what happened, as far as the model knows.
+pub(crate) fn counts(stats: &Stats) -> [u64; 7] {
+    [
+        stats.completed,
+        stats.expired,
+        stats.cancelled,
+        stats.shut_down,
+        stats.aborted,
+        stats.checks,
+        stats.missed_checks,
+    ]
 }
 
 /// What it finds is the number of its wait.
@@ -145,7 +110,7 @@ pub(crate) struct Task {
 /// What the model knows of an operation that is parked.
 pub(crate) struct Parked {
     pub(crate) task: usize,
-    pub(crate) keys: BTreeMap<u8, Option<u64>>,
+    pub(crate) keys: BTreeSet<u8>,
     /// `None` never expires.
     pub(crate) deadline: Option<u64>,
     /// `None` is a listener's.
@@ -162,43 +127,16 @@ pub(crate) fn call() -> impl Strategy<Value = Call> {
             1 => Just(Answer::Panic),
         ]
     };
-    let starting = || {
-        let starting = (span(), answer(18, 1), answer(18, 1));
-        starting.prop_map(|(timeout, first, then)| Starting {
-            timeout,
-            first,
-            then,
-        })
-    };
-    let rank = || prop::option::of(0..4_u64);
-    let keys = prop::collection::vec(key(), 0..4);
-    let on = prop::collection::vec((key(), rank()), 0..4);
-    let listen = (prop::collection::vec(key(), 0..3), span());
-    let by = prop_oneof![
-        2 => Just(By::Key),
-        1 => Just(By::Resolved),
-        1 => Just(By::ResolvedAnew),
-    ];
-    let reach = (
-        prop::option::of(0..4_usize),
-        rank(),
-        prop::bool::weighted(0.2),
-    );
-    let reach = reach.prop_map(|(at_most, up_to, until_refused)| Reach {
-        at_most,
-        up_to,
-        until_refused,
-    });
+    let keys = |most| prop::collection::vec(key(), 0..most);
+    let wait = (keys(4), span(), [answer(18, 1), answer(18, 1)]);
     prop_oneof![
-        5 => (keys, starting()).prop_map(|(keys, starting)| Call::WaitFuture(keys, starting)),
-        5 => (on, starting()).prop_map(|(on, starting)| Call::WaitOn(on, starting)),
+        10 => wait.prop_map(|(keys, timeout, answers)| Call::Wait(keys, timeout, answers)),
         4 => (pick(), answer(2, 7)).prop_map(|(pick, answer)| Call::Answer(pick, answer)),
-        3 => listen.prop_map(|(keys, timeout)| Call::Listen(keys, timeout)),
+        3 => (keys(3), span()).prop_map(|(keys, timeout)| Call::Listen(keys, timeout)),
         3 => (pick(), key()).prop_map(|(pick, key)| Call::Also(pick, key)),
         1 => pick().prop_map(Call::Satisfied),
-        7 => (key(), by, reach).prop_map(|(key, by, reach)| Call::Check(key, by, reach)),
+        8 => key().prop_map(Call::Check),
         2 => key().prop_map(Call::CheckLater),
-        1 => prop::collection::vec(key(), 0..4).prop_map(Call::CheckAll),
         1 => key().prop_map(Call::Force),
         1 => key().prop_map(Call::CancelKey),
         1 => pick().prop_map(Call::CancelHandle),

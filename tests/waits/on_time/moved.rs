@@ -1,20 +1,17 @@
-//! Deadlines that are moved beside rechecks, at the end and past it.
+//! G10, G19 and G29: deadlines that are moved beside rechecks, at the end and past it.
 
-use crate::by_hand;
-use crate::on_time::recheck::{SECOND, pass};
+use super::{WOKEN, Waiter};
 use crate::support::bell::Bell;
-use crate::support::{PATIENCE, within};
-use request_purgatory::Waits;
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, within};
+use crate::{SECOND, built, by_hand};
 use request_purgatory::future::{WaitError, block_on};
 use request_purgatory::time::Timestamp;
-use std::cell::Cell;
+use request_purgatory::{Deadline, Waits};
 use std::future::ready;
 use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
-
-const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The recheck starts the reaper, which takes a while; the deadline is moved meanwhile.
 #[test]
@@ -37,7 +34,7 @@ fn g10_a_deadline_that_is_moved_beside_the_first_recheck_is_kept() {
                 }
             });
             begin.wait();
-            let mut listener = listener.recheck_every(HOUR);
+            let mut listener = listener.recheck_every(NEVER_IN_A_TEST);
             assert!(mover.join().expect("it only moves a deadline"));
             assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
         }
@@ -46,88 +43,77 @@ fn g10_a_deadline_that_is_moved_beside_the_first_recheck_is_kept() {
 
 #[test]
 fn g19_a_recheck_behind_the_deadline_comes_if_the_deadline_moves() {
-    let (waits, clock) = by_hand();
-    let mut listener = waits.listen([1], SECOND).recheck_every(2 * SECOND);
-    let handle = listener.handle().expect("there is room").clone();
-    assert!(handle.reschedule(HOUR));
-    let bell = Bell::new();
+    let mut waiter = Waiter::new(by_hand(), |waits| {
+        waits.listen([1], SECOND).recheck_every(2 * SECOND)
+    });
+    assert!(waiter.handle().reschedule(NEVER_IN_A_TEST));
     for rechecks in 1..4 {
-        assert!(bell.poll(&mut Box::pin(listener.checked())).is_pending());
-        pass(&waits, &clock, 2 * SECOND);
-        assert_eq!(bell.rung(), rechecks);
-        let told = bell.poll(&mut Box::pin(listener.checked()));
-        assert_eq!(told, Poll::Ready(Ok(())));
+        assert!(waiter.told().is_pending());
+        waiter.pass(2 * SECOND);
+        assert_eq!((waiter.bell.rung(), waiter.told()), (rechecks, WOKEN));
     }
 }
 
-/// At its deadline the operation stays parked until the condition is evaluated, for a second at most. It has no more
-/// time for that, whatever its handle asks for, and whatever the longest timeout is.
+/// At its deadline the operation stays parked until the condition is evaluated, for a second at most (G6). It has no
+/// more time for that, whatever its handle asks for, and whatever the longest timeout is.
 #[test]
 fn g29_a_listener_that_is_evaluated_at_its_deadline_gets_no_more_time() {
-    for asked in [None, Some(HOUR)] {
-        let (waits, clock) = by_hand();
-        let listener = waits.listen([1], SECOND);
+    for (timeout, max_timeout, asked) in [
+        (Deadline::After(SECOND), Duration::MAX, Deadline::Never),
+        (
+            Deadline::After(SECOND),
+            Duration::MAX,
+            NEVER_IN_A_TEST.into(),
+        ),
+        (Deadline::Never, SECOND, NEVER_IN_A_TEST.into()),
+    ] {
+        let (waits, clock): (Waits<u64>, _) = built(|builder| builder.max_timeout(max_timeout));
+        let listener = waits.listen([1], timeout);
         let handle = listener.handle().expect("there is room").clone();
         let deadline = handle.deadline();
         let mut until = Box::pin(listener.until(|| ready(None::<()>)));
         let bell = Bell::new();
         assert!(bell.poll(&mut until).is_pending());
-        pass(&waits, &clock, SECOND);
-        assert_eq!((waits.len(), bell.rung()), (1, 1));
+        let pass = |time| {
+            clock.advance(time);
+            (waits.advance(), waits.len())
+        };
+        assert_eq!((pass(SECOND), bell.rung()), ((0, 1), 1));
         assert_eq!(handle.remaining(), Some(Duration::ZERO));
         assert_eq!(handle.deadline(), deadline);
-        let moved = match asked {
-            None => handle.reschedule(None),
-            Some(time) => handle.reschedule(time),
-        };
-        assert!(!moved);
-        pass(&waits, &clock, SECOND - Duration::from_millis(1));
-        assert_eq!(waits.len(), 1);
-        pass(&waits, &clock, Duration::from_millis(1));
-        assert_eq!((waits.len(), waits.stats().expired), (0, 1));
+        assert!(!handle.reschedule(asked), "{asked:?}");
+        assert_eq!(pass(SECOND - Duration::from_millis(1)), (0, 1));
+        assert_eq!(pass(Duration::from_millis(1)), (1, 0), "{timeout:?}");
+        assert_eq!(waits.stats().expired, 1);
         assert_eq!(bell.poll(&mut until), Poll::Ready(Err(WaitError::Expired)));
-    }
-}
-
-/// The recheck is told after the deadline, and finds the event. A check has announced it, before or after that.
-#[test]
-fn g21_a_check_after_the_deadline_announces_what_a_recheck_finds() {
-    for is_before in [true, false] {
-        let (waits, clock) = by_hand();
-        let event = Cell::new(false);
-        let listener = waits.listen([1], SECOND);
-        let listener = listener.recheck_every(Duration::from_millis(990));
-        let mut until = Box::pin(listener.until(|| ready(event.get().then_some(()))));
-        let bell = Bell::new();
-        assert!(bell.poll(&mut until).is_pending());
-        pass(&waits, &clock, Duration::from_millis(990));
-        pass(&waits, &clock, Duration::from_millis(10));
-        event.set(true);
-        if is_before {
-            waits.check_and_complete(&1);
-        }
-        assert_eq!(bell.poll(&mut until), Poll::Ready(Ok(())));
-        if !is_before {
-            waits.check_and_complete(&1);
-        }
-        pass(&waits, &clock, Duration::from_millis(100));
-        assert_eq!((waits.stats().missed_checks, waits.len()), (0, 0));
     }
 }
 
 /// The timer is filed at a recheck that is due, and that no thread has handled yet.
 #[test]
 fn g10_a_deadline_is_moved_into_the_past_beside_a_recheck() {
-    for rechecks in [false, true] {
-        let (waits, clock) = by_hand();
-        let mut listener = waits.listen([1], 10 * SECOND);
-        if rechecks {
-            listener = listener.recheck_every(SECOND);
+    for is_rechecked in [false, true] {
+        let mut waiter = Waiter::new(by_hand(), |waits| waits.listen([1], 10 * SECOND));
+        if is_rechecked {
+            waiter.recheck_every(SECOND);
         }
-        clock.advance(2 * SECOND);
+        waiter.clock.advance(2 * SECOND);
         let past = Timestamp::from_origin(SECOND / 2);
-        assert!(listener.handle().expect("there is room").reschedule(past));
-        assert_eq!(waits.advance(), 1);
-        assert_eq!(waits.stats().expired, 1);
+        assert!(waiter.handle().reschedule(past));
+        assert_eq!(waiter.waits.advance(), 1);
+        assert_eq!(waiter.waits.stats().expired, 1);
     }
+}
+
+#[test]
+fn g10_a_deadline_behind_a_recheck_can_be_moved_until_it_has_come() {
+    let mut waiter = Waiter::rechecked(SECOND * 2);
+    let handle = waiter.handle();
+    waiter.clock.advance(SECOND * 2 - Duration::from_millis(1));
+    // The recheck has come, and the deadline has not.
+    assert!(handle.reschedule(SECOND));
+    assert_eq!(handle.remaining(), Some(SECOND));
+    waiter.clock.advance(SECOND);
+    assert!(!handle.reschedule(SECOND), "it has");
+    assert_eq!(waiter.waits.advance(), 1);
 }

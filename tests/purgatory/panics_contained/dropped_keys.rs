@@ -1,0 +1,244 @@
+//! What the destructor of a key may do, whichever call drops the key: panic (G12), end other operations, or take long.
+//! It costs no operation its ending (G05), no thread its way out of the library, and no drain or shutdown its end
+//! (G15).
+
+use super::calls::{CALLS, Key, OTHER, Scene, assert_all_end, key};
+use crate::support::keys::fragile;
+use crate::support::{
+    BadPayload, Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual,
+    threads_named, within,
+};
+use request_purgatory::{
+    Completion, Handle, Purgatory, Waits, future::block_on, purgatory::RejectReason,
+    threads::Dispatch,
+};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(1);
+
+thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+
+/// A key whose destructor panics also while the thread unwinds: of two such panics at once, the process dies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Bomb(u64);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!LIT.get(), "a key");
+    }
+}
+
+/// A completion panics, and so does a key of its operation, which the unwinding drops: both are counted.
+#[test]
+fn g12_a_completion_and_a_key_of_its_operation_panic() {
+    let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
+    let probe = Probe::new();
+    let op = probe.op(NEVER_IN_A_TEST).then(|_| {
+        LIT.set(true);
+        resume_unwind(Box::new("a completion"));
+    });
+    drop(purgatory.try_complete_else_watch(op, [Bomb(1)]));
+    probe.satisfy();
+    let key = Bomb(1);
+    let completed = catch_unwind(AssertUnwindSafe(|| purgatory.check_and_complete(&key)));
+    LIT.set(false);
+    assert!(matches!(completed, Ok(1)), "{completed:?}");
+    let stats = purgatory.stats();
+    assert_eq!((stats.panicked, stats.parked, stats.watched), (2, 0, 0));
+}
+
+fn acting(number: u32, act: impl Fn() + Send + Sync + 'static) -> Key {
+    Key(fragile(number), Some(Arc::new(act)))
+}
+
+/// The handle of an operation that parks.
+fn park(
+    purgatory: &Purgatory<Op<Key>>,
+    op: Op<Key>,
+    keys: impl IntoIterator<Item = Key>,
+) -> Handle<Op<Key>> {
+    let parked = purgatory.try_complete_else_watch(op, keys);
+    let handle = parked.ok().and_then(|parked| parked.into_handle());
+    handle.expect("it is parked")
+}
+
+/// A key that, when it is dropped, forces another operation of `purgatory`, whose key then panics when it is dropped.
+/// The payload of that panic may panic in turn.
+fn forcing(number: u32, purgatory: &Purgatory<Op<Key>>) -> Key {
+    let panics = acting(7, || resume_unwind(Box::new(BadPayload)));
+    let another = park(purgatory, Op::new(NEVER_IN_A_TEST), [panics]);
+    acting(number, move || _ = another.force_complete())
+}
+
+/// Each call returns what it returns otherwise, the operations that it takes back above all, and the thread leaves the
+/// library.
+#[test]
+fn g05_g12_a_key_whose_drop_causes_a_panic_costs_no_call_its_result() {
+    within(PATIENCE, || {
+        let waits = Waits::<u64>::new("outside");
+        for (name, call) in CALLS {
+            let mut scene = Scene::new(3, |all| forcing(OTHER, all));
+            let returned = catch_unwind(AssertUnwindSafe(|| call(&mut scene)));
+            assert!(returned.is_ok(), "{name}: the panic is counted");
+            // A blocking call is refused inside the library.
+            assert_eq!(block_on(waits.wait([1], TICK, || Some(7))), Ok(7), "{name}");
+            let ended = scene.endings().flatten().count() + scene.taken;
+            let panicked = scene.all.stats().panicked;
+            assert_eq!(panicked, ended as u64, "{name}: of the others' keys");
+            assert_all_end(scene, &returned, name);
+        }
+    });
+}
+
+/// A call of the library in which this key is dropped.
+type Within = fn(Key);
+
+const WITHIN: [(&str, Within); 4] = [
+    ("a refused park returns its operation", |first| {
+        let (purgatory, _clock) = manual::<Key>(|builder| builder.max_watchers_per_key(1));
+        park(&purgatory, Op::new(NEVER_IN_A_TEST), [key(5)]);
+        let op = Op::new(NEVER_IN_A_TEST);
+        let parked = purgatory.try_complete_else_watch(op, [first, key(5)]);
+        let refused = parked.expect_err("the key is full");
+        assert_eq!(refused.reason(), RejectReason::KeyFull);
+        assert_eq!(purgatory.stats().parked, 1);
+    }),
+    // The handle is the only way to cancel the operation that has been parked.
+    ("a park returns the handle", |first| {
+        let (purgatory, _clock) = manual::<Key>(|builder| builder);
+        let mut first = Some(first);
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            drop(first.take());
+            false
+        });
+        assert!(park(&purgatory, op, [key(9)]).cancel().is_some());
+    }),
+    // The threads of an executor are the user's: what waited for the end of a job must not end them.
+    ("a job returns", |first| {
+        let (tell, ran) = channel();
+        let executor = Dispatch::Executor(Arc::new(move |job: Job| {
+            let ended = thread::spawn(job).join();
+            tell.send(ended.is_ok()).expect("the test waits");
+        }));
+        let (purgatory, clock) = manual::<Key>(|builder| builder.dispatch(executor));
+        park(
+            &purgatory,
+            Op::new(TICK).then(move |_| drop(first)),
+            [key(9)],
+        );
+        clock.advance(TICK);
+        assert_eq!(purgatory.advance(), 1);
+        assert_eq!(ran.recv(), Ok(true), "the job has panicked");
+    }),
+    ("a shutdown stops its threads", |first| {
+        let purgatory = Purgatory::<Op<Key>>::new("g15-badkey");
+        park(&purgatory, Op::new(NEVER_IN_A_TEST), [first]);
+        let threads = || threads_named("g15-badkey").len();
+        eventually("its threads", || threads() > 0);
+        purgatory.shutdown();
+        eventually("the end of its threads", || threads() == 0);
+    }),
+];
+
+/// The key forces an operation, whose key forces another one, whose key panics.
+#[test]
+fn g05_g12_g15_a_key_whose_drop_causes_a_panic_costs_no_call_its_end() {
+    for (what, call) in WITHIN {
+        within(PATIENCE, move || {
+            let (other, _clock) = manual::<Key>(|builder| builder);
+            let forcing = forcing(1, &other);
+            let first = park(&other, Op::new(NEVER_IN_A_TEST), [forcing]);
+            let first = acting(2, move || _ = first.force_complete());
+            let returned = catch_unwind(AssertUnwindSafe(|| call(first)));
+            assert!(returned.is_ok(), "{what}");
+            let stats = other.stats();
+            assert_eq!((stats.completed, stats.panicked), (2, 1), "{what}");
+        });
+    }
+}
+
+/// Checks that wait at the shutdown are not made. A key that panics when it is dropped then costs no other one its
+/// drop.
+#[test]
+fn g12_keys_of_deferred_checks_that_panic_at_the_shutdown_are_counted() {
+    let (purgatory, _clock) = manual::<Key>(|builder| builder);
+    for number in 0..3 {
+        purgatory.check_later(acting(number, || resume_unwind(Box::new("intended"))));
+    }
+    let shut_down = catch_unwind(AssertUnwindSafe(|| purgatory.shutdown()));
+    assert!(shut_down.is_ok());
+    assert_eq!(purgatory.stats().panicked, 3);
+}
+
+/// A check finds that the deadline of the operation has passed. Between the count of its end and the hand-over of its
+/// completion, a key takes its time to be dropped.
+#[test]
+fn g15_a_drain_waits_while_the_keys_of_an_expired_operation_are_dropped() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<Key>(|builder| builder.dispatch(Dispatch::OwnThread));
+        let ((dropping, is_dropping), (drop_it, may_drop)) = (channel(), channel::<()>());
+        let may_drop = Mutex::new(may_drop);
+        let slow = acting(1, move || {
+            dropping.send(()).expect("the test waits");
+            lock(&may_drop).recv().expect("the test says so");
+        });
+        let probe = Probe::new();
+        let (op, stall) = probe.stalled_op(NEVER_IN_A_TEST);
+        park(&purgatory, op, [slow]);
+        let check = stall.check(&purgatory, key(1));
+        stall.end_after_the_deadline(&purgatory, &clock);
+        is_dropping.recv().expect("its key is dropped");
+        assert!(purgatory.is_empty(), "it has ended");
+        let begun = Instant::now();
+        assert_eq!(purgatory.drain(20 * TICK), 0);
+        assert!(begun.elapsed() >= 20 * TICK, "its completion has not run");
+        drop_it.send(()).expect("the key waits");
+        assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
+        assert_eq!(probe.ending(), Some(Completion::Expired));
+        assert_eq!(check.join().expect("no panic"), 0);
+    });
+}
+
+/// Between two examinations of a check its list is emptied, and another one of that key filled: the check does not go
+/// on in that one.
+#[test]
+fn g22_a_check_whose_list_was_emptied_meets_none_of_the_next_list() {
+    const WATCHERS: u64 = 200;
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Key>(|builder| builder);
+        let (weak, met) = (purgatory.downgrade(), Tally::new());
+        let meets = met.clone();
+        let replace = acting(1, move || {
+            let all = weak.upgrade().expect("it is checked");
+            let others = all.cancel_for_key(&key(1)).len() as u64;
+            assert_eq!(others, WATCHERS - 1);
+            for _ in 0..2 * WATCHERS {
+                let meets = meets.clone();
+                let newcomer = Op::new(NEVER_IN_A_TEST).when(move || {
+                    meets.add();
+                    false
+                });
+                park(&all, newcomer, [key(1)]);
+            }
+        });
+        park(&purgatory, Op::new(NEVER_IN_A_TEST), [key(1)]);
+        let mut examinations = 0;
+        let satisfied = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            examinations == 3
+        });
+        park(&purgatory, satisfied, [replace]);
+        for _ in 2..WATCHERS {
+            park(&purgatory, Op::new(NEVER_IN_A_TEST), [key(1)]);
+        }
+        assert_eq!(purgatory.check_and_complete(&key(1)), 1);
+        assert_eq!(purgatory.stats().panicked, 0);
+        // Each is examined twice in its park.
+        assert_eq!(met.count(), 2 * 2 * WATCHERS);
+    });
+}

@@ -1,0 +1,236 @@
+//! G12: a panic of the caller's own code in a park or a wait, at whatever stage, unwinds to that caller, and leaves no
+//! watch, timer, permit or operation behind. (Of a key's code in a park: `fragile_keys.rs`.)
+
+use super::calls::{FRAGILE, SOON};
+use crate::support::keys::{Fragile, Hook, fragile, with_one_panic_after};
+use crate::support::{FragileClock, NEVER_IN_A_TEST, PATIENCE, quietly, refusal, within};
+use request_purgatory::purgatory::{Cause, RejectReason};
+use request_purgatory::{
+    Completion, DelayedOperation, Purgatory, Waits, threads::Reaper, time::Timestamp,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Where the code of the caller panics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Iterator,
+    FirstExamination,
+    Arrival,
+    Timeout,
+    Clock,
+    SecondExamination,
+    /// The one that another thread has asked for during the park.
+    MarkedExamination,
+}
+
+/// Each stage, and whether the operation counts as parked by then.
+const STAGES: [(Stage, bool); 7] = [
+    (Stage::Iterator, false),
+    (Stage::FirstExamination, false),
+    (Stage::Arrival, false),
+    (Stage::Timeout, false),
+    (Stage::Clock, false),
+    (Stage::SecondExamination, true),
+    (Stage::MarkedExamination, true),
+];
+
+/// The payload of the panics.
+const INTENDED: &str = "intended";
+
+/// An operation of which one hook panics, or none. It counts those that exist.
+struct Staged {
+    stage: Option<Stage>,
+    examinations: u32,
+    purgatory: Option<Purgatory<Self>>,
+    _alive: Arc<()>,
+}
+
+impl Staged {
+    fn at(&self, stage: Stage) {
+        if self.stage == Some(stage) {
+            panic_any(INTENDED);
+        }
+    }
+}
+
+impl DelayedOperation for Staged {
+    type Key = u32;
+
+    fn timeout(&self) -> Duration {
+        self.at(Stage::Timeout);
+        self.stage.map_or(Duration::MAX, |_| SOON)
+    }
+
+    fn arrival(&self) -> Option<Timestamp> {
+        self.at(Stage::Arrival);
+        None
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.examinations += 1;
+        match self.examinations {
+            1 => self.at(Stage::FirstExamination),
+            2 => {
+                self.at(Stage::SecondExamination);
+                if self.stage == Some(Stage::MarkedExamination) {
+                    let purgatory = self.purgatory.take().expect("it is examined once so");
+                    let checker = thread::spawn(move || purgatory.check_and_complete(&1));
+                    assert_eq!(checker.join().expect("it only checks"), 0);
+                }
+            }
+            _ => self.at(Stage::MarkedExamination),
+        }
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+/// Calls this in a destructor while the thread unwinds, and catches its panic there.
+fn caught_while_unwinding<R>(call: impl FnOnce() -> R) -> thread::Result<R> {
+    let mut caught = None;
+    let unwind = || {
+        let _calls = scopeguard::guard((), |()| {
+            caught = Some(catch_unwind(AssertUnwindSafe(call)));
+        });
+        panic_any(INTENDED);
+    };
+    let unwound: thread::Result<()> = catch_unwind(AssertUnwindSafe(unwind));
+    assert!(unwound.is_err());
+    caught.expect("it is called")
+}
+
+#[test]
+fn g12_a_park_that_panics_at_any_stage_unwinds_and_leaves_nothing() {
+    within(PATIENCE, || {
+        quietly();
+        for (stage, has_parked) in STAGES {
+            let clock = FragileClock::default();
+            let purgatory = Purgatory::<Staged>::builder("g12-stages")
+                .clock(clock.clone())
+                .reaper(Reaper::Manual)
+                .max_parked(2)
+                .build()
+                .expect("no threads to refuse");
+            let alive = Arc::new(());
+            let op = |stage| Staged {
+                stage,
+                examinations: 0,
+                purgatory: Some(purgatory.clone()),
+                _alive: alive.clone(),
+            };
+            let resident = purgatory.try_complete_else_watch(op(None), [1, 2, 3]);
+            assert!(resident.is_ok());
+            for (aborted, unwinding) in [(1, false), (2, false), (3, true), (4, true)] {
+                let what = format!("{stage:?}, unwinding already: {unwinding}");
+                let keys = (1..4).inspect(|key| {
+                    if (*key, stage) == (3, Stage::Iterator) {
+                        panic_any(INTENDED);
+                    }
+                });
+                clock.set_broken(stage == Stage::Clock);
+                let park = || purgatory.try_complete_else_watch(op(Some(stage)), keys);
+                let unwound = match unwinding {
+                    false => catch_unwind(AssertUnwindSafe(park)),
+                    true => caught_while_unwinding(park),
+                };
+                clock.set_broken(false);
+                let payload = unwound.expect_err("it goes to the caller");
+                assert_eq!(payload.downcast_ref(), Some(&INTENDED), "{what}");
+                // The resident's, and that of the test.
+                assert_eq!(Arc::strong_count(&alive), 2, "{what}: the operation");
+                let stats = purgatory.stats();
+                assert_eq!((stats.parked, stats.watched), (1, 3), "{what}");
+                // It is the caller's own, so it is not counted among those that the library has contained.
+                assert_eq!((stats.panicked, stats.rejected), (0, 0), "{what}");
+                assert_eq!(stats.aborted, aborted * u64::from(has_parked), "{what}");
+                assert_eq!(purgatory.watched_keys(), 3, "{what}: a watch");
+                assert_eq!(purgatory.next_deadline(), None, "{what}: a timer");
+            }
+            // The permit is there, and there is one.
+            let parked = purgatory.try_complete_else_watch(op(None), [1]);
+            assert!(parked.is_ok_and(|parked| parked.is_parked()), "{stage:?}");
+            let refused = purgatory.try_complete_else_watch(op(None), [1]);
+            assert_eq!(refusal(&refused), Some(RejectReason::Full), "{stage:?}");
+            assert_eq!(purgatory.force_complete_for_key(&1), 2, "{stage:?}");
+        }
+    });
+}
+
+/// A call of `Waits` with a key, and with what its closure does besides when it is called.
+type Wait = fn(&Waits<Fragile>, Fragile, Box<dyn FnMut() + Send>);
+
+const WAITS: [(&str, Wait); 3] = [
+    ("wait", |waits, key, mut examine| {
+        let predicate = move || {
+            examine();
+            None::<()>
+        };
+        drop(waits.wait([key], SOON, predicate));
+    }),
+    ("listen", |waits, key, _| drop(waits.listen([key], SOON))),
+    ("take", |waits, key, mut examine| {
+        let take = move |_: Cause<'_, Fragile>| {
+            examine();
+            None::<()>
+        };
+        drop(waits.take([key], SOON, take, |()| ()));
+    }),
+];
+
+/// Of the calls that return a future, too.
+#[test]
+fn g12_a_wait_that_panics_unwinds_and_leaves_nothing() {
+    quietly();
+    for (name, wait) in WAITS {
+        let waits = Waits::<Fragile>::builder("g12-waits")
+            .reaper(Reaper::Manual)
+            .max_parked(2)
+            .build()
+            .expect("no threads to refuse");
+        let _resident = waits.listen([fragile(FRAGILE)], NEVER_IN_A_TEST);
+        let before = waits.next_deadline();
+        let assert_untouched = |what: &str, panicked: u64| {
+            let stats = waits.stats();
+            let found = (stats.parked, stats.watched, stats.panicked);
+            assert_eq!(found, (1, 1, panicked), "{what}");
+            assert_eq!(waits.watched_keys(), 1, "{what}");
+            assert_eq!(waits.next_deadline(), before, "{what}");
+            let place = waits.listen([fragile(3)], SOON);
+            assert!(place.handle().is_some(), "{what}: no permit");
+        };
+        for hook in [Hook::Clone, Hook::Hash, Hook::Eq] {
+            for calls in 0.. {
+                let panicked = waits.stats().panicked;
+                let call = || wait(&waits, fragile(FRAGILE), Box::new(|| ()));
+                let Some(unwound) = with_one_panic_after(calls, FRAGILE, hook, call) else {
+                    break;
+                };
+                let what = format!("{name}: {hook:?}, {calls} before");
+                // When it is dropped, the future unwatches its key: that panic is contained.
+                match unwound {
+                    Err(_) => assert_untouched(&what, panicked),
+                    Ok(()) => assert_eq!(waits.stats().parked, 1, "{what}"),
+                }
+            }
+        }
+        // A park calls the closure twice, if there is one.
+        for bad in [1, 2] {
+            let panicked = waits.stats().panicked;
+            let mut calls = 0;
+            let examine = move || {
+                calls += 1;
+                if calls == bad {
+                    panic_any(INTENDED);
+                }
+            };
+            let call = || wait(&waits, fragile(2), Box::new(examine));
+            let unwound = catch_unwind(AssertUnwindSafe(call));
+            assert_eq!(unwound.is_err(), name != "listen", "{name}: call {bad}");
+            assert_untouched(&format!("{name}: call {bad}"), panicked);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! G21: what a listener finds by a recheck or at its deadline counts as a missed check, unless a check announces it.
+
+use super::{GRACE, WOKEN, Waiter};
+use crate::support::NEVER_IN_A_TEST;
+use crate::support::bell::Bell;
+use crate::{SECOND, assert_empty, by_hand, pass, poll_in_vain};
+use request_purgatory::future::WaitError;
+use std::cell::Cell;
+use std::future::ready;
+use std::task::Poll;
+use std::time::Duration;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Rechecked each second, a listener to keys 1 and 2 finds what it waits for. Its own deadline does not end it within
+/// the grace.
+#[test]
+fn g21_what_a_recheck_finds_is_missed_unless_a_check_comes_within_the_grace() {
+    let soon = SECOND + GRACE / 2;
+    for (timeout, late, checked, missed) in [
+        (NEVER_IN_A_TEST, 0, 3, 1),
+        (NEVER_IN_A_TEST, 0, 2, 0),
+        (NEVER_IN_A_TEST, 60, 1, 0),
+        (NEVER_IN_A_TEST, 95, 1, 0),
+        (NEVER_IN_A_TEST, 105, 1, 1),
+        (soon, 0, 3, 1),
+        (soon, 0, 1, 0),
+        (soon, 60, 1, 0),
+    ] {
+        let row = format!("of {timeout:?}, key {checked} is checked {late} ms late");
+        let (waits, clock) = by_hand();
+        // Neither the intervals nor the grace end at a round time.
+        clock.advance(7 * MILLISECOND);
+        let mut waiter = Waiter::new((waits, clock), |waits| {
+            waits.listen([1], timeout).recheck_every(SECOND)
+        });
+        waiter.listener().also(2);
+        waiter.pass(SECOND);
+        assert_eq!(waiter.told(), WOKEN, "a recheck");
+        waiter.satisfied();
+        assert_eq!(waiter.parked_and_missed(), (2, 0), "it may still come");
+        waiter.pass(late * MILLISECOND);
+        waiter.check(checked);
+        waiter.pass(GRACE);
+        let stats = waiter.waits.stats();
+        assert_eq!(stats.missed_checks, missed, "{row}");
+        // The operation of the further key is cancelled.
+        let ends = (stats.completed, stats.cancelled, stats.expired);
+        assert_eq!((ends, stats.panicked), ((1, 1, 0), 0), "{row}");
+        assert_empty(&waiter.waits);
+    }
+}
+
+/// Of what a check has announced, nothing is to be waited for.
+#[test]
+fn g21_a_check_beside_a_recheck_ends_the_listener_at_once() {
+    type Finds = fn(&mut Waiter);
+    let rows: [(&str, Finds); 3] = [
+        ("the check and the recheck are told as one", |it| {
+            it.pass(SECOND);
+            it.check(1);
+            assert_eq!(it.told(), WOKEN);
+            assert_eq!(it.told(), Poll::Pending, "one wake-up for both");
+            // And the next interval has begun.
+            it.pass(SECOND);
+            assert_eq!(it.told(), WOKEN);
+            it.check(1);
+            assert_eq!(it.told(), WOKEN);
+        }),
+        ("the waiter has waited since the recheck", |it| {
+            it.pass(SECOND);
+            assert_eq!(it.told(), WOKEN);
+            assert_eq!(it.told(), Poll::Pending);
+        }),
+        ("the check comes during the evaluation", |it| {
+            it.pass(SECOND);
+            assert_eq!(it.told(), WOKEN);
+            it.check(1);
+        }),
+    ];
+    for (name, finds) in rows {
+        let mut waiter = Waiter::rechecked(None);
+        finds(&mut waiter);
+        waiter.satisfied();
+        assert_eq!(waiter.parked_and_missed(), (0, 0), "{name}");
+        waiter.pass(GRACE);
+        assert_eq!(waiter.parked_and_missed(), (0, 0), "{name}");
+    }
+}
+
+/// The event, and perhaps its check, come when the deadline has been processed and the task has not been polled yet. If
+/// the task comes so late that its operation has ended, checks meanwhile are not known, and nothing is counted.
+#[test]
+fn g21_what_until_finds_at_the_deadline_is_missed_unless_a_check_came_since() {
+    let late = SECOND;
+    for (happens, is_checked, polled_after, missed) in [
+        (false, false, Duration::ZERO, 0),
+        (true, true, Duration::ZERO, 0),
+        (true, true, late - MILLISECOND, 0),
+        (true, true, late, 0),
+        (true, false, Duration::ZERO, 1),
+        (true, false, late - MILLISECOND, 1),
+        (true, false, late, 0),
+    ] {
+        let row = format!("{happens}, checked: {is_checked}, polled after {polled_after:?}");
+        let (waits, clock) = by_hand();
+        let (event, evaluations) = (Cell::new(false), Cell::new(0));
+        let listener = waits.listen([1], 5 * SECOND);
+        let mut until = Box::pin(listener.until(|| {
+            evaluations.set(evaluations.get() + 1);
+            ready(event.get().then_some(()))
+        }));
+        let bell = Bell::new();
+        assert!(bell.poll(&mut until).is_pending());
+        clock.advance(5 * SECOND);
+        assert_eq!(waits.advance(), 0, "it is still to be evaluated");
+        assert_eq!(bell.rung(), 1);
+        event.set(happens);
+        if is_checked {
+            assert_eq!(waits.check_and_complete(&1), 0);
+        }
+        pass(&waits, &clock, polled_after);
+        let expected = happens.then_some(()).ok_or(WaitError::Expired);
+        assert_eq!(bell.poll(&mut until), Poll::Ready(expected), "{row}");
+        assert_eq!(evaluations.get(), 2);
+        drop(until);
+        let stats = waits.stats();
+        let counts = (stats.expired, stats.missed_checks, stats.extended);
+        assert_eq!(counts, (1, missed, 0), "{row}");
+        assert_empty(&waits);
+    }
+}
+
+/// The recheck is told after the deadline, and finds the event. A check has announced it, before or after that.
+#[test]
+fn g21_a_check_after_the_deadline_announces_what_a_recheck_finds() {
+    for is_before in [true, false] {
+        let (waits, clock) = by_hand();
+        let event = Cell::new(false);
+        let listener = waits.listen([1], SECOND);
+        let listener = listener.recheck_every(990 * MILLISECOND);
+        let mut until = Box::pin(listener.until(|| ready(event.get().then_some(()))));
+        let bell = Bell::new();
+        assert!(bell.poll(&mut until).is_pending());
+        pass(&waits, &clock, 990 * MILLISECOND);
+        pass(&waits, &clock, 10 * MILLISECOND);
+        event.set(true);
+        if is_before {
+            waits.check_and_complete(&1);
+        }
+        assert_eq!(bell.poll(&mut until), Poll::Ready(Ok(())));
+        if !is_before {
+            waits.check_and_complete(&1);
+        }
+        pass(&waits, &clock, GRACE);
+        assert_eq!((waits.stats().missed_checks, waits.len()), (0, 0));
+    }
+}
+
+/// The deadline comes while a check examines the listener's operation: the thread of the check acts on it, and keeps
+/// the operation on its keys as well.
+#[test]
+fn g21_a_deadline_that_comes_during_a_check_is_announced_after_it_too() {
+    let (waits, clock) = by_hand();
+    for is_dropped in [true, false] {
+        // The evaluation after that check finds nothing, and that at the deadline does, after another check.
+        let mut evaluations = 0;
+        let mut until = Box::pin(waits.listen([1], 5 * SECOND).until(|| {
+            evaluations += 1;
+            ready((evaluations == 3).then_some(()))
+        }));
+        let (late, clock) = (waits.clone(), clock.clone());
+        poll_in_vain(&mut until, move || pass(&late, &clock, 5 * SECOND));
+        assert_eq!(waits.check_and_complete(&1), 0);
+        assert_eq!((waits.len(), waits.watched_keys()), (1, 1));
+        if !is_dropped {
+            assert_eq!(waits.check_and_complete(&1), 0);
+            assert_eq!(Bell::new().poll(&mut until), Poll::Ready(Ok(())));
+        }
+        drop(until);
+        let stats = waits.stats();
+        let ended = (stats.cancelled, stats.expired, stats.missed_checks);
+        assert_eq!(ended, (1, u64::from(!is_dropped), 0));
+        assert_empty(&waits);
+    }
+}
+
+/// Once, also if the wake-up before was a recheck, which has found nothing.
+#[test]
+fn g21_what_is_found_at_the_deadline_after_a_recheck_is_counted_once() {
+    let (waits, clock) = by_hand();
+    let evaluations = Cell::new(0);
+    let listener = waits.listen([1], SECOND * 3 / 2).recheck_every(SECOND);
+    let mut until = Box::pin(listener.until(|| {
+        evaluations.set(evaluations.get() + 1);
+        if evaluations.get() == 2 {
+            // The deadline passes while the condition is evaluated for the recheck.
+            clock.advance(SECOND / 2);
+            assert_eq!(waits.advance(), 0, "it is still to be evaluated");
+        }
+        ready((evaluations.get() == 3).then_some("found"))
+    }));
+    let bell = Bell::new();
+    assert!(bell.poll(&mut until).is_pending());
+    clock.advance(SECOND);
+    assert_eq!((waits.advance(), bell.rung()), (0, 1), "a recheck");
+    assert_eq!(bell.poll(&mut until), Poll::Ready(Ok("found")));
+    drop(until);
+    for _ in 0..2 {
+        assert_eq!(waits.stats().missed_checks, 1);
+        pass(&waits, &clock, SECOND);
+    }
+    assert_empty(&waits);
+}

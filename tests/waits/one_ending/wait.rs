@@ -1,0 +1,200 @@
+//! G1 and G5, `wait` and `wait_then`: what a predicate finds, when, and whom that wakes.
+
+use crate::chains::drops::Bomb;
+use crate::on_time::{WOKEN, told};
+use crate::support::bell::Bell;
+use crate::support::{NEVER_IN_A_TEST, Op, Tally, lock, on_a_stack_of};
+use crate::{SECOND, Slot, assert_empty, by_hand, now, owning, put, take};
+use request_purgatory::future::{Awaited, WaitError, WaitFuture, WaitOperation};
+use request_purgatory::{CheckBound, Handle, Waits};
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+#[test]
+fn a_value_at_once_parks_nothing_and_types_may_differ() {
+    let (waits, _clock) = by_hand();
+    let number = waits.wait([1], NEVER_IN_A_TEST, || Some(1_u8));
+    let text = waits.wait([1], NEVER_IN_A_TEST, || Some(String::from("text")));
+    let unit = waits.wait([1], Duration::ZERO, || Some(()));
+    assert!(number.handle().is_none());
+    assert_empty(&waits);
+    assert_eq!((now(number), now(unit)), (Ok(1), Ok(())));
+    assert_eq!(now(text), Ok("text".into()));
+}
+
+#[test]
+fn g01_an_event_before_the_first_poll_is_not_missed() {
+    let (waits, _clock) = by_hand();
+    let (slot, examinations) = (Slot::default(), Tally::new());
+    let (asked, mut take) = (examinations.clone(), take(&slot));
+    let mut wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+        asked.add();
+        take()
+    });
+    assert_eq!(examinations.count(), 2, "it is asked by the call");
+    put(&slot, 5);
+    assert_eq!(waits.check_and_complete(&1), 1);
+    assert_empty(&waits);
+    let bell = Bell::new();
+    assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(5)));
+    assert!(bell.poll(&mut wait).is_pending(), "and only once");
+    assert_eq!(Arc::strong_count(&bell), 1, "it keeps no waker then");
+    assert_eq!(examinations.count(), 3, "a poll asks nothing");
+}
+
+#[test]
+fn the_last_waker_is_woken_and_no_other() {
+    let (waits, _clock) = by_hand();
+    let slot = Slot::default();
+    let mut wait = waits.wait([1], NEVER_IN_A_TEST, take(&slot));
+    let (first, second) = (Bell::new(), Bell::new());
+    for bell in [&first, &second, &second] {
+        assert!(bell.poll(&mut wait).is_pending());
+    }
+    assert_eq!(Arc::strong_count(&first), 1, "the old waker is dropped");
+    assert_eq!(Arc::strong_count(&second), 2, "the new one is kept once");
+    waits.check_and_complete(&1);
+    assert_eq!(second.rung(), 0, "a check in vain wakes no task");
+    put(&slot, 1);
+    waits.check_and_complete(&1);
+    assert_eq!((first.rung(), second.rung()), (0, 1));
+    assert_eq!(Arc::strong_count(&second), 1);
+    assert_eq!(now(wait), Ok(1));
+}
+
+#[test]
+fn g28_a_wait_without_a_timeout_has_no_deadline() {
+    let (waits, _clock) = by_hand();
+    let wait = waits.wait([1], None, || None::<u8>);
+    let take = waits.take([1], None, |_| None::<u8>, drop);
+    assert_eq!((waits.stats().parked, waits.next_deadline()), (2, None));
+    drop((wait, take));
+}
+
+#[test]
+fn a_dropped_purgatory_ends_its_waits() {
+    let waits = Waits::<u64>::new("dropped");
+    let wait = waits.wait([1], NEVER_IN_A_TEST, || None::<u8>);
+    let (_, told) = wait_then(&waits, &Slot::default());
+    drop(waits);
+    assert_eq!(now(wait), Err(WaitError::ShutDown));
+    assert_eq!(*lock(&told), [Err(WaitError::ShutDown)]);
+}
+
+#[test]
+fn g22_waits_and_listeners_are_examined_up_to_their_rank() {
+    let (waits, _clock) = by_hand();
+    let (topic, slot) = (waits.resolve(9), Slot::default());
+    let near = waits.wait([topic.watch().at_rank(10)], None, take(&slot));
+    let mut far = waits.listen([topic.watch().at_rank(20)], None);
+    put(&slot, 1);
+    for (rank, completed, woken) in [(9, 0, false), (10, 1, false), (19, 0, false), (20, 0, true)] {
+        let bound = CheckBound::all().up_to(rank);
+        assert_eq!(waits.check_and_complete_with(&9, bound), completed);
+        assert_eq!(told(&Bell::new(), &mut far).is_ready(), woken, "{rank}");
+    }
+    assert_eq!((now(near), waits.stats().checks), (Ok(1), 2));
+    topic.check_and_complete();
+    assert_eq!(told(&Bell::new(), &mut far), WOKEN);
+}
+
+#[test]
+fn futures_are_send_and_debug() {
+    fn check<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
+    check::<WaitFuture<WaitOperation<u64>, u8>>();
+    check::<Waits<u64>>();
+    fn sendable<T: Send + Unpin + 'static>() {}
+    sendable::<WaitFuture<Awaited<Op>, Op>>();
+    sendable::<WaitOperation<u64>>();
+}
+
+type Told = Arc<Mutex<Vec<Result<u8, WaitError>>>>;
+
+/// Waits for what lies in `slot`, and notes what it is told.
+fn wait_then(waits: &Waits<u64>, slot: &Slot<u8>) -> (Option<Handle<WaitOperation<u64>>>, Told) {
+    let told = Told::default();
+    let tells = told.clone();
+    let then = move |result| lock(&tells).push(result);
+    (waits.wait_then([1], SECOND, take(slot), then), told)
+}
+
+/// The other endings of a wait with a callback are in the table of [all](super::endings).
+#[test]
+fn g05_a_callback_is_told_its_end_once() {
+    let (waits, _clock) = by_hand();
+    let slot = Slot::default();
+    put(&slot, 1);
+    let (handle, at_once) = wait_then(&waits, &slot);
+    assert!(handle.is_none());
+    assert_eq!(*lock(&at_once), [Ok(1)]);
+
+    let (_, by_a_check) = wait_then(&waits, &slot);
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!(*lock(&by_a_check), []);
+    put(&slot, 2);
+    assert_eq!(waits.check_and_complete(&1), 1);
+    assert_eq!(*lock(&by_a_check), [Ok(2)]);
+
+    let (handle, cancelled) = wait_then(&waits, &slot);
+    let operation = handle.expect("it parks").cancel();
+    assert_eq!(*lock(&cancelled), []);
+    drop(operation);
+    assert_eq!(*lock(&cancelled), [Err(WaitError::Cancelled)]);
+    assert_empty(&waits);
+}
+
+/// A predicate may have taken it from somewhere.
+#[test]
+fn what_is_found_at_the_deadline_is_not_thrown_away() {
+    let (waits, clock) = by_hand();
+    let slot = Slot::default();
+    let wait = waits.wait([1], SECOND, take(&slot));
+    let other = Slot::default();
+    let (_, told) = wait_then(&waits, &other);
+    put(&slot, 7);
+    put(&other, 8);
+    clock.advance(SECOND);
+    assert_eq!((waits.advance(), waits.stats().missed_checks), (2, 2));
+    assert_eq!(now(wait), Ok(7));
+    assert_eq!(*lock(&told), [Ok(8)]);
+}
+
+/// The predicate is dropped first. Where its destructor and the callback panic, both run, and the process lives.
+#[test]
+fn g12_a_callback_is_told_although_the_destructor_of_its_predicate_panics() {
+    let (waits, _clock) = by_hand();
+    let (slot, told) = (Slot::default(), Told::default());
+    let tells = told.clone();
+    waits.wait_then([1], None, owning(Bomb, take(&slot)), move |result| {
+        lock(&tells).push(result);
+        resume_unwind(Box::new("intended"));
+    });
+    put(&slot, 7);
+    assert_eq!(waits.check_and_complete(&1), 1);
+    assert_eq!(*lock(&told), [Ok(7)]);
+    assert_empty(&waits);
+
+    // In the call itself, it does not reach the caller either.
+    put(&slot, 8);
+    let panicked = waits.stats().panicked;
+    waits.wait_then([1], None, take(&slot), |_| resume_unwind(Box::new("own")));
+    assert_eq!(waits.stats().panicked, panicked + 1);
+}
+
+/// Waits that begin in callbacks do not nest: a chain of them needs no stack.
+#[test]
+fn g14_a_chain_of_callbacks_that_wait_needs_no_stack() {
+    fn next(waits: &Waits<u64>, left: u32) {
+        let again = waits.clone();
+        let then = move |_| {
+            if left > 0 {
+                next(&again, left - 1);
+            }
+        };
+        waits.wait_then([1], NEVER_IN_A_TEST, || Some(()), then);
+    }
+    let (waits, _clock) = by_hand();
+    on_a_stack_of(256, move || next(&waits, 100_000));
+}
