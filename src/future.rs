@@ -1,5 +1,5 @@
-//! Futures of operations that wait in a purgatory. They need no runtime: any executor can poll them, and [`block_on`]
-//! runs one on a thread.
+//! Futures of operations that wait in a purgatory. The futures need no runtime: any executor can poll them, and
+//! [`block_on`] runs one on the calling thread, which sleeps while the future is pending.
 //!
 //! | | parks | resolves to |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | [`wait_then`](crate::Purgatory::wait_then) | a predicate of the user's | nothing: a callback gets what it finds |
 //! | [`completion`](crate::Purgatory::completion) | an operation of the user's | the operation, and how it ended |
 //!
-//! Each of these calls parks an ordinary operation. The end of the operation resolves its future, and wakes the task
-//! that polled the future last.
+//! Each of these calls parks an ordinary operation, unless the first examination already finds the result. When the
+//! operation ends, its future resolves, and the task that polled the future last is woken.
 
 mod answer;
 mod completing;

@@ -2,22 +2,25 @@
 
 // Start with `try_complete_else_watch` (a park) and `check_and_complete` (a check) below. An expiry starts with
 // `ReaperLoop::run` in `src/threads/reaper.rs`, and continues in `src/engine/drive.rs` and `src/engine/expire.rs`.
-// The work is done by methods of `Inner` (`inner.rs`), the state that all clones share. The methods are in these files
+// Methods of `Inner` (`inner.rs`), the state that all clones of a purgatory share, do the work. They are in these files
 // of `src/purgatory`:
 //
 // * `collect`: makes the keys (`keys`) that an operation watches
 // * `park`: `park`, `park_or_complete`, `register`
-// * `check`: checks of keys and of handles; `nested`: checks made by an examination; `deferred`: checks that wait for
-//   the reaper
-// * `examine`: asks an operation whether it can complete; `settle`: acts on the marks of other threads; `end`:
-//   `end_and_reclaim`, `cancel_key`, `force_key`
-// * `deadline`: reading and moving deadlines; `due`: handles an operation whose timer has fired
-// * `as_handler`: the calls that the engine makes: at a deadline, at the shutdown, to complete an operation
+// * `check`: checks of keys and of handles; `nested`: checks made inside a `try_complete`; `deferred`: checks that wait
+//   for the reaper thread
+// * `examine`: asks an operation whether it can complete; `settle`: acts on marks, the requests that other threads
+//   leave for the thread that holds an operation; `end`: `end_and_reclaim`, `cancel_key`, `force_key`
+// * `deadline`: reads and moves deadlines; `due`: handles an operation whose timer has fired; `early`: timers that fire
+//   before the deadline, to wake a listener
+// * `as_handler`: the calls that the engine (`src/engine.rs`) makes: at a deadline, at the shutdown, to complete an
+//   operation
 //
 // Other parts:
 //
-// * `src/cell/state.rs`, to be read first: the word that says which thread holds an operation and which marks it has
-// * `src/cell.rs`: the slots; `src/watch.rs`: the watch lists
+// * `src/cell/state.rs`, to be read first: the state word of an operation, which says whether a thread holds the
+//   operation, and which marks other threads have left
+// * `src/cell.rs`: the slots of parked operations; `src/watch.rs`: the watch lists
 // * `src/engine.rs`: the deadlines, on top of the timing wheel in `schemes`
 // * `src/engine/deliver.rs`: where `on_complete` runs; `src/callbacks/trampoline.rs`: calls that must not nest
 
@@ -122,7 +125,7 @@ use std::time::Duration;
 /// ```
 ///
 /// The guide begins with a picture and [the words](crate::guide::words): key, check, watch. For waits that are closures
-/// and futures, use a [`Waits`](crate::Waits), which is a purgatory too.
+/// and futures, use a [`Waits`](crate::Waits), a purgatory with operations of the library's own.
 ///
 /// Cloning is cheap, and all clones are the same purgatory. The drop of the last clone [shuts the purgatory
 /// down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
@@ -134,23 +137,26 @@ use std::time::Duration;
 /// * No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
 ///   keys](DelayedOperation::Key).
 /// * Only [`drain`](Self::drain) and the shutdowns wait for your code on other threads. A check does not wait for a
-///   thread that is examining an operation: that thread examines the operation once more. After 16 examinations in a
-///   row, that thread leaves the next examination to the thread that drives the timer.
+///   thread that is examining an operation: that thread examines the operation once more, and the check passes on to
+///   the next operation. After 16 examinations of an operation in a row, a thread leaves the next one to the thread
+///   that drives the timer.
 /// * All methods may be called from inside every callback.
-/// * A check made inside a `try_complete` returns 0. The library makes the check before the outermost call on that
-///   thread returns. If an operation repeats a check, the rule of [`try_complete`](DelayedOperation::try_complete)
-///   applies. Checks are queued in the same way inside `deadline`, `timeout`, `arrival`, `weight` and the clock during
-///   a park, and inside the change of [`force_complete_for_key_with`](Self::force_complete_for_key_with).
+/// * A check made inside a `try_complete` returns 0. The library makes the check before the outermost library call on
+///   that thread returns. If an operation repeats a check, the library may merge, defer or ignore the repetition: see
+///   [`try_complete`](DelayedOperation::try_complete).
+/// * Checks made inside `deadline`, `timeout`, `arrival`, `weight` and the clock during a park, and inside the change
+///   of [`force_complete_for_key_with`](Self::force_complete_for_key_with), are queued in the same way.
 ///
 /// Modelled on Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
 ///
 /// # Panics
 /// No method panics by itself. Panics of your code:
-/// * In your own park, a panic of a hook, a key, the iterator of keys or the clock unwinds to you. The park is undone:
-///   no watch and no timer stays, no limit counts the operation, and the operation is dropped.
-/// * A panic of an operation that a call examines or completes for another caller is caught, ends only that operation,
-///   and is [counted](crate::purgatory::Stats::panicked).
+/// * In your own park, a panic of a hook other than `on_complete`, of a key, of the iterator of keys or of the clock
+///   unwinds to you. The library undoes the park: no watch and no timer stays, no limit counts the operation, and the
+///   operation is dropped.
+/// * A panic of an `on_complete`, or of an operation that a call examines for another caller, is caught, ends only that
+///   operation, and is [counted](crate::purgatory::Stats::panicked).
 /// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any other call, results for that key are unspecified,
 ///   as with the standard library's `HashMap`. Memory stays safe, no lock stays held, and every ended operation gets
 ///   its completion.
@@ -180,16 +186,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Completes `op` at once if it can complete. Otherwise parks `op` until a check of one of `keys` finds that it can
     /// complete, or until it expires.
     ///
-    /// No event that happens after this call has begun is missed. If one of the keys is checked after the event, the
-    /// operation is examined after the event too, unless the operation is already being ended (at its deadline, for
-    /// instance). One of these threads examines the operation:
+    /// No event that happens after this call has begun is missed: if a thread checks one of the keys after the event,
+    /// the operation is examined after the event too. The only exception is an operation that a thread is already
+    /// ending, at its deadline for instance. One of these threads examines the operation:
     ///
     /// * the checking thread;
     /// * the thread that was examining the operation when the check came;
-    /// * if that thread has made 16 examinations in a row, the thread that drives the timer.
+    /// * the thread that drives the timer, if that other thread has examined the operation 16 times in a row.
     ///
-    /// A check that stops early ([`check_and_complete_with`](Self::check_and_complete_with)) examines only the
-    /// operations that its [`CheckBound`] admits.
+    /// A check with a bound ([`check_and_complete_with`](Self::check_and_complete_with)) examines only the operations
+    /// that its [`CheckBound`] admits, so it may pass over this operation.
     ///
     /// Each item of `keys` is a key or a [`Watch`]. A [`Watch`] is of a key or of a [resolved](Self::resolve) key, and
     /// may have a [rank](Watch::at_rank). A key that is given several times counts once: without a rank if one of its
@@ -201,22 +207,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// * `try_complete`: once, a second time if the operation parks, and again if other threads check one of the keys
     ///   during the call.
     /// * `on_complete`, if the operation completes.
-    /// * The lock of one timer shard, for which the call may wait briefly.
-    /// * For each key, the lock of its map shard. For a resolved key, also the lock of its list: inside the lock of the
-    ///   map shard, or alone if the key is given by its resolution.
+    /// * The lock of one timer shard (one of several groups of timers), for which the call may wait briefly.
+    /// * For each plain key, the lock of its map shard (a part of the map from keys to watchers). If the key is
+    ///   resolved, the call takes, inside that lock, the lock of the key's list.
+    /// * For each key given by its [`ResolvedKey`], only the lock of the key's list.
     /// * One reading of the clock, unless the operation knows its [arrival](DelayedOperation::arrival).
-    /// * For the first finite timeout of the purgatory, the start of the reaper, which takes about 0.1 ms.
+    /// * For the first finite timeout of the purgatory, the start of the reaper thread, which takes about 0.1 ms.
     ///
     /// # Errors
-    /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) is one of these: no keys, the purgatory
-    /// or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused the
-    /// reaper's thread. `Full`, `KeyFull` and `Thread` are decided after the first examination, so they reject no
-    /// operation that can complete at once. The other reasons are decided before the first examination, except for a
-    /// drain or a shutdown that begins during this call.
+    /// The operation comes back in a [`Rejected`]. Its [reason](RejectReason) is decided before or after the first
+    /// examination:
+    ///
+    /// * Before: there are no keys, too many parks are nested, or the purgatory is draining or shut down.
+    /// * After, so that no operation that can complete at once is rejected: the purgatory or a key is full, the system
+    ///   refuses the reaper's thread, or a drain or a shutdown has begun during this call.
     ///
     /// # Panics
-    /// A panic of a hook of `op`, of a key, of the iterator of keys or of the clock is passed on. Nothing stays parked,
-    /// and `op` is dropped.
+    /// A panic of a hook of `op` other than `on_complete`, of a key, of the iterator of keys or of the clock is passed
+    /// on. Nothing stays parked, and `op` is dropped.
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -233,26 +241,27 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         ResolvedKey::new(&self.shared.inner, key)
     }
 
-    /// Examines every operation that watches `key`, and completes those that can complete. Returns how many operations
-    /// this call completed. Operations that watch the key [at a rank](Watch::at_rank) are examined first, in the order
-    /// of ranks; then the others, in the order in which they were parked.
+    /// Examines every operation that watches `key` (calls its `try_complete`), and completes those that can complete.
+    /// Returns how many operations this call completed. Operations that watch the key [at a rank](Watch::at_rank) are
+    /// examined first, in the order of ranks; then the others, in the order in which they were parked.
     ///
     /// Call this method after every change that could satisfy an operation on this key. Hold no lock of your own that
-    /// `try_complete` or `on_complete` of *any* operation takes. If you must hold such a lock, use
-    /// [`check_later`](Self::check_later).
+    /// `try_complete` or `on_complete` of *any* operation takes: otherwise this thread may deadlock. If you must hold
+    /// such a lock, use [`check_later`](Self::check_later).
     ///
     /// Runs `try_complete` and `on_complete` of the examined operations on this thread. If other threads check an
-    /// operation while this thread examines it, this thread examines it again, but at most 16 times in a row. Then the
-    /// next examination is deferred to the reaper, or to the next [`advance`](Self::advance).
+    /// operation while this thread examines it, this thread examines the operation again, but at most 16 times in a
+    /// row. After that, the next examination is left to the reaper thread, or to the next [`advance`](Self::advance).
     ///
     /// No lock is held while your code runs. The call takes:
     ///
-    /// * the lock of the key's map shard: once, if the key is not resolved, and at most 16 operations watch it, all
-    ///   without a rank. Otherwise the call may take the lock once more for every 64 operations, and inside it the lock
-    ///   of the key's list if the key is resolved;
-    /// * for each operation that it completes: the locks of the map shards of the operation's keys, and the lock of its
-    ///   timer shard only if that lock is free (with the feature `tracing`, the call waits for that lock if the
-    ///   operation expires while this thread examines it).
+    /// * the lock of the key's map shard (a part of the map from keys to watchers). Once is enough if the key is not
+    ///   resolved and at most 16 operations watch it, all without a rank. Otherwise the call may take the lock once
+    ///   more for every 64 operations and, if the key is resolved, the lock of the key's list inside it;
+    /// * for each operation that it completes, the locks of the map shards of the operation's keys;
+    /// * for each operation that it completes, the lock of the operation's timer shard, but only if that lock is free.
+    ///   With the feature `tracing`, the call waits for this lock if the operation expires while this thread examines
+    ///   it.
     ///
     /// Inside a `try_complete`, the check is made later, and this call returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -262,14 +271,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Examines operations that watch `key`, within `bound`: up to [a number of completions](CheckBound::at_most), up
-    /// to [a rank](CheckBound::up_to), up to [the first refusal](CheckBound::until_refused), or several of these.
-    /// Returns how many operations this call completed.
+    /// to [a rank](CheckBound::up_to), up to [the first operation that cannot complete](CheckBound::until_refused), or
+    /// several of these. Returns how many operations this call completed.
     ///
-    /// Operations with a rank are examined first, by rank; then the others, in the order in which they were parked.
-    /// `try_complete` still decides whether an operation completes. Runs the same code and takes the same locks as
-    /// [`check_and_complete`](Self::check_and_complete), with one difference: if more than one hold of the lock is
-    /// needed, a check for `n` completions reads at first `n` operations in a hold, and then doubles that number from
-    /// hold to hold, up to 64.
+    /// Operations with a rank are examined first, in the order of ranks; then the others, in the order in which they
+    /// were parked. Within the bound, `try_complete` still decides whether an operation completes. Runs the same code
+    /// and takes the same locks as [`check_and_complete`](Self::check_and_complete), with one difference. If the call
+    /// takes the lock of the watchers several times, a check for at most `n` completions reads `n` operations the first
+    /// time, and twice as many each further time, up to 64.
     pub fn check_and_complete_with<Q>(&self, key: &Q, bound: CheckBound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -292,23 +301,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.check_keys(keys.into_iter())
     }
 
-    /// Checks every watched key that `is_concerned` picks, for events that do not say which keys they change. An
-    /// operation that watches several of these keys is examined once. Returns how many operations this call completed.
+    /// Checks every watched key for which `is_concerned` returns `true`. Use this method for an event that does not say
+    /// which keys it changes. An operation that watches several of these keys is examined once. Returns how many
+    /// operations this call completed.
     ///
-    /// Takes the locks of the map shards one after another, each while it clones the keys of the shard. `is_concerned`
-    /// runs with no lock held. The cost grows with the number of watched keys.
+    /// Takes the locks of the map shards one after another, each while it clones the keys of the shard. Then calls
+    /// `is_concerned`, with no lock held, for each key that is watched or [resolved](Self::resolve). The cost grows
+    /// with the number of these keys.
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
         let keys = inner.watch.all_keys();
         inner.check_keys(keys.iter().filter(|key| is_concerned(key)))
     }
 
-    /// Defers a check of `key` to the reaper, or with [`Reaper::Manual`](crate::threads::Reaper::Manual) to the next
-    /// [`advance`](Self::advance). The thread that makes the check runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`] says. Several deferred checks of one key become one check.
+    /// Defers a check of `key` to the reaper (the thread that drives the timer), or with
+    /// [`Reaper::Manual`](crate::threads::Reaper::Manual) to the next [`advance`](Self::advance). The thread that makes
+    /// the check runs `try_complete`; the completions run where [`Builder::dispatch`] says. Several deferred checks of
+    /// one key become one check.
     ///
     /// Takes internal locks for an instant, and hashes and compares keys under one of them. Runs no other code of yours
-    /// except the destructor of a key that is not needed, and a [reactor's wake
+    /// except the destructor of `key` if a check of an equal key waits already, and a [reactor's wake
     /// function](crate::threads::Reaper::Reactor). So you may call this method under any lock of yours, except a lock
     /// that the key's methods, its destructor or the wake function take. After the shutdown, this method only drops the
     /// key.
@@ -351,13 +363,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// The change also reaches an operation that another thread is examining: the examining thread runs `change` and
     /// completes the operation, unless that thread finds the operation satisfied or lets it expire. So `change` may run
-    /// on several threads, also after this call has returned. If two such calls find one operation being examined, only
-    /// one of their changes is run on it. No lock is held while `change` runs. A panic of `change` is counted, and its
-    /// operation still ends.
+    /// on several threads, also after this call has returned. If two calls of this method meet the same operation while
+    /// it is being examined, the examining thread runs only one of their changes. No lock is held while `change` runs.
+    /// A panic of `change` is counted, and its operation still ends.
     ///
     /// The captures of `change` are dropped when this call has returned and no examining thread still has to run
-    /// `change`. If an examining thread ends its operation without `change`, the drop may come later: in the next call
-    /// of this method, when the purgatory is idle, or at the shutdown.
+    /// `change`. If an examining thread ends its operation without `change`, the captures may be dropped later: in the
+    /// next call of this method, when the purgatory is idle, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
@@ -367,8 +379,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// The number of keys that at least one operation watches. Takes the locks of the map shards one after another,
-    /// each while it counts the keys of the shard. While it has such a lock, takes the lock of each resolved list of
-    /// the shard for an instant.
+    /// each while it counts the keys of the shard. While it has the lock of a shard, takes the lock of each resolved
+    /// key's list in that shard, for an instant.
     pub fn watched_keys(&self) -> usize {
         self.shared.inner.watch.keys()
     }
@@ -380,7 +392,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// another:
     ///
     /// * the lock of each map shard, while it clones the keys of the shard;
-    /// * for each key, the lock of its map shard, with the lock of its resolved list inside, for 64 watchers at a time;
+    /// * for each key, the lock of its map shard, for 64 watchers at a time, and inside it the lock of the key's list
+    ///   if the key is resolved;
     /// * for each operation, the lock of its timer shard.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
@@ -405,15 +418,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// to one lease.
     ///
     /// Completions of operations that have ended may still be running. Takes the locks of all timer shards at once, and
-    /// looks at each slot that was ever needed.
+    /// looks at each slot that ever had an operation.
     pub fn shutdown_if_idle(&self) -> bool {
         shut_down_if_idle(&self.shared.inner)
     }
 
     /// Rejects every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
     /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked;
-    /// [`snapshot`](Self::snapshot) lists them. Timers and checks go on. Usually a [`shutdown`](Self::shutdown)
-    /// follows. A shutdown by another thread ends the wait.
+    /// [`snapshot`](Self::snapshot) lists them. Timers still fire, and checks still complete operations. Usually a
+    /// [`shutdown`](Self::shutdown) follows. A shutdown by another thread ends the wait.
     ///
     /// This call closes the timer shards one after another. A park that began on another thread before this call may
     /// still succeed, until the timer shard that the park uses is closed. When all timer shards are closed, the number
@@ -439,15 +452,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// `limit`.
     ///
     /// # Errors
-    /// [`ShutdownError`], with what was still running when `limit` had passed. The shutdown goes on in the background.
+    /// [`ShutdownError`], with what was still running when `limit` had passed. The shutdown continues in the
+    /// background.
     pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
         shut_down_within(&self.shared.inner, limit)
     }
 
     /// [Shuts the purgatory down](Self::shutdown) on a background thread, so that no thread of an async runtime is
-    /// blocked, and returns a [`Future`] of the end. The shutdown begins with this call, and goes on whether the future
-    /// is polled, dropped or neither. The future is ready when every parked operation has ended and the purgatory's own
-    /// threads have been joined. The future needs no runtime.
+    /// blocked, and returns a [`Future`] of the end. The shutdown begins with this call, and continues whether the
+    /// future is polled, dropped or neither. The future is ready when every parked operation has ended and the
+    /// purgatory's own threads have been joined. The future needs no runtime.
     ///
     /// # Errors
     /// If the system refuses the thread, the error is returned, and nothing has happened.
@@ -465,13 +479,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.watch.count(key)
     }
 
-    // These methods are in `src/engine/shared_handle.rs`: `len`, `is_empty`, `stats`, `advance`, `next_deadline`,
-    // `point`, `shrink`, `is_shut_down`, `downgrade`.
+    // The macro adds these methods (see `src/engine/shared_handle.rs`): `len`, `is_empty`, `stats`, `advance`,
+    // `next_deadline`, `point`, `shrink`, `is_shut_down`, `downgrade`. The text below becomes a part of the
+    // documentation of `advance`.
     shared_methods!("parked operations"
-        /// Makes deferred checks as well. Runs `try_complete` on this thread, for operations whose deadline has passed
-        /// and for operations that a deferred check examines. Inside a `try_complete`, the call makes no deferred
-        /// check. Inside a `try_complete` that runs because a deadline has passed, the call does nothing and returns 0.
-        /// In both cases the next call does the rest.
+        /// `advance` also makes the deferred checks. Runs `try_complete` on this thread, for operations whose deadline
+        /// has passed and for operations that a deferred check examines. Inside a `try_complete`, `advance` makes no
+        /// deferred check. Inside a `try_complete` that runs because a deadline has passed, `advance` does nothing and
+        /// returns 0. In both cases the next call of `advance` does the rest.
     );
 }
 
@@ -488,17 +503,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
 
     /// The most operations that may watch one key at a time. A park beyond that number is rejected
     /// ([`KeyFull`](RejectReason::KeyFull)), so a client cannot make the checks of a key slow. The bound is exact; a
-    /// rejected operation counts as [cancelled](Stats::cancelled). With this bound, as with
-    /// [`max_parked`](Self::max_parked), the completions of operations that expire at once wait until the watches of
-    /// these operations are removed. Default: no limit.
+    /// rejected operation counts as [cancelled](Stats::cancelled). If many operations expire at once, then with this
+    /// bound (as with [`max_parked`](Self::max_parked)) their completions run only after their watches are removed.
+    /// Default: no limit.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.1.max_watchers = count;
         self.settings.reclaim_first = true;
         self
     }
 
-    /// The hasher of keys. Default: [`RandomState`], a fast hash. Its seed is random, because clients often choose
-    /// keys, and could otherwise choose keys with equal hashes.
+    /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed. Without the random seed, a client
+    /// that chooses its keys could choose keys with equal hashes, and slow the purgatory down.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
         Builder {
             settings: self.settings,

@@ -1,7 +1,8 @@
-//! What conditions answer.
+//! The types that the condition of a wait may return.
 
-/// The answer of the condition of a [`wait`](crate::Purgatory::wait) or of [`Listener::until`](super::Listener::until):
-/// an `Option<T>`, or a `Result<Option<T>, E>` if the condition can fail. With `None`, the wait goes on.
+/// The return type of the condition of a [`wait`](crate::Purgatory::wait) or of
+/// [`Listener::until`](super::Listener::until): an `Option<T>`, or a `Result<Option<T>, E>` if the condition can fail.
+/// With `None` or `Ok(None)` the wait continues. A value or an error ends the wait.
 ///
 /// | the condition answers | the future resolves to |
 /// |---|---|
@@ -13,10 +14,11 @@
     note = "a condition that answers yes or no ends in `.then_some(value)`; one that awaits is for `listen` and `until`"
 )]
 pub trait Answer: sealed::Sealed {
-    /// What the future resolves to, unless it resolves to a [`WaitError`](super::WaitError).
+    /// The result of a wait that its condition has ended: a value or the condition's own error. Every other wait
+    /// resolves to a [`WaitError`](super::WaitError).
     type Found;
 
-    /// The result that ends the wait. `None` if the wait goes on.
+    /// Converts the answer into the result that ends the wait. `None`: the wait continues.
     #[doc(hidden)]
     fn found(self) -> Option<Self::Found>;
 }

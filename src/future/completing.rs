@@ -1,4 +1,4 @@
-//! Awaiting the end of an operation.
+//! Futures that resolve when an operation of the user's own type ends.
 
 use super::reply::{HandedOver, Reply};
 use super::wait::WaitFuture;
@@ -13,13 +13,14 @@ use crate::time::{Deadline, Timestamp};
 use std::mem;
 use std::time::Duration;
 
-/// An operation whose end can be awaited: a `Purgatory<Awaited<Op>>` parks it by [`completion`](Purgatory::completion),
-/// which returns a [`Future`] of the operation and how it ended.
+/// Wraps an operation, so that a task can await its end. A `Purgatory<Awaited<Op>>` parks the operation by
+/// [`completion`](Purgatory::completion), which returns a [`Future`] that resolves to the operation and its
+/// [`Completion`] (how it ended).
 ///
 /// Whether `on_complete` is called depends on how the operation was parked. One purgatory can hold operations of both
 /// kinds.
 ///
-/// * By `completion`: the result of the future replaces `on_complete`, which is not called, even if the future is
+/// * By `completion`: the future receives the operation, and `on_complete` is not called, even if the future is
 ///   dropped.
 /// * By [`try_complete_else_watch`](Purgatory::try_complete_else_watch), after [`new`](Self::new): no future awaits the
 ///   operation, and its `on_complete` is called.
@@ -57,23 +58,24 @@ enum State<Op: 'static> {
         op: Op,
         reply: Option<Reply<Outcome<Op>>>,
     },
-    /// The operation has ended, and lies in the state that it shares with its future.
+    /// The operation has ended, and has moved into the promise that it shares with its future. The destructor of `_end`
+    /// makes the promise's value visible to the future, and wakes the task.
     HandedOver { _end: HandedOver },
-    /// The operation has been moved out.
+    /// A placeholder while `hand_over` moves the operation.
     Spent,
 }
 
-/// The state that an operation and its future share.
+/// The promise that an operation and its future share. Its value is the future's result.
 type Outcome<Op> = Promise<Result<(Op, Completion), WaitError>>;
 
 impl<Op: 'static> Awaited<Op> {
-    /// An operation that no task awaits, for [`Purgatory::try_complete_else_watch`].
+    /// Wraps an operation that no task awaits, for [`Purgatory::try_complete_else_watch`].
     pub fn new(op: Op) -> Self {
         Self(State::Waiting { op, reply: None })
     }
 
-    /// Returns the operation, for instance after a cancel. The operation's future, if it has one, resolves to
-    /// [`WaitError::Cancelled`].
+    /// Returns the wrapped operation, for instance after a cancel. If a future awaits this operation, the future
+    /// resolves to [`WaitError::Cancelled`].
     pub fn into_operation(self) -> Op {
         match self.0 {
             State::Waiting { op, .. } => op,
@@ -135,7 +137,8 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
                 reply: Some(reply),
             } => reply.answer(Ok((op, completion))),
             State::Waiting { op, reply: None } => op.on_complete(completion),
-            // The destructor of the `HandedOver` tells the future the result.
+            // Nothing is left to do for an operation that was handed over: the destructor of the `HandedOver` wakes the
+            // task of the future.
             State::HandedOver { .. } | State::Spent => {}
         }
     }
@@ -175,16 +178,16 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
 debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op());
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
-    /// Parks `op` unless it can complete at once, and returns a future of the operation and how it ended. Examines the
-    /// operation, takes locks and rejects operations in the same way as
-    /// [`try_complete_else_watch`](Self::try_complete_else_watch).
+    /// Parks `op`, unless it can complete at once. Returns a future that resolves to the operation and its
+    /// [`Completion`] (how it ended). This call examines the operation, takes locks and rejects operations in the same
+    /// way as [`try_complete_else_watch`](Self::try_complete_else_watch).
     ///
-    /// The wait begins with this call, even if the future is never polled: an event after the call is not missed, and
-    /// the timeout runs. `try_complete` and `timeout` never run in a poll. The task that polled last is woken by the
-    /// thread on which `on_complete` would run.
+    /// The wait begins with this call, even if the future is never polled: a check after the call is not missed, and
+    /// the timeout runs. `try_complete` and `timeout` never run in a poll. The thread on which `on_complete` would run
+    /// wakes the task that polled the future last.
     ///
     /// # Errors
-    /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
+    /// If the purgatory rejects the operation, a [`Rejected`] returns the operation and the reason.
     pub fn completion<'a>(
         &self,
         op: Op,

@@ -1,4 +1,5 @@
-//! Keys that are added to a listener while it listens, by its task or by its condition.
+//! Keys that are added to a listener while it listens, by the task that owns the listener or by the condition that the
+//! task evaluates.
 
 use super::operation::{Listening, WaitOperation};
 use super::reply::Awaiting;
@@ -11,15 +12,15 @@ use crate::time::Deadline;
 use crate::watch::bound::Rank;
 use std::collections::HashMap;
 
-/// Adds keys to a [`Listener`](super::Listener), for example from inside its condition. Made by
-/// [`Listener::further_keys`](super::Listener::further_keys). Does not keep the listener alive: once the listener is
-/// dropped, no key is added.
+/// Adds keys to a [`Listener`](super::Listener), for example from inside the listener's condition. Made by
+/// [`Listener::further_keys`](super::Listener::further_keys). This value does not keep the listener alive: after the
+/// drop of the listener, [`also`](Self::also) does nothing.
 pub struct FurtherKeys<K: Key, S: KeyHasher = RandomState>(Arc<Further<K, S>>);
 
 /// The state that a listener shares with its [`FurtherKeys`].
 struct Further<K: Key, S: KeyHasher> {
-    /// The handle of the listener's own operation. It parks the operations of added keys in the same purgatory. `None`
-    /// if the purgatory has rejected the listener.
+    /// The handle of the listener's own operation. Through this handle, `also` parks the operations of added keys in
+    /// the same purgatory. `None` if the listener's operation was rejected, or ended during its park.
     handle: Option<Handle<WaitOperation<K>, S>>,
     signal: Arc<Signal>,
     /// `None` once the listener has been dropped.
@@ -27,10 +28,10 @@ struct Further<K: Key, S: KeyHasher> {
 }
 
 struct Added<K: Key, S: KeyHasher> {
-    /// One operation for each addition.
+    /// The parked operations of the added keys, one for each addition.
     operations: Vec<Listening<K, S>>,
-    /// The added keys, each with the lowest rank at which it is watched (`None`: without a rank, which is below all
-    /// ranks).
+    /// The added keys, each with the lowest rank at which the listener watches it. `None` is the lowest of all: the key
+    /// is watched without a rank.
     known: UserValues<HashMap<K, Option<Rank>>>,
 }
 
@@ -39,7 +40,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
     pub fn also<'a>(&self, key: impl Into<Watch<'a, K>>) {
         let further = &*self.0;
         let watch = key.into();
-        // Without a handle, the purgatory has rejected the listener, which has ended.
+        // Without a handle, the listener has ended: the purgatory has rejected it, or its operation ended during the
+        // park.
         let Some(handle) = &further.handle else {
             return;
         };
@@ -56,8 +58,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
 }
 
 impl<K: Key, S: KeyHasher> Further<K, S> {
-    /// Whether the key is to be added: the listener still exists, and has not yet added the key at this rank or a lower
-    /// one.
+    /// Whether [`also`](FurtherKeys::also) has to park an operation for the key. `false` if the listener was dropped,
+    /// or if the key was added before at this rank or a lower one.
     fn is_news(&self, watch: &Watch<'_, K>) -> bool {
         let added = self.added.lock();
         let Some(Added { known, .. }) = &*added else {
@@ -68,16 +70,19 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         known.is_none_or(|known| *known > watch.rank)
     }
 
-    /// Notes that the key is watched. Called after the operation for the key was parked: another thread that adds the
-    /// same key then parks no operation, and relies on this operation.
+    /// Notes that the key is watched, and keeps its operation. Must be called after the park of this operation.
+    /// Otherwise another thread that adds the same key could find the note, park no operation, and return before any
+    /// operation watches the key.
     fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
         let mut added = self.added.lock();
         let Some(Added { operations, known }) = &mut *added else {
-            // The listener was dropped meanwhile: end this operation as well, with no lock held.
+            // The listener was dropped after the call of `is_news`. Drop this operation too, which cancels it. Release
+            // the lock before the drop, because destructors may be user code.
             drop(added);
             return drop(listening);
         };
-        // Keep the operation before `Hash` and `Eq` of the key run, because they may panic.
+        // Keep the operation before `Hash` and `Eq` of the key run. If they panic, the unwinding must not drop the
+        // operation: that would end the listener, because all its operations share one signal.
         operations.push(listening);
         let _key_code = KeyCode::enter("a listener");
         match known.0.get_mut(&key) {
@@ -97,8 +102,8 @@ impl<K: Key, S: KeyHasher> Clone for FurtherKeys<K, S> {
 
 debug_fields!([K: Key, S: KeyHasher] FurtherKeys<K, S>, "FurtherKeys", |it| handle: it.0.handle);
 
-/// The [`FurtherKeys`] of a listener, if it has any: most have none. The destructor of this value ends the operations
-/// of the added keys.
+/// The keys added to a listener. `None` until the first addition, because most listeners add no key. The destructor of
+/// this value cancels the operations of the added keys.
 pub(super) struct OwnFurther<K: Key, S: KeyHasher>(Option<FurtherKeys<K, S>>);
 
 impl<K: Key, S: KeyHasher> OwnFurther<K, S> {

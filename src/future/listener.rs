@@ -1,5 +1,5 @@
-//! Listening to checks, for conditions that only the waiter can evaluate. The waiter's loop: listen, evaluate, await a
-//! check, evaluate again.
+//! Listening to checks of keys, for conditions that only the waiter can evaluate. The waiter listens first, and then
+//! repeats two steps: it evaluates its condition, and awaits a check.
 
 use super::answer::Answer;
 use super::further::{FurtherKeys, OwnFurther};
@@ -44,20 +44,21 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// [`until_best`](Listener::until_best) is for a condition whose answer may be incomplete at the deadline.
     ///
     /// Call `listen` first, and then evaluate: no check after this call is missed, even while the condition is being
-    /// evaluated. If the purgatory rejects the listener (for example because it is full), this call does not fail:
-    /// [`checked`](Listener::checked) returns the reason. So a waiter whose condition is already true succeeds even if
-    /// the purgatory is full.
+    /// evaluated. This call does not fail. If the purgatory rejects the listener (for example because it is full), the
+    /// next [`checked`](Listener::checked) returns the reason. So a waiter whose condition is already true succeeds
+    /// even if the purgatory is full.
     ///
     /// The thread that checks a key runs no code of the waiter except its waker. The library does not know the
     /// condition, which has these consequences:
     ///
     /// * Every check counts as an examination that completed nothing. A listener that expires counts no [missed
-    ///   check](crate::purgatory::Stats::missed_checks), except in [`until`](Listener::until).
-    /// * A listener does not complete in a check, so a check [for at most n completions](crate::CheckBound::at_most)
-    ///   wakes all listeners of the key. Workers that compete for something use [`take`](Self::take).
+    ///   check](crate::purgatory::Stats::missed_checks), because the library cannot examine its condition. Only
+    ///   [`until`](Listener::until) counts missed checks.
+    /// * A check never completes a listener. So a check [for at most n completions](crate::CheckBound::at_most) wakes
+    ///   all listeners of the key. Workers that compete for a value use [`take`](Self::take) instead.
     /// * A listener that watches a key [at a rank](Watch::at_rank) is not woken by a check up to a lower rank.
     ///
-    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread. Takes the same locks as
+    /// On this thread, the call runs `Hash`, `Eq` and `Clone` of keys, and reads the clock. It takes the same locks as
     /// [`try_complete_else_watch`](Self::try_complete_else_watch). The listener does not keep the purgatory alive.
     pub fn listen<'a>(
         &self,
@@ -111,9 +112,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
-    /// Declared, and so dropped, after the operation: the operation must end first.
+    /// Declared after `listening`, and so dropped after it: the listener's operation must end before its rechecks are
+    /// forgotten (see [`Recheck`]).
     recheck: Option<Recheck<K, S>>,
-    /// The keys that [`also`](Self::also) has added.
+    /// The keys that [`also`](Self::also) or [`further_keys`](Self::further_keys) has added.
     further: OwnFurther<K, S>,
 }
 
@@ -132,25 +134,27 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// The condition answers an `Option`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and the
-    /// future resolves to the error (see [`Answer`]). The condition is evaluated in the task that awaits this future,
-    /// even if the purgatory has rejected the listener. The condition needs neither `Send` nor `'static`; the future is
-    /// `Send` if the condition and its futures are.
+    /// The condition returns an `Option`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and the
+    /// future resolves to the error (see [`Answer`]). The task that awaits this future evaluates the condition, at
+    /// least once, even if the purgatory has rejected the listener. The condition needs neither `Send` nor `'static`;
+    /// the future is `Send` if the condition and its futures are.
     ///
-    /// Each evaluation is a new call of the condition. All checks during one evaluation together cause one more
-    /// evaluation. A condition that learns keys while it reads adds them by [`further_keys`](Self::further_keys).
+    /// Each evaluation calls the condition anew. All checks during one evaluation together cause one more evaluation. A
+    /// condition that learns of keys while it reads adds them by [`further_keys`](Self::further_keys).
     ///
-    /// If the evaluation at the deadline finds something, the event had happened, and no check announced it: this
+    /// If the evaluation at the deadline finds something, the event had happened, but no check had announced it. This
     /// counts as a [missed check](crate::purgatory::Stats::missed_checks), unless one of the keys has been checked
-    /// since the deadline. The listener's operation stays parked until this evaluation is over, but for 1 s at most,
-    /// and then ends as expired. An evaluation that takes longer counts no missed check.
+    /// since the deadline. To notice such a late check, the listener's operation stays parked until this evaluation is
+    /// over, but for 1 s at most. It then ends as expired. An evaluation that takes longer than 1 s counts no missed
+    /// check.
     ///
     /// **The timeout does not interrupt the condition.** An evaluation that is running at the deadline is awaited to
     /// its end. Then the evaluation at the deadline follows, and is awaited to its end too. For a hard bound, put a
     /// timeout of your runtime around the future. [`until_best`](Self::until_best) makes no evaluation at the deadline.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], for example if the purgatory has rejected the listener.
+    /// If the listener ends before the condition finds something, the future resolves to the [`WaitError`] that says
+    /// why: for example because the timeout has passed, or because the purgatory has rejected the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -161,7 +165,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         F: Future<Output = A>,
     {
         self.listening.shared().evaluate_at_deadline();
-        // While the operation stays parked at its deadline, it has an early timer.
+        // The operation may stay parked after its deadline, with an entry among the early timers
+        // (`src/purgatory/early.rs`). The destructor of this `ForgetsLinger` removes the entry, in whatever way `until`
+        // ends.
         let _linger = self.handle().cloned().map(ForgetsLinger);
         loop {
             if let Some(found) = condition().await.found() {
@@ -179,8 +185,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         found.ok_or(WaitError::Expired)
     }
 
-    /// Ends the listener after the evaluation at the deadline. Counts a missed check if the evaluation has found the
-    /// event and no key has been checked since the deadline.
+    /// Ends the listener after the evaluation at the deadline. Counts a missed check if this evaluation has found the
+    /// event (`has_found`), and no key has been checked since the deadline.
     fn end_at_deadline(mut self, has_found: bool) {
         if has_found && self.listening.shared().is_unannounced() {
             if let Some(handle) = self.handle() {
@@ -188,14 +194,14 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 handle.report_missed_check();
             }
         }
-        // Ends the operation as expired. If another thread holds the operation, that thread ends it.
+        // End the operation as expired. If another thread is examining the operation, that thread ends it afterwards.
         self.listening.end(Handle::expire);
     }
 
-    /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far. If the listener
-    /// ends before there is enough, for example by its timeout, the future resolves to the last `best` and the reason.
-    /// So a fetch that has half of its bytes at the deadline answers with these bytes. The condition is *not* evaluated
-    /// again at the end.
+    /// Waits until `condition` returns `Ok(enough)`. With `Err(best)` the condition returns the best result so far, and
+    /// the wait continues. If the listener ends first, for example by its timeout, the future resolves to the last
+    /// `best` and the reason. So a fetch that has half of its bytes at the deadline returns these bytes. The condition
+    /// is *not* evaluated again at the end.
     ///
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
@@ -215,12 +221,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # assert_eq!(futures::executor::block_on(fetch(&Waits::new("doc"), b"half")), b"half");
     /// ```
     ///
-    /// The condition is evaluated in the task that awaits this future, at least once, even if the purgatory has
-    /// rejected the listener. A deadline interrupts no evaluation, not even the first. The evaluation that is running
-    /// at the deadline is the last one, even if a key is checked during this evaluation.
+    /// The task that awaits this future evaluates the condition, at least once, even if the purgatory has rejected the
+    /// listener. A deadline interrupts no evaluation, not even the first. The evaluation that is running at the
+    /// deadline is the last one, even if a key is checked during this evaluation.
     ///
     /// # Errors
-    /// The last `best` answer, and the [`WaitError`] that ended the listener.
+    /// The last `best` that the condition returned, and the [`WaitError`] that says why the listener ended.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -277,12 +283,13 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         poll.map_ok(|_| ())
     }
 
-    /// Ends the listener because its condition is true. The listener counts as completed, while a listener that is
-    /// dropped counts as cancelled.
+    /// Ends the listener because its condition is true. In the statistics, the listener's operation counts as
+    /// completed. The operation of a listener that is dropped counts as cancelled.
     ///
-    /// The listener's operation is forced to complete, so a trace says `forced`. If the operation has already expired,
-    /// it counts as expired. If the last wake-up was a [recheck](Self::recheck_every), and no key has been checked
-    /// since then, the operation stays parked for 100 ms more, because a late check may still come.
+    /// This call forces the operation to complete, so a trace says `forced`. If the operation has already expired, it
+    /// counts as expired. If the last wake-up was a [recheck](Self::recheck_every), and no key has been checked since
+    /// then, the operation stays parked for 100 ms more. A check within this time shows that the check was late, not
+    /// missed.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
@@ -292,22 +299,22 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// Listens to checks of one more key, which the waiter learns while it reads. Call this *before* the read that
+    /// Listens to checks of one more key, which the waiter learns of while it reads. Call this *before* the read that
     /// needs the key: no check after this call is missed.
     ///
-    /// A key that was added before, at this rank or a lower one, is not added again, so a loop may add all of its keys
-    /// in every round. A key of [`listen`](Purgatory::listen) does not count as added before.
+    /// A key that was added before, at this rank or a lower one, is not added again. So a loop may add all of its keys
+    /// in every round. The keys given to [`listen`](Purgatory::listen) do not count as added before.
     ///
     /// Each added key has an operation of its own, which counts under
-    /// [`max_parked`](crate::purgatory::Builder::max_parked). It stays parked until the listener is dropped, even after
-    /// the listener's timeout, and then counts as cancelled. If the purgatory rejects the operation, the listener ends,
-    /// and [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of the key panics, this call
-    /// panics too, and the listener may end.
+    /// [`max_parked`](crate::purgatory::Builder::max_parked). This operation stays parked until the listener is
+    /// dropped, even after the listener's timeout, and then counts as cancelled. If the purgatory rejects the
+    /// operation, the listener ends, and [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of
+    /// the key panics, this call panics too, and the listener may end.
     ///
     /// The key is watched until the listener is dropped, but for
-    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most: then the operation of the key expires, and the
-    /// listener expires with it. This concerns only listeners whose [handle](Self::handle) has moved their deadline
-    /// beyond that time.
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most. After this time the operation of the key
+    /// expires, and ends the listener as expired. This can only happen if a call of the listener's
+    /// [handle](Self::handle) has moved the listener's deadline beyond this time.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -336,8 +343,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         self.further.keys(&self.listening).also(key);
     }
 
-    /// Returns a value that adds keys as [`also`](Self::also) does. A condition of [`until`](Self::until) or
-    /// [`until_best`](Self::until_best) can own this value, while these calls own the listener.
+    /// Returns a value that adds keys as [`also`](Self::also) does. [`until`](Self::until) and
+    /// [`until_best`](Self::until_best) consume the listener, so their condition cannot call `also`. The condition can
+    /// own the returned value instead.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -367,25 +375,25 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         self.further.keys(&self.listening).clone()
     }
 
-    /// Wakes the listener after every `interval` too, without a check: a *recheck*. Rechecks are a safety net for
-    /// changes that no check announces, because some code forgets the check, or because another process makes the
-    /// changes.
+    /// Wakes the listener after every `interval`, in addition to the wake-ups by checks. Such a wake-up is a *recheck*.
+    /// Rechecks are a safety net for changes that no check announces, because some code forgets the check, or because
+    /// another process makes the changes.
     ///
     /// The first interval begins with this call. Each later interval begins when [`checked`](Self::checked) reports a
     /// recheck, alone or together with a check. This call reads the clock, and so does a poll that reports a recheck.
-    /// An interval lasts at least 1 ms, is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick), and
-    /// may end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces the
-    /// interval and begins a new one.
+    /// An interval lasts at least 1 ms, and is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick).
+    /// It may end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces
+    /// the interval and begins a new one.
     ///
-    /// If the condition is true after a recheck, that counts as a [missed
-    /// check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
-    /// the keys is checked within 100 ms: then the check was only late. The waiter does not wait for these 100 ms, but
-    /// its operation stays parked for them. If the number of missed checks grows, some code changes the data without
-    /// checking the key.
+    /// If the condition is true after a recheck, this counts as a [missed
+    /// check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`). But if one of
+    /// the keys is checked within the next 100 ms, the check was only late, and nothing is counted. The waiter does not
+    /// wait for these 100 ms, but its operation stays parked for them. If the number of missed checks grows, some code
+    /// changes the data without checking the key.
     ///
     /// Rechecks need no second timer, and a listener without rechecks costs nothing more. The thread that drives the
-    /// timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). There are no rechecks for a rejected
-    /// listener, and none from the deadline on.
+    /// timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). A rejected listener gets no rechecks, and no
+    /// listener gets a recheck after its deadline.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
         if let Some(recheck) = &mut self.recheck {
@@ -395,7 +403,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// The handle of the parked operation, for example to read or change its deadline. `None` if the purgatory rejected
-    /// the listener.
+    /// the listener, or if the listener's operation ended during its park (for example because of a shutdown).
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.listening.handle()
     }

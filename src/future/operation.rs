@@ -1,4 +1,5 @@
-//! The operation of [`Waits`](super::Waits): a predicate with its future, or one of a listener's operations.
+//! The operation of [`Waits`](super::Waits): a predicate with its future or callback, or one of the operations of a
+//! listener.
 
 use super::reply::{Awaiting, HandedOver, Reply};
 use super::signal::Signal;
@@ -13,33 +14,33 @@ use std::mem;
 use std::time::Duration;
 
 /// The operation parked in [`Waits`](super::Waits): a predicate whose result goes to a future or a callback, or one of
-/// a listener's operations.
+/// the operations of a listener (its own, and one for each added key).
 ///
 /// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
-/// returns the operation, and the destructor of the operation tells the future or listener of the cancel. Do not park
-/// the operation again: its future would not cancel the second park, and checks of the second park would wake its
-/// listener.
+/// returns the operation. Its destructor then reports the cancel to the future, callback or listener. Do not park the
+/// operation again: the drop of its future would not cancel the second park, and checks of the second park would wake
+/// its listener.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
 }
 
-/// The waiter's side of one of a listener's operations.
+/// The listener's side of one of its operations. Its destructor cancels the operation.
 pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
-/// How long at most a listener's operation stays parked after its deadline, while the listener evaluates its condition
-/// once more.
+/// The longest time that a listener's operation stays parked after its deadline, while the listener evaluates its
+/// condition once more.
 const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
     Listener(Reply<Signal>),
-    /// The operation has ended, and its user values lie in the state that it shares with its future: see
+    /// The operation has ended, and its user values have moved into the promise that it shares with its future: see
     /// [`Reply::hand_over`].
     HandedOver {
         _end: HandedOver,
     },
-    /// The role has been moved out.
+    /// A placeholder while `hand_over` replaces the role.
     Spent,
 }
 
@@ -64,12 +65,13 @@ impl<K: Key> WaitOperation<K> {
         }
     }
 
-    /// Tells the future, callback or listener the value that was found, or else `lost`.
+    /// Ends the wait: passes the value that the predicate has found, or else the error `lost`, to the future or
+    /// callback. A listener always gets `lost`.
     pub(super) fn end(self, lost: WaitError) {
         match self.role {
             Role::Predicate(condition) => condition.end(lost),
             Role::Listener(reply) => reply.tell(|signal| signal.end(lost)),
-            // The destructor of a `HandedOver` tells the future the result.
+            // Nothing is left to do: the destructor of a `HandedOver` wakes the task of the future.
             Role::HandedOver { .. } | Role::Spent => {}
         }
     }
@@ -82,13 +84,14 @@ impl<K: Key> WaitOperation<K> {
     }
 }
 
-/// A predicate whose type, and the type of whose value, are erased.
+/// A predicate, the value that it has found, and the future or callback that gets the value. As a trait object, so that
+/// the types of predicate and value do not appear in [`WaitOperation`].
 pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
-    /// Tells the future or the callback the value that was found, or else `lost`.
+    /// Passes the value that the predicate has found, or else the error `lost`, to the future or callback.
     fn end(self: Box<Self>, lost: WaitError);
-    /// Moves the result to the future, if there is a future. Returns the new role of the operation, and the answer of
-    /// [`DelayedOperation::hand_over`].
+    /// Moves the result into the promise of the future, if there is a future. Returns the new role of the operation,
+    /// and what [`DelayedOperation::hand_over`] returns: `false` if the future was dropped.
     fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool);
 }
 
@@ -110,11 +113,12 @@ where
 
     fn end(self: Box<Self>, lost: WaitError) {
         let condition = *self;
-        // A value that was found goes to the future, even if the operation has expired: the examination at the deadline
-        // may have found it.
+        // If the predicate has found a value, the future gets the value, even if the operation has expired: the
+        // examination at the deadline may have found it.
         let result = condition.found.ok_or(lost);
         let mut panics = Panics::default();
-        // Drop the predicate before the future is told. The future is told even if the predicate's destructor panics.
+        // Drop the predicate before the future gets the result, so that a woken task never meets the predicate. The
+        // future gets the result even if the predicate's destructor panics.
         panics.catch(|| drop(condition.predicate));
         panics.catch(|| condition.reply.answer(result));
         panics.resume();
@@ -134,8 +138,8 @@ where
     }
 }
 
-/// Handles an examination of a listener's operation at its deadline or for a recheck. Returns whether the operation is
-/// satisfied.
+/// Examines a listener's operation whose timer has fired, at its deadline or for a recheck (a wake-up after an
+/// interval, without a check). Returns whether the operation is satisfied.
 #[cold]
 #[inline(never)]
 fn timer_has_fired<K>(reply: &mut Reply<Signal>, cause: Cause<'_, K>) -> bool {
@@ -167,9 +171,9 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
-                // Do not signal the listener during its park: it evaluates its condition after the park, and sees every
-                // event so far. `running` encloses the signal of a check, because the signal wakes the task, and a
-                // waker is user code.
+                // During the park, do not signal the listener: it evaluates its condition after the park, and so sees
+                // every event that came before. `running` encloses `Signal::check`, which wakes the task: a waker is
+                // user code and may panic.
                 if cause.is_check() {
                     reply.running(Signal::check);
                     return false;
@@ -189,7 +193,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
             Role::Predicate(condition) => condition.hand_over(completion),
-            // A listener's operation holds no user values.
+            // Nothing has to move: a listener's operation holds no user values.
             role => (role, true),
         };
         self.role = rest;

@@ -1,8 +1,8 @@
 //! Rechecks: wake-ups of a listener after an interval, without a check.
 //!
 //! A recheck needs no timer of its own. The timer of the listener's operation is filed at the next recheck or at the
-//! deadline, whichever comes first (`src/purgatory/deadline.rs`). The next recheck is set when the waiter has received
-//! the previous one, so a slow waiter is not woken twice. While no listener has rechecks, no thread wakes for them.
+//! deadline, whichever comes first (`src/purgatory/deadline.rs`). The next interval begins when the waiter has received
+//! the previous recheck, so a slow waiter is not woken twice. While no listener has rechecks, no thread wakes for them.
 
 use super::further::OwnFurther;
 use super::operation::{Listening, WaitOperation};
@@ -11,23 +11,26 @@ use crate::hash::{Key, KeyHasher};
 use crate::purgatory::Handle;
 use std::time::Duration;
 
-/// The grace: the time for a late check after a recheck has found the event. A check within the grace was late, not
-/// missed.
+/// The grace: how long, after a recheck has found the event, a check may still announce this event. Such a check was
+/// late, not missed.
 const LATE: Duration = Duration::from_millis(100);
 
-/// An interval has this many parts. Rechecks that are due within one part may share one wake-up of the thread.
+/// An interval has this many parts. Rechecks that are due within the same part may share one wake-up of the thread that
+/// drives the timer.
 const PARTS: u32 = 10;
 
-/// The rechecks of one listener. Must be dropped after the listener's operation has ended.
+/// The rechecks of one listener. Must be dropped after the listener's operation has ended, because the destructor
+/// removes the operation's entry among the early timers. A recheck that fires without this entry would count as the
+/// deadline, and the operation would expire too early.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
     handle: Handle<WaitOperation<K>, S>,
     interval: Duration,
-    /// Whether the last wake-up of the waiter came from a recheck alone, without a check.
+    /// Whether the waiter's last wake-up reported a recheck only, and no check.
     pub(super) woke: bool,
 }
 
 impl<K: Key, S: KeyHasher> Recheck<K, S> {
-    /// `None` if the purgatory rejected the listener.
+    /// `None` if the listener's operation is not parked: the purgatory rejected it, or it ended during its park.
     pub(super) fn new(listening: &Listening<K, S>) -> Option<Self> {
         Some(Self {
             handle: listening.handle()?.clone(),
@@ -36,21 +39,21 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         })
     }
 
-    /// Begins an interval of this length. It replaces an interval that is running.
+    /// Begins an interval of this length, in place of the running interval.
     pub(super) fn begin(&mut self, interval: Duration) {
         self.interval = interval.max(Duration::from_millis(1));
         self.begin_next();
     }
 
-    /// Begins the next interval.
+    /// Begins another interval of the same length.
     #[cold]
     #[inline(never)]
     pub(super) fn begin_next(&mut self) {
         self.handle.recheck(self.interval, self.interval / PARTS);
     }
 
-    /// Called when the condition was true after a recheck. The operation stays parked for the [grace](LATE). If no
-    /// check comes within the grace, a missed check is counted.
+    /// Called when the condition was true after a recheck. Ends the listener, but keeps its operation parked for the
+    /// [grace](LATE). If no check comes within the grace, a missed check is counted.
     #[cold]
     #[inline(never)]
     pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
@@ -58,18 +61,21 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         let counting = handle.clone();
         signal.keep(Box::new(Found {
             count_missed: Some(Box::new(move || counting.count_missed_check())),
-            // The parts are dropped in this order, so that the operation ends first.
+            // The parts of a tuple are dropped in order: first `listening`, which ends the operation, and last `self`,
+            // which must be dropped after the operation has ended.
             kept: Box::new((listening, further, self)),
         }));
         if !handle.recheck_last(LATE) {
-            // The operation has ended, or is about to end, so no later check can be noted.
+            // There is no grace, because the operation has ended or is about to end: no later check can be noted.
             signal.count_if_missed();
             signal.forget_found();
         }
     }
 }
 
-/// When a listener ends, in whatever way: removes the early timer with which its operation stays parked at the deadline.
+/// The destructor of this value removes the entry among the early timers with which a listener's operation stays parked
+/// after its deadline. [`until`](super::Listener::until) owns this value, so the entry is removed in whatever way
+/// `until` ends.
 pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOperation<K>, S>);
 
 impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {

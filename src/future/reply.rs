@@ -1,11 +1,12 @@
-//! The two sides of an awaited result: the parked operation owns one side, the future owns the other. Both sides share
-//! a state, to which the operation's side writes the result.
+//! The two sides of an awaited result. The parked operation owns one side ([`Reply`]), the future or listener owns the
+//! other ([`Awaiting`]). Both sides refer to one shared state, into which the operation's side writes the result.
 //!
-//! Each side tells the other when it is dropped: the operation's side sets an error, the future's side cancels the
-//! operation. After an operation has ended, its completion may have to wait: in the queue of a thread, in a job of an
-//! executor, or behind other endings of the same call. During that wait, the user values of the operation lie in the
-//! shared state ([`Reply::hand_over`]). So the drop of the future can drop these values without waiting for the
-//! completion.
+//! The drop of one side affects the other: the drop of the operation's side stores an error as the result, and the drop
+//! of the future's side cancels the operation.
+//!
+//! The completion of an ended operation may have to wait: in the queue of a thread, in a job of an executor, or behind
+//! other endings of the same call. During this time the user values of the operation lie in the shared state
+//! ([`Reply::hand_over`]). So the drop of the future can drop these values, and need not wait for the completion.
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
@@ -18,16 +19,17 @@ use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The state that the two sides share.
+/// The state that the two sides share: a promise of the result or, for a listener, a [`Signal`](super::signal::Signal).
 pub(crate) trait Between {
-    /// A stored value that the future has not received.
+    /// A result that is stored, and that the future has not received.
     type Unreceived: 'static;
 
-    /// Stores `lost` as the result, because the operation has ended without one.
+    /// Stores the error `lost` as the result, because the operation has ended without a result. A result that is stored
+    /// already stays.
     fn lose(&self, lost: WaitError);
 
-    /// Called when the future is dropped: from now on no result is stored and no task is woken. Returns the stored
-    /// result and waker, because their destructors may be user code.
+    /// Called when the future is dropped. From now on no user value is stored and no task is woken. Returns the stored
+    /// result and the waker: their destructors may be user code, which must run with no lock held.
     fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>);
 }
 
@@ -35,7 +37,7 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     type Unreceived = Promised<Result<T, WaitError>>;
 
     fn lose(&self, lost: WaitError) {
-        // If the future was dropped, `keep` returns the error.
+        // `keep` returns the error if the promise has a result already, or if the future was dropped.
         drop(self.keep(Err(lost)));
     }
 
@@ -48,7 +50,8 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     }
 }
 
-/// The operation's side after a [hand-over](Reply::hand_over). Its destructor tells the future the result.
+/// The operation's side after a [hand-over](Reply::hand_over): the result lies in the promise, but the future does not
+/// see it yet. The destructor makes the result visible to the future, and wakes the task.
 pub(crate) struct HandedOver(Arc<dyn Tell>);
 
 trait Tell: Send + Sync {
@@ -68,10 +71,10 @@ impl Drop for HandedOver {
     }
 }
 
-/// The operation's side of an awaited result.
+/// The operation's side of an awaited result. Its destructor stores the error `lost`, if no result was stored before.
 pub(crate) struct Reply<M: Between> {
     shared: Arc<M>,
-    /// The error that the future gets if this side is dropped. `None` once the future has been told the result.
+    /// The error that the future gets if this side is dropped. `None` once a result was stored.
     lost: Option<WaitError>,
 }
 
@@ -83,7 +86,8 @@ impl<M: Between> Reply<M> {
         }
     }
 
-    /// Calls `run`, which may run user code. If `run` panics, the future gets [`WaitError::Panicked`].
+    /// Calls `run`, which may run user code. If `run` panics, this side keeps [`WaitError::Panicked`] as the error that
+    /// its destructor stores.
     pub(super) fn running<R>(&mut self, run: impl FnOnce(&M) -> R) -> R {
         let lost = self.lost.replace(WaitError::Panicked);
         let answer = run(&self.shared);
@@ -91,7 +95,7 @@ impl<M: Between> Reply<M> {
         answer
     }
 
-    /// Calls `tell`, which tells the future how the operation has ended.
+    /// Calls `tell`, which stores the result in the shared state. The destructor of this side then stores nothing.
     pub(super) fn tell(mut self, tell: impl FnOnce(&M)) {
         self.lost = None;
         tell(&self.shared);
@@ -99,12 +103,12 @@ impl<M: Between> Reply<M> {
 }
 
 impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
-    /// Leaves the result in the shared state. The drop of the returned [`HandedOver`] tells the future the result. If
-    /// the future itself has been dropped, returns `source` as the error.
+    /// Moves the result into the promise, where the future does not see it yet. The drop of the returned [`HandedOver`]
+    /// makes the result visible to the future. If the future was dropped before, returns `source` as the error.
     ///
-    /// `source` owns this side, and `reply` finds this side in `source`. `make` turns `source` into the result, and the
-    /// values that are dropped before the future is told. The [`WaitError`] that `make` gets is the result of an
-    /// operation that has found no value.
+    /// `source` owns this side, and `reply` finds this side in `source`. `make` splits `source` into the result and the
+    /// values that must be dropped before the task is woken. `make` also gets the [`WaitError`] that is the result if
+    /// the operation has found no value.
     pub(super) fn hand_over<S>(
         mut source: S,
         reply: impl Fn(&mut S) -> &mut Self,
@@ -112,10 +116,10 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
         make: impl FnOnce(S, WaitError) -> (Result<T, WaitError>, Before),
     ) -> Result<HandedOver, S> {
         let shared = reply(&mut source).shared.clone();
-        // After a panic the operation has no completion.
+        // There is no completion if `try_complete` has panicked.
         let lost = completion.map_or(WaitError::Panicked, WaitError::from);
         shared.hand_over(source, |mut source| {
-            // From here on, the drop of this side tells the future nothing.
+            // The promise has the result now, so the destructor of this side must not store an error.
             reply(&mut source).lost = None;
             make(source, lost)
         })?;
@@ -124,9 +128,10 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
 }
 
 impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
-    /// Tells the future the result. If the future was dropped, the result is dropped too.
+    /// Stores the result for the future, and wakes the task. If the future was dropped, the result is dropped too.
     pub(crate) fn answer(self, result: Result<T, WaitError>) {
-        // Enter the library: user code may end an operation that it owns, outside every call of the library.
+        // Enter the library, because `drop_user_value` must run inside a call of the library: user code may call
+        // `on_complete` of an operation that it owns, outside every such call.
         let _trampoline = Trampoline::enter();
         self.tell(|promise| drop_user_value(promise.keep(result).err()));
     }
@@ -135,28 +140,30 @@ impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
 impl<M: Between> Drop for Reply<M> {
     fn drop(&mut self) {
         if let Some(lost) = self.lost {
-            // Contain the panic of a waker: other destructors may follow this one, or the thread may be unwinding, and
-            // a second panic would abort. The panic hook has reported the panic.
+            // Contain a panic of the waker: other destructors may follow this one, or the thread may be unwinding
+            // already, and a second panic would abort the process. The panic hook has reported the panic.
             Panics::contain(|| self.shared.lose(lost));
         }
     }
 }
 
-/// Ends an awaited operation by `end`, and closes the future's side. When this returns, operation, waker and found
-/// value have been dropped, with two exceptions:
+/// Ends an awaited operation by calling `end`, and closes the future's side. When this function returns, the operation,
+/// the waker and a found value have been dropped, with two exceptions:
 ///
 /// * If another thread is examining the operation, that thread drops the operation afterwards, and with it a value that
-///   the examination finds.
+///   this examination finds.
 /// * If this call is made inside another destructor that the library has called, the values are dropped when the
-///   outermost call returns. So a chain of futures, each owned by the predicate of another, needs no deep stack.
+///   outermost call of the library on this thread returns. So a chain of futures, each owned by the predicate of
+///   another, needs no deep stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
-    // Close first, so that the end of the operation wakes no task.
+    // Close the shared state before the operation ends, so that the ending wakes no task.
     let (unreceived, waker) = shared.close();
     let mut panics = Panics::default();
-    // Call `end` first: after `Trampoline::enter`, the completion would be queued.
+    // Call `end` before `Trampoline::enter`: inside a call of the library, a completion that `end` causes would wait in
+    // a queue until that call returns.
     let ended = panics.catch(end);
     let _trampoline = Trampoline::enter();
-    // Run the user's destructors when the operation has ended. Each destructor runs even if another panics.
+    // Run the user's destructors after the operation has ended. Each of them runs even if another one panics.
     panics.catch(|| drop_user_value(ended));
     if let Some(unreceived) = unreceived {
         panics.catch(|| drop_user_value(unreceived));
@@ -165,18 +172,21 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
     panics.resume();
 }
 
-/// The future's side of an awaited result.
+/// The future's side of an awaited result. Its destructor cancels the operation.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
-    /// The handle by which to cancel the operation. `None` if the operation did not park, or once its ending is known.
+    /// The handle of the operation, by which the destructor cancels it. `None` if the operation did not park, or once
+    /// the future knows how it ended.
     handle: Option<Handle<Op, S>>,
 }
 
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
-    /// If the operation was rejected, tells the future why.
+    /// Makes the future's side of an operation whose park returned `parked`. If the park was rejected, stores the
+    /// reason as the result.
     #[inline(always)]
     pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
-        // Tell the future before the rejected operation is dropped: the operation's destructor would report a cancel.
+        // Store the reason before the rejected operation is dropped. Otherwise the destructor of the operation would
+        // store a cancel as the result.
         let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
         let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }
@@ -190,7 +200,8 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         &self.shared
     }
 
-    /// [Ends](end_awaited) the operation by `end`, unless the ending of the operation is already known.
+    /// [Ends](end_awaited) the operation by calling `end`. If the future already knows how the operation ended, only
+    /// closes the shared state.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
         end_awaited(&*self.shared, || {
             self.handle.take().map(|handle| end(&handle))

@@ -1,9 +1,9 @@
-//! The signals from a listener's operations to the listener: a key was checked, it is time for a recheck, or no more
-//! checks come.
+//! The signals from a listener's operations to the listener: a key was checked, an interval of the rechecks (wake-ups
+//! after an interval, without a check) is over, or no more checks come.
 //!
-//! If a recheck finds the event, the listener ends before its operation does: the operation stays parked for a while,
-//! because a late check may still come (`Recheck::find`). Until the operation ends, the parts of the listener are kept
-//! here ([`Found`]).
+//! If the condition is true after a recheck, the listener ends before its operation: the operation stays parked for a
+//! while, because a late check may still come (`Recheck::find`). Until the operation ends, the parts of the listener
+//! are kept here ([`Found`]).
 
 use super::reply::Between;
 use super::wait_error::WaitError;
@@ -16,31 +16,32 @@ use std::task::{Context, Poll, Waker};
 /// The state that a listener and its operations share.
 pub(super) struct Signal {
     signalled: WakeCell<Signalled>,
-    /// Not a part of `signalled`, so that a [`Signalled`] has no destructor.
+    /// What [`keep`](Self::keep) has stored. Under a lock of its own, and not a part of `signalled`, so that a
+    /// [`Signalled`] has no destructor.
     found: Mutex<Option<Box<Found>>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Signalled {
-    /// A key was checked, and the check was not reported yet.
+    /// Whether a key was checked, and the listener has not yet reported the check to the waiter.
     checked: bool,
-    /// An interval of the rechecks is over, and this was not reported yet.
+    /// Whether an interval of the rechecks is over, and the listener has not yet reported this to the waiter.
     ticked: bool,
-    /// The end of the listener: no more checks come.
+    /// Why the listener has ended. `None` while it listens.
     end: Option<WaitError>,
-    /// The listener evaluates its condition once more when the deadline has come.
+    /// Whether the listener evaluates its condition once more when the deadline has come.
     evaluates_at_deadline: bool,
-    /// A key was checked after `end` was set.
+    /// Whether a key was checked after `end` was set.
     checked_late: bool,
-    /// The listener's operation has ended: checks of its keys do not reach the listener any more.
+    /// Whether the listener's operation has ended. Later checks of its keys do not reach the listener.
     is_over: bool,
-    /// A recheck has found the event.
+    /// Whether the condition was true after a recheck.
     is_found: bool,
 }
 
-/// What is left of a listener whose recheck has found the event. Kept until the listener's operation ends.
+/// The parts of a listener whose condition was true after a recheck. Kept until the listener's operation ends.
 pub(super) struct Found {
-    /// Counts a missed check. Called if no check has announced the event.
+    /// Counts a missed check. Called if no check comes before the grace (the time for a late check) is over.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
     #[expect(dead_code, reason = "it is dropped when the operation ends")]
     pub(super) kept: Box<dyn Any + Send>,
@@ -48,7 +49,7 @@ pub(super) struct Found {
 
 debug_fields!([] Found, "Found", |it|);
 
-/// Why a listener is woken: for a check, for the end of an interval, or for both.
+/// Why a listener is woken: a key was checked, an interval of the rechecks is over, or both.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wake {
     pub(super) checked: bool,
@@ -63,8 +64,9 @@ impl Signal {
         }
     }
 
-    /// Notes a check, and wakes the task. After the end of the listener, the check is only noted as late, because it
-    /// must not hide the end from the waiter. Such a check may come from an added key, whose operation is still parked.
+    /// Notes a check, and wakes the task. After the end of the listener, the check is only noted as late. Otherwise the
+    /// waiter would see the check in place of the end. A late check may come from an added key, whose operation is
+    /// still parked.
     pub(super) fn check(&self) {
         self.tell(|signalled| match signalled.end {
             None => signalled.checked = true,
@@ -72,7 +74,7 @@ impl Signal {
         });
     }
 
-    /// From now on, the listener evaluates its condition once more when the deadline has come.
+    /// Notes that the listener will evaluate its condition once more when the deadline has come.
     pub(super) fn evaluate_at_deadline(&self) {
         self.signalled.change(|signalled| {
             signalled.evaluates_at_deadline = true;
@@ -80,8 +82,9 @@ impl Signal {
         });
     }
 
-    /// Notes that the deadline has come. Returns whether the operation is to stay parked until the listener has
-    /// evaluated its condition once more.
+    /// Called at the deadline. If the listener evaluates its condition once more, notes that the listener has expired,
+    /// wakes the task, and returns `true`: the operation must stay parked until this evaluation is over. Otherwise
+    /// returns `false`, and the operation expires.
     pub(super) fn expire(&self) -> bool {
         self.signalled.change(|signalled| {
             let evaluates = signalled.evaluates_at_deadline && signalled.end.is_none();
@@ -92,7 +95,8 @@ impl Signal {
         })
     }
 
-    /// Whether it is certain that no key was checked from the deadline until now.
+    /// Whether it is certain that no key was checked from the deadline until now. `false` also if the operation has
+    /// ended, because checks after this end are not noted.
     pub(super) fn is_unannounced(&self) -> bool {
         self.signalled.change(|signalled| {
             let is_unannounced = !signalled.checked_late && !signalled.is_over;
@@ -100,14 +104,15 @@ impl Signal {
         })
     }
 
-    /// Notes the end of a recheck interval, unless the listener has ended.
+    /// Notes the end of a recheck interval, and wakes the task. If the listener has ended, notes nothing.
     fn tick(&self) {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
     }
 
-    /// Handles the wake-up that the listener has asked for: at the end of an interval or, with `last`, at the end of
-    /// the grace (the time for a late check) after a recheck that has found the event. Returns whether the operation is
-    /// satisfied. At the end of the grace the operation is satisfied, because the listener has already ended.
+    /// Called when the timer fires that the listener has asked for. Without `last`, an interval of the rechecks is
+    /// over. With `last`, the grace is over: the time for a late check, after the condition was true after a recheck.
+    /// Returns whether the operation is satisfied. It is satisfied only after the grace, because the listener has then
+    /// already ended.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
@@ -117,7 +122,8 @@ impl Signal {
         last
     }
 
-    /// Notes the end of the listener. Only the first end counts.
+    /// Notes the end of the listener and of its operation, and wakes the task. If the listener has ended before, its
+    /// first reason stays.
     pub(super) fn end(&self, error: WaitError) {
         let is_found = self.signalled.change(|signalled| {
             signalled.end.get_or_insert(error);
@@ -129,14 +135,14 @@ impl Signal {
         }
     }
 
-    /// Keeps what is left of a listener whose condition was true after a recheck.
+    /// Keeps the parts of a listener whose condition was true after a recheck.
     pub(super) fn keep(&self, found: Box<Found>) {
         *self.found.lock() = Some(found);
         self.signalled
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// Counts the event as missed, unless a check was noted. Called when the grace has ended, or cannot begin.
+    /// Counts a missed check, unless a check was noted. Called when the grace is over, or cannot begin.
     pub(super) fn count_if_missed(&self) {
         let count = self
             .found
@@ -148,21 +154,22 @@ impl Signal {
         }
     }
 
-    /// Drops what is left of a listener whose operation has ended. Otherwise it would keep this signal alive for ever,
-    /// because it owns a reference to the signal. If a shutdown ended the operation before the grace was over, no
-    /// missed check is counted.
+    /// Drops the parts that [`keep`](Self::keep) has stored. Called when the operation has ended. Without this call,
+    /// the parts would keep this signal alive for ever, because they own references to the signal. If a shutdown has
+    /// ended the operation before the grace was over, no missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);
     }
 
-    /// Changes the signals, and wakes the task.
+    /// Calls `change` under the lock, and wakes the task.
     fn tell(&self, change: impl FnOnce(&mut Signalled)) {
         self.signalled.change(|signalled| (change(signalled), true));
     }
 
-    /// Takes the noted checks and the noted end of an interval. If neither was noted, returns the end of the listener,
-    /// at every call. With `end_first`, returns the end even if a check or an interval was noted.
+    /// Returns the noted checks and the noted end of an interval, and clears both. If neither is noted, returns the
+    /// reason for the listener's end, at every call. With `end_first`, returns this reason even if a check or an
+    /// interval is noted.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.signalled.poll(cx, |signalled| {
             let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));
@@ -175,7 +182,7 @@ impl Signal {
         })
     }
 
-    /// Whether a check is noted, before the end or after it.
+    /// Whether a check is noted that the waiter has not received, made before or after the end of the listener.
     pub(super) fn was_checked(&self) -> bool {
         self.signalled.change(|signalled| {
             let was_checked = signalled.checked || signalled.checked_late;
@@ -185,7 +192,7 @@ impl Signal {
 }
 
 impl Between for Signal {
-    /// A signal stores no user value but the waker.
+    /// Nothing: a signal stores no user value except the waker.
     type Unreceived = ();
 
     fn lose(&self, lost: WaitError) {

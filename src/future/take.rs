@@ -1,39 +1,45 @@
-//! Taking a value that only one waiter may have. The waiter gets the value in a guard. If the waiter ends before its
-//! work is done, the guard gives the value back.
+//! Taking a value that only one waiter may have. The waiter gets the value in a guard. If the guard is dropped before
+//! the work is done, the guard gives the value back.
 //!
 //! # Done or given back, once
 //!
 //! A value that the user's closure `take` returns is put into a guard, [`Taken`], before any other code runs that could
-//! panic. The guard owns the value and its way back: `give_back`, the keys, and a reference to the purgatory. Either
-//! [`Taken::done`] or the destructor of the guard takes the value and the way back out of the guard. So each value is
-//! either kept or given back, and only once. An operation has one way back. While a guard owns this way back, `take` is
-//! not called, because a second value would have no way back.
+//! panic. The guard owns the value and its *way back*: the closure `give_back`, the keys, and a reference to the
+//! purgatory. Either [`Taken::done`] or the destructor of the guard takes both out of the guard. So each value is
+//! either kept or given back, and only once. An operation has only one way back. While a guard owns it, `take` is not
+//! called, because a second value could not be given back.
 //!
-//! If the first examination takes a value, its guard lies in the future itself, because no operation is parked. The
-//! guard of a later value lies in a promise that operation and future share, under the lock of the promise. A poll of
-//! the future takes the guard out of the promise. The drop of the future does so too, and drops the guard with no lock
-//! held. If another thread is examining the operation while the future is dropped, that thread may still call `take`.
-//! The promise then refuses the guard of this value, and the examining thread drops the guard.
+//! If the first examination takes a value, the guard lies in the future itself, because no operation is parked. The
+//! guard of a value that is taken later lies in the promise that operation and future share, under the lock of the
+//! promise. A poll of the future takes the guard out of the promise. The drop of the future does so too, and drops the
+//! guard with no lock held. If another thread is examining the operation while the future is dropped, that thread may
+//! still call `take`. The promise then refuses the guard of this value, and the examining thread drops the guard.
 //!
-//! Panics are caught in each step of a way back: in `give_back`, in the check of each key, and in the destructors. A
-//! panic is counted, and the next step follows.
+//! Each step of a way back catches panics on its own: the call of `give_back`, the check of each key, and the
+//! destructors. A panic is counted, and the next step follows.
 //!
 //! # No newcomer overtakes
 //!
-//! A newcomer is an operation that is being parked. A value that its park takes is kept only if no other operation
-//! watches one of the keys. The watchers are counted after the value was taken, under the lock of their list. A waiting
-//! operation is in the list from before its park returns until it ends, so the count includes it. Both examinations of
-//! a park follow this rule, although the newcomer itself watches nothing yet in the first. If another operation watches
-//! one of the keys, the value goes back, and the keys are checked without a bound.
+//! A newcomer is an operation that is being parked. It may keep a value that it takes during its park only if no other
+//! operation watches one of the keys. The watchers of a key are counted after the value was taken, under the lock of
+//! the key's watch list. A waiting operation is in this list from before its park returns until it ends, so the count
+//! includes it. Both examinations of a park follow this rule, although in the first one the newcomer itself is not in
+//! the list yet. If another operation watches one of the keys, the value goes back, and the keys are checked without a
+//! bound.
 //!
-//! A check for one completion would not suffice. Before the newcomer is in the list, another thread may check the key
-//! for a second value, and read the list. If the operations that this check finds end without taking the second value,
-//! it stays unused, although the newcomer waits for a value.
+//! A check for one completion would not be enough, because the following may happen:
+//!
+//! 1. A second value arrives. Another thread checks the key for this value, and reads the list of watchers before the
+//!    newcomer is in the list.
+//! 2. The operations in the list that this thread has read end without taking the second value.
+//! 3. The check for the first value stops after one completion, and does not reach the newcomer.
+//!
+//! The second value would then stay unused, although the newcomer waits for a value.
 //!
 //! The check without a bound examines in the order of parking: first the operations that waited, then the newcomer,
-//! which is in the list when this check is made. So the newcomer gets what the others refuse. While the newcomer holds
-//! the value, a check by another thread may examine the waiting operations in vain. The value therefore gets a check of
-//! its own when it goes back.
+//! which is in the list by then. So the newcomer gets what the others refuse. While the newcomer holds the value, a
+//! check by another thread may examine the waiting operations in vain, because they do not find this value. So the keys
+//! need a check of their own after the value has gone back.
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
@@ -50,7 +56,7 @@ use std::marker::PhantomData;
 use std::mem::{needs_drop, take};
 use std::ops::{Deref, DerefMut};
 
-/// The inside of a purgatory of waits.
+/// The inner state of a purgatory of waits.
 type Waiting<K, S> = Inner<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
@@ -92,41 +98,44 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// ```
     ///
     /// `take` returns `Option<T>`, or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends only
-    /// this wait, and the future resolves to the error: `let job = take.await??`. If `take` fails in a check, the error
-    /// may use up that check. So each key is then checked once more, for one completion, when the timer is driven.
+    /// this wait, and the future resolves to the error: `let job = take.await??`. If `take` fails in a check for one
+    /// completion, the check stops after this failure, and another waiter may miss it. So the thread that drives the
+    /// timer then checks each key once more, for one completion.
     ///
-    /// **No newcomer overtakes.** If other operations watch one of the keys already, a value taken in this call goes to
-    /// `give_back` before the call returns. Then the keys are checked in the order of parking, so that earlier waiters
-    /// get the value first. This check examines every operation on the keys: if 10,000 operations wait, a newcomer that
-    /// takes a value before a check has announced the value costs 10,000 examinations. The rule also holds for a
-    /// `timeout` of zero.
+    /// **No newcomer overtakes.** If `take` takes a value in this call while other operations already watch one of the
+    /// keys, the value goes to `give_back` before the call returns. Then the keys are checked in the order of parking,
+    /// so that earlier waiters get the value first. This check examines every operation on the keys: if 10,000
+    /// operations wait, a newcomer that takes a value before a check has announced the value costs 10,000 examinations.
+    /// The rule also holds for a `timeout` of zero.
     ///
     /// `take` gets the [cause](Cause) of each call. If the operation watches **several keys** and the cause names a
-    /// key, `take` must take only what belongs to that key: a check of a key for one completion is meant for an item of
-    /// that key.
+    /// key, `take` must take only what belongs to that key. Otherwise a check of one key for one completion would be
+    /// used up by a value of another key, and an item of the checked key would stay unused.
     ///
-    /// `take` has the duties of [`wait`](Self::wait)'s predicate, and runs on the same threads. It is not called again
-    /// after it has failed, or has taken the value that the future gets. A `take` that panics after taking something
-    /// loses that value.
+    /// `take` has the duties of [`wait`](Self::wait)'s predicate, and runs on the same threads. After `take` has
+    /// failed, or has taken the value that the future gets, it is not called again. If `take` panics after it has taken
+    /// a value, this value is lost.
     ///
     /// `give_back` runs with no lock of the library held. Completions that `give_back` causes run after it has
     /// returned. `give_back` runs on one of these threads:
     ///
     /// * the thread that drops the guard or the future;
     /// * a thread that takes the value, or hands the value to the future, while another thread drops the future;
-    /// * this thread, before the call returns.
+    /// * this thread, before the call returns, if the value has to go to an operation that waited before.
     ///
-    /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes. After a
-    /// shutdown, values are still given back, but no key is checked.
+    /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes: the drop may
+    /// run these closures on this thread, which would wait for its own lock. After a shutdown, values are still given
+    /// back, but no key is checked.
     ///
     /// A panic of `give_back` is caught, and [counted](crate::purgatory::Stats::panicked) until the shutdown. The keys
-    /// are checked after a panic too.
+    /// are checked even after such a panic.
     ///
-    /// If `take` finds a value at once and no other operation waits, nothing is parked, and no clock is read.
+    /// If `take` finds a value at once and no other operation watches one of the keys, nothing is parked, and no clock
+    /// is read.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`](super::WaitError), for example if the purgatory rejects the operation.
-    /// Then no value was taken.
+    /// The future resolves to a [`WaitError`](super::WaitError), for example if the purgatory rejects the operation. In
+    /// this case the wait has taken no value, or has given back what it had taken.
     pub fn take<'a, A: Attempt + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -151,7 +160,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// The predicate that calls `take`. It keeps a newcomer from overtaking the operations that wait.
+/// Makes the predicate of a take's operation. The predicate calls `take`. If the operation is a newcomer (is being
+/// parked) and others wait, the predicate gives the value back, so that the newcomer does not overtake.
 fn taker<K: Key, A: Attempt>(
     mut take: impl FnMut(Cause<'_, K>) -> A,
     route: impl WayBack<A::Value> + 'static,
@@ -159,19 +169,19 @@ fn taker<K: Key, A: Attempt>(
     let mut ready = Ready::Unused(route);
     let mut watches = false;
     move |cause| {
-        // How often this operation itself is among the watchers of each key: never in the first examination of the
-        // park, once in the second.
+        // How often this operation itself is among the watchers of each key: in the first examination of the park not
+        // at all, in the second once.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
-        // Take nothing without a way back. A predicate that has found something is not run again, so this is a
-        // safeguard.
+        // Take nothing without a way back, because the value would be lost. This is only a safeguard: the way back is
+        // gone after the predicate has found something, and then the predicate is not run again.
         if ready.is_gone() {
             return None;
         }
         match take(cause).taken() {
             Ok(None) => None,
             Ok(Some(value)) => {
-                // A guard owns the value from here on: if a key panics while its watchers are counted, the value goes
-                // back.
+                // From here on a guard owns the value: if `Hash` or `Eq` of a key panics while the watchers are
+                // counted, the drop of the guard gives the value back.
                 let mut taken = Taken::new(value, ready.way()?);
                 if cause.is_parking() && taken.is_watched_by_others(cause.purgatory(), own) {
                     ready = Ready::Back(taken.put_back());
@@ -181,8 +191,8 @@ fn taker<K: Key, A: Attempt>(
             }
             Err(failed) => {
                 let mut way = ready.way()?;
-                // The error counts as a yes, and may use up a check for one completion that another waiter needs. So
-                // each key is checked once more.
+                // The error ends this operation, so a check for one completion stops here, although another waiter may
+                // need that check. So check each key once more.
                 if cause.is_check() {
                     way.get_mut().check(false);
                 }
@@ -192,12 +202,13 @@ fn taker<K: Key, A: Attempt>(
     }
 }
 
-/// The way back for the next value that is taken.
+/// The way back for the next value that the operation takes (see the head of this file).
 enum Ready<T, R> {
-    /// No value was taken yet. The route is boxed when a value is taken.
+    /// No value was taken yet. The route is boxed, as a [`Way`], only when a value is taken.
     Unused(R),
-    /// A value was taken and given back, and its way back was kept.
+    /// A value was taken and given back. Its way back is used again.
     Back(Way<T>),
+    /// A guard owns the way back, or `take` has failed.
     Gone,
 }
 
@@ -215,8 +226,8 @@ impl<T, R: WayBack<T> + 'static> Ready<T, R> {
     }
 }
 
-/// The answer of the closure of a [`take`](Purgatory::take): an `Option<T>`, or a `Result<Option<T>, E>` if the closure
-/// can fail. With `None`, the wait goes on.
+/// The return type of the closure of a [`take`](Purgatory::take): an `Option<T>`, or a `Result<Option<T>, E>` if the
+/// closure can fail. With `None` or `Ok(None)` the wait continues.
 ///
 /// | answer | the future resolves to |
 /// |---|---|
@@ -225,10 +236,11 @@ impl<T, R: WayBack<T> + 'static> Ready<T, R> {
 pub trait Attempt: sealed::Sealed + Sized {
     /// The type of the taken value.
     type Value: Send + 'static;
-    /// The type that the future resolves to, unless it resolves to a [`WaitError`](super::WaitError).
+    /// The result of a wait that the closure has ended. Every other wait resolves to a [`WaitError`](super::WaitError).
     type Found: Send + 'static;
 
-    /// The taken value, if any; or the result of the future if the closure failed.
+    /// Returns the taken value, or `Ok(None)` if nothing was taken. `Err`: the closure failed, and this is the result
+    /// of the future.
     #[doc(hidden)]
     fn taken(self) -> Result<Option<Self::Value>, Self::Found>;
 
@@ -274,10 +286,10 @@ pub type Take<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, Taken<T>, S>
 /// The guard of a value that a [take](Purgatory::take) has taken. [`done`](Self::done) keeps the value; dropping the
 /// guard gives the value back.
 ///
-/// The guard may go to another thread. It does not keep the purgatory alive, and no operation is parked for it. A
-/// leaked guard (by [`std::mem::forget`]) leaks its own value, and affects no other value. A guard that is dropped
-/// inside another destructor that the library has called gives its value back when the outermost call of the library on
-/// that thread returns. So a chain of guards, each owned by another guard's value, needs no deep stack.
+/// The guard may move to another thread. It does not keep the purgatory alive, and no operation is parked for it. A
+/// leaked guard (by [`std::mem::forget`]) leaks its own value, and affects no other value. If a guard is dropped inside
+/// another destructor that the library has called, it gives its value back only when the outermost call of the library
+/// on that thread returns. So a chain of guards, each owned by another guard's value, needs no deep stack.
 #[must_use = "a value that is dropped goes back to where it came from"]
 pub struct Taken<T: 'static>(Option<(T, Way<T>)>);
 
@@ -286,19 +298,19 @@ impl<T> Taken<T> {
         Self(Some((value, way)))
     }
 
-    /// Returns the value, which is not given back any more.
+    /// Keeps the value: returns the value, which is not given back any more.
     ///
-    /// Call it when the work is done, with no `await` between the work's effect and this call: if the worker is aborted
-    /// at such an `await`, the work is done twice.
+    /// Call this method when the work is done, with no `await` between the effect of the work and this call: if the
+    /// worker is aborted at such an `await`, the value is given back, and the work is done twice.
     ///
-    /// Drops the closure `give_back` and the keys. A panic of their destructors is caught and
+    /// This call drops the closure `give_back` and the keys. A panic of their destructors is caught and
     /// [counted](crate::purgatory::Stats::panicked).
     pub fn done(mut self) -> T {
         self.part().0
     }
 
     /// Gives back a value that was taken in the park of its operation. Then checks the keys, so that operations that
-    /// were parked before can take the value. Returns the way back, for the next value.
+    /// were parked before can take the value. Returns the way back, which the operation uses for the next value.
     fn put_back(mut self) -> Way<T> {
         let (value, mut way) = self.part();
         way.get_mut().give_back(value);
@@ -310,8 +322,8 @@ impl<T> Taken<T> {
         self.0.take().unwrap_or_else(absent)
     }
 
-    /// Whether other operations of `purgatory` watch one of the keys. The operation that took the value watches each
-    /// key `own` times itself.
+    /// Whether one of the keys has more than `own` watchers in `purgatory`. `own` (0 or 1) is how often the operation
+    /// that took the value is among them. So `true` says that another operation watches a key.
     fn is_watched_by_others(&mut self, purgatory: Option<&dyn Any>, own: usize) -> bool {
         let way = self.0.as_mut().map(|(_, way)| way.get_mut());
         way.zip(purgatory)
@@ -341,7 +353,8 @@ impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         if let Some((value, mut way)) = self.0.take() {
             let _trampoline = Trampoline::enter();
-            // The value of a guard may own another guard, so their destructors run one after another, not nested.
+            // The value of a guard may own another guard. `in_turn` runs their destructors one after another, not
+            // nested, so that a long chain of guards needs no deep stack.
             in_turn(move || {
                 way.get_mut().give_back(value);
                 way.get_mut().check(false);
@@ -356,24 +369,26 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
     }
 }
 
-/// The way back of a value. Catches and counts all panics of user code.
+/// The way back of a taken value: how to give it back, and which keys to check then. Catches and counts all panics of
+/// user code.
 ///
-/// In an [`Exclusive`], because a guard is `Sync`, and the user's closure may not be `Sync`.
+/// In an [`Exclusive`], which makes its content `Sync`: a guard is `Sync`, and the user's closure may not be `Sync`.
 type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
-    /// Whether other operations of `purgatory` watch one of the keys. The operation that took the value watches each
-    /// key `own` times itself.
+    /// Whether one of the keys has more than `own` watchers in `purgatory`. `own` (0 or 1) is how often the operation
+    /// that took the value is among them. So `true` says that another operation watches a key.
     fn is_watched_by_others(&self, purgatory: &dyn Any, own: usize) -> bool;
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key for one completion, or, if `is_newcomer`, without a bound (see "No newcomer overtakes" above).
-    /// `is_newcomer` says that the value goes back while its operation is being parked.
+    /// Checks each key, after a value was given back or `take` has failed. `is_newcomer`: the operation that took the
+    /// value is still being parked. In this case the check has no bound (see "No newcomer overtakes" at the head of
+    /// this file). Otherwise it is for one completion.
     ///
     /// Inside an examination, the check is made later: when the timer is driven, or, for a newcomer, at the end of the
-    /// outermost call. Inside a nested check (a check that a `try_complete` has made), a newcomer's check waits for the
-    /// timer too, because otherwise each nested check could cause another nested check.
+    /// outermost call of the library. Exception: inside a nested check (a check that a `try_complete` has made), a
+    /// newcomer's check waits for the timer too. Otherwise each nested check could cause another one, without end.
     fn check(&self, is_newcomer: bool);
 }
 
@@ -381,11 +396,11 @@ struct Route<K: Key, S: KeyHasher, G> {
     waits: RecycledWeak,
     hasher: PhantomData<fn() -> S>,
     keys: Names<K>,
-    /// `None` once the way back is being dropped.
+    /// The user's closure. `None` once the way back is being dropped.
     give_back: Option<G>,
 }
 
-/// The keys of a take: most takes have only one.
+/// The keys of a take. Most takes have only one, which needs no allocation.
 struct Names<K> {
     first: Option<K>,
     rest: Vec<K>,
@@ -398,7 +413,7 @@ impl<K> Names<K> {
 }
 
 impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
-    /// Runs `user_code`. Catches and counts its panic.
+    /// Runs `user_code`. Catches its panic, and counts it, unless the purgatory `waits` has been shut down.
     #[inline(always)]
     fn contain(waits: RecycledWeak, user_code: impl FnOnce()) {
         if Panics::contain(user_code).is_none() {
@@ -408,7 +423,7 @@ impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
 }
 
 impl<K: Key, S: KeyHasher, G> Drop for Route<K, S, G> {
-    /// Drops each part separately: two destructors that panic together would abort the process.
+    /// Drops keys and closure separately: two destructors that panic together would abort the process.
     fn drop(&mut self) {
         if needs_drop::<K>() {
             let keys = self.keys.first.take().into_iter();
@@ -437,7 +452,7 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
     fn check(&self, is_newcomer: bool) {
         self.waits.with(|waits: &Arc<Waiting<K, S>>| {
             for key in self.keys.iter() {
-                // `Hash` and `Eq` of a key may panic.
+                // `Hash` and `Eq` of a key may panic. The other keys are still checked.
                 let checked = waits.engine.guarded(|| match is_newcomer {
                     true => waits.offer_to_earlier(key),
                     false => waits.offer(key),

@@ -1,4 +1,4 @@
-//! Waiting with a callback in place of a future.
+//! Waiting for a value that a callback gets, in place of a future.
 
 use super::answer::Answer;
 use super::operation::{Condition, Role, WaitOperation};
@@ -36,19 +36,20 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// assert_eq!(answers.recv(), Ok(Ok(10)));
     /// ```
     ///
-    /// `then` runs after the predicate has been dropped, with no lock of the library held, where
+    /// `then` runs after the predicate has been dropped, with no lock of the library held, and where
     /// [`on_complete`](crate::DelayedOperation::on_complete) would run:
     ///
     /// * on the thread whose check has found the value;
-    /// * at the deadline, where the builder's [`dispatch`](crate::purgatory::Builder::dispatch) says;
+    /// * after the deadline: on the thread that the builder's [`dispatch`](crate::purgatory::Builder::dispatch)
+    ///   chooses;
     /// * on this thread, before this call returns, if the predicate finds a value at once or the purgatory rejects the
     ///   wait. If this call is made inside a callback of the library, `then` runs when the outermost call returns.
     ///
     /// A panic of `then` is caught and [counted](crate::purgatory::Stats::panicked).
     ///
-    /// Returns the handle of the parked operation, or `None` if it has ended. Dropping the handle cancels nothing: the
-    /// wait lasts until its timeout. [`Handle::cancel`] returns the operation, whose destructor calls `then` with
-    /// [`WaitError::Cancelled`].
+    /// Returns the handle of the parked operation, or `None` if the operation has ended or was rejected. Dropping the
+    /// handle cancels nothing: the wait lasts until its timeout. [`Handle::cancel`] returns the operation, and the
+    /// destructor of the operation calls `then` with [`WaitError::Cancelled`].
     pub fn wait_then<'a, A: Answer<Found: Send + 'static>>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -84,14 +85,14 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// A predicate, and the callback that gets its result.
+/// A predicate, the value that it has found, and the callback that gets the value.
 struct Then<P, T, F: FnOnce(Result<T, WaitError>)> {
     predicate: P,
     found: Option<T>,
     callback: Callback<F>,
 }
 
-/// The user's callback. It is called exactly once: with the result, or by the destructor.
+/// The user's callback. It is called exactly once: by `end` with the result, or else by the destructor with an error.
 struct Callback<F> {
     then: Option<F>,
     /// The error with which the destructor calls the callback.
@@ -102,8 +103,8 @@ struct Callback<F> {
 impl<F> Drop for Callback<F> {
     fn drop(&mut self) {
         if let Some(then) = self.then.take() {
-            // Contain a panic: other destructors may follow, or the thread may be unwinding already. The panic hook has
-            // reported the panic.
+            // Contain a panic of the callback: other destructors may follow, or the thread may be unwinding already,
+            // and a second panic would abort the process. The panic hook has reported the panic.
             Panics::contain(|| (self.answer)(then, self.lost));
         }
     }
@@ -136,7 +137,8 @@ where
         panics.resume();
     }
 
-    /// Keeps everything, because there is no future that could be dropped before the completion.
+    /// Leaves predicate, value and callback in the operation: no future exists that could be dropped before the
+    /// completion.
     fn hand_over(self: Box<Self>, _: Option<Completion>) -> (Role<K>, bool) {
         (Role::Predicate(self), true)
     }

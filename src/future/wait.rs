@@ -18,8 +18,8 @@ use std::task::{Context, Poll};
 /// A purgatory to [wait](Purgatory::wait) in. Its operations are closures, and each caller that waits gets a
 /// [`Future`].
 ///
-/// It is built like every other purgatory, and has all other methods of [`Purgatory`]: checks, cancels, statistics,
-/// bounds, clocks. The calls that wait:
+/// A `Waits` is built like every other purgatory, and has all other methods of [`Purgatory`]: checks, cancels,
+/// statistics, bounds, clocks. The calls that wait:
 ///
 /// | call | use it if |
 /// |---|---|
@@ -65,19 +65,19 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// operation is parked.
     ///
     /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs on the same
-    /// threads: on this thread before the call returns, then on each thread that checks one of the keys. It never runs
-    /// in a poll.
+    /// threads: on this thread before the call returns, later on each thread that checks one of the keys, and at the
+    /// deadline on the thread that drives the timer. It never runs in a poll.
     ///
-    /// The predicate answers an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and
+    /// The predicate returns an `Option<T>`, or, if it can fail, a `Result<Option<T>, E>`: an error ends the wait, and
     /// the future resolves to the error (see [`Answer`]).
     ///
-    /// The values of different calls may have different types. The future does not keep the purgatory alive: the wait
-    /// ends with [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
+    /// Calls on one purgatory may wait for values of different types. The future does not keep the purgatory alive: the
+    /// wait ends with [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory rejects the operation. If the last call of the
-    /// predicate, at the timeout, finds a value, the future resolves to the value, and the wait counts as expired and
-    /// as a missed check.
+    /// If the wait ends without a value, or the purgatory rejects the operation, the future resolves to the
+    /// [`WaitError`] that says why. If the last call of the predicate, at the deadline, finds a value, the future
+    /// resolves to the value. The statistics then count the wait as expired, and a missed check.
     pub fn wait<'a, A: Answer<Found: Send + 'static>>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -87,7 +87,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         self.wait_for(keys, timeout.into(), move |_| predicate().found())
     }
 
-    /// Works as [`wait`](Self::wait), with a predicate that gets the cause of its call.
+    /// Works as [`wait`](Self::wait), but the predicate gets the cause of each call.
     pub(super) fn wait_for<'a, T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -112,12 +112,13 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// A wait before its first examination. If that examination finds the value, no operation and no promise are made.
+/// A wait before its first examination. If this examination finds the value, neither an operation nor a promise is
+/// made.
 struct Waiter<'p, T: 'static, P> {
     deadline: Deadline,
     predicate: P,
     found: Option<T>,
-    /// Set to the promise of the operation, if the wait becomes an operation.
+    /// Set to the promise of the operation when the wait becomes an operation.
     promise: &'p mut Option<Arc<Promise<Result<T, WaitError>>>>,
 }
 
@@ -158,32 +159,36 @@ where
 pub type Wait<K, T, S = RandomState> = WaitFuture<WaitOperation<K>, T, S>;
 
 /// The [`Future`] of a [wait](Purgatory::wait), a [take](Purgatory::take) or a [completion](Purgatory::completion). It
-/// resolves to the result, or to the [`WaitError`] that says why there is none.
+/// resolves to the result, or to the [`WaitError`] that says why there is no result.
 ///
-/// Any executor may poll the future, also several executors one after another: the task that polled last is woken.
-/// After the future has resolved, every poll is pending. The future does not keep the purgatory alive.
+/// Any executor may poll the future, and several executors may poll it one after another: the task that polled last is
+/// woken. After the future has resolved, every poll is pending. The future does not keep the purgatory alive.
 ///
 /// Dropping the future cancels the operation: when `drop` returns, predicate, watches and timer are removed, and
-/// `on_complete` is not called. This also holds if the operation has ended and its completion waits, behind a slow
-/// completion on the completion thread or in a job of an executor. Exception: `drop` does not wait for another thread
-/// that is examining or completing the operation. That thread then removes predicate, watches and timer, after `drop`
-/// has returned.
+/// `on_complete` is not called. This also holds for an operation that has ended, but whose completion still waits:
+/// behind a slow completion on the completion thread, or in a job of an executor. Two exceptions:
 ///
-/// A value that was found and not polled yet is dropped with the future. So a predicate that takes its value from a
-/// queue loses the value, while a [`take`](Purgatory::take) gives it back. To get an operation of your own back, use
-/// [`handle`](Self::handle) and [`Handle::cancel`].
+/// * `drop` does not wait for another thread that is examining or completing the operation. That thread removes
+///   predicate, watches and timer, after `drop` has returned.
+/// * If the future is dropped inside another destructor that the library has called, the predicate is dropped when the
+///   outermost call of the library on this thread returns.
+///
+/// A value that the predicate has found, and that no poll has returned yet, is dropped with the future. So a predicate
+/// that takes its value from a queue loses the value, while a [`take`](Purgatory::take) gives it back. To get an
+/// operation of your own back, use [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
     Resolution<Op, T, S>,
 );
 
 enum Resolution<Op: DelayedOperation, T: 'static, S: KeyHasher> {
-    /// The result was known when the call returned.
+    /// The result was known when the call that made the future returned.
     Known(Known<Result<T, WaitError>>),
     Awaiting(Awaiting<Promise<Result<T, WaitError>>, Op, S>),
 }
 
-/// A result, until a poll hands it out. Boxed, because the result may be an operation that owns such a future itself.
+/// A result, until a poll returns it. Boxed, because the result may be an operation that owns a future of this same
+/// type: without a box, the type would contain itself.
 type Known<R> = Exclusive<UserValues<Option<Box<R>>>>;
 
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
@@ -200,7 +205,7 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
     }
 
     /// The handle of the parked operation, for example to read or change its deadline. `None` if the operation ended
-    /// before it was parked, or if the future has resolved.
+    /// before its park was over, or if the future has resolved.
     pub fn handle(&self) -> Option<&Handle<Op, S>> {
         match &self.0 {
             Resolution::Known(_) => None,
@@ -223,7 +228,7 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Future for WaitFuture<Op, T
     }
 }
 
-/// No field is ever pinned.
+/// A poll pins no field, so the future may move between polls.
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Unpin for WaitFuture<Op, T, S> {}
 
 debug_fields!(

@@ -4,19 +4,18 @@ use crate::error::{RejectReason, Rejected, reasons};
 use crate::operation::Completion;
 
 reasons! {
-    /// Why a future of this crate ended without a value, or why a listener reports no more checks.
+    /// Why a future of this crate ended without a value, or why a listener gets no more checks.
     ///
-    /// The future of a [completion](crate::Purgatory::completion) ends only with `Cancelled` or `Panicked`: its value
-    /// reports every other ending of the operation.
+    /// The future of a [completion](crate::Purgatory::completion) ends only with `Cancelled` or `Panicked`: for every
+    /// other ending of the operation it resolves to the operation and its [`Completion`](crate::Completion).
     pub enum WaitError {
         /// The timeout passed first.
         Expired = "the timeout passed before a value was found",
-        /// The purgatory was shut down, or dropped. If that happened before the call, the predicate was not called.
+        /// The purgatory was shut down or dropped. If this happened before the call, the predicate was not called.
         ShutDown = "the purgatory was shut down before a value was found",
         /// The number of operations that are parked, or whose `on_complete` has not returned yet, has reached
-        /// [`max_parked`](crate::purgatory::Builder::max_parked); or
-        /// [`max_weight`](crate::purgatory::Builder::max_weight) is reached. The predicate was called once, and found
-        /// nothing.
+        /// [`max_parked`](crate::purgatory::Builder::max_parked). Or the operation would raise the total weight above
+        /// [`max_weight`](crate::purgatory::Builder::max_weight). The predicate was called once, and found nothing.
         Full = "full: the limit of parked operations (`max_parked`, `max_weight`) is reached",
         /// One of the keys has as many watchers as
         /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) allows. The predicate was called
@@ -25,10 +24,10 @@ reasons! {
         /// The purgatory is being [drained](crate::Purgatory::drain). If the drain began before the call, the
         /// predicate was not called.
         Draining = "the purgatory is being drained, and rejects every new wait",
-        /// There was no key to watch. The predicate of a wait was not called.
+        /// The list of keys was empty. The predicate of the wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
         /// The predicate or `try_complete` panicked in a check or at the deadline, or the waker of a listener's task
-        /// panicked. A panic during the park unwinds to the caller instead.
+        /// panicked. A panic during the park does not become this error: it unwinds to the caller.
         Panicked = "the predicate (`try_complete`) or a waker panicked",
         /// The operation was forced to end, by key or handle, without a value: for example because the leader is lost
         /// or the topic is deleted.
@@ -38,13 +37,15 @@ reasons! {
         /// More than eight waits are nested, each begun inside the predicate of another. The innermost wait never
         /// began.
         Nested = "too many nested waits: more than eight, each inside the predicate of another",
-        /// The wait is the first with a finite timeout. It has to start the reaper, and the system refused the thread.
-        /// The wait never began; the next such wait tries again.
+        /// The wait is the first with a finite timeout, so it has to start the reaper (the thread that expires
+        /// operations), and the system refused the thread. The wait never began. The next wait with a finite timeout
+        /// tries again.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
 
-/// The error for an operation whose predicate found no value.
+/// The error for an operation that ended with this completion, and whose predicate had found no value: `Satisfied` then
+/// means that the operation was forced to end.
 impl From<Completion> for WaitError {
     fn from(completion: Completion) -> Self {
         match completion {

@@ -1,4 +1,5 @@
-//! The purgatory as a [`Handler`]: what the engine calls when an operation expires, is shut down or is completed.
+//! The purgatory's implementation of [`Handler`]. The engine, which keeps the deadlines and knows neither keys nor user
+//! code, calls these methods when an operation expires, is shut down or is completed.
 
 use super::due::Due;
 use super::inner::{Inner, Parked, Unreclaimed, Wheel};
@@ -31,9 +32,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         &self.unreclaimed
     }
 
-    /// Handles the fired timer of an operation. At the deadline the operation is examined once more. A yes does not
-    /// change the ending, but shows a missed check. `None` if the operation has another deadline now, or has ended in
-    /// another way.
+    /// Handles an operation that this thread holds because its timer has fired. At the deadline the operation is
+    /// examined once more. A yes does not change the ending, but shows a missed check: no check has announced the
+    /// event.
+    ///
+    /// Returns `None` if the operation stays parked, because its timer is filed at another time now. Also returns
+    /// `None` if this call has ended the operation in another way than by expiry, and has delivered its completion.
     fn expire(
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,
@@ -75,7 +79,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         })
     }
 
-    /// Removes the watches first, because `free_counted` counts them as removed.
+    /// Reclaims a batch of expired operations. Removes their watches before it frees their slots, because
+    /// `free_counted` counts the watches as removed, and the counts must not run ahead of the watch lists.
     fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
@@ -84,8 +89,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             all_keys.push(rest.keys);
             (rest.slot, watches)
         }));
-        // Drop the operations' own keys last: their destructors may call the library, which then sees the whole batch
-        // as reclaimed.
+        // Drop the keys of the operations last. The destructor of a key is user code, which may call the library and
+        // must then find the whole batch reclaimed.
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| drop(all_keys));
         }
@@ -100,7 +105,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         op.hand_over(ending.completion(), Internal)
     }
 
-    /// Every call of `on_complete` by the library begins here.
+    /// Completes an operation that has ended. The library calls `on_complete` only here. After a panic of its
+    /// `try_complete`, an operation gets no completion, and is only dropped.
     fn complete(&self, op: Op, ending: Ending) {
         #[cfg(debug_assertions)]
         let _call = NotedCall::begin::<Op, Op::Key>(&self.engine.name);
@@ -115,19 +121,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     fn run_deferred(self: &Arc<Self>, pause: &mut dyn FnMut()) {
-        // Catch panics of keys: of `Hash`, `Eq` and destructors.
+        // Catch panics of the key's `Hash`, `Eq` and destructor: the pass that makes this check must still expire
+        // operations.
         let _ = self.engine.guarded(|| {
             let Some((check, bound)) = self.deferred.next() else {
                 return;
             };
             self.check_waiting(&check, &bound, RunOn::Dispatch, pause);
-            // The destructor of a key may panic.
+            // This may drop the last reference to the key, whose destructor is user code and may panic.
             drop_user_value(check);
         });
     }
 
     fn shrink(&self) {
-        // `Hash` of a key may panic. The table of that key then stays as it is.
+        // To shrink a table, its keys are hashed again. If `Hash` of a key panics, the table stays as it is.
         let _ = self.engine.guarded(|| self.watch.shrink());
         let _ = self.engine.guarded(|| self.deferred.shrink());
     }
@@ -142,14 +149,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self.forget_changes();
         self.early.forget(|_| false);
         for check in self.deferred.close() {
-            // The destructor of a key may panic.
+            // Catch a panic of the key's destructor, so that the loop also drops the remaining checks.
             let _ = self.engine.guarded(|| drop_user_value(check));
         }
     }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Releases an operation that has a new deadline.
+    /// Releases an operation that stays parked, because its timer was filed at another time. The release fails if
+    /// another thread has left a mark (a request to the thread that holds the operation): then this call acts on the
+    /// mark.
     #[cold]
     fn release_later(self: &Arc<Self>, held: Held<'_, Parked<Op>>) {
         let Err((held, unreleased)) = held.release(true) else {
@@ -165,7 +174,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Ends an operation in another way than by expiry, on the thread that drives the timer.
+    /// Ends an operation as `ending` says, which is not an expiry, on the thread that drives the timer. Delivers the
+    /// completion where the builder's `dispatch` says. A drain or a shutdown waits for the completion as long as
+    /// `underway` exists.
     #[cold]
     fn end_in_pass(
         self: &Arc<Self>,

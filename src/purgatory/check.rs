@@ -1,19 +1,22 @@
-//! Checks: examining the operations on a key, or behind a handle.
+//! Checks: they ask the operations that watch a key, or one operation behind a handle, whether they can complete.
 //!
 //! Every check runs [`Check::examine_all`], whether one operation watches the key or a million, and whether the check
-//! names its key by a borrowed form, by its resolution, or not at all. For each watcher, one after another:
+//! names its key by a borrowed form, by a resolved key, or not at all. For each watcher, one after another:
 //!
-//! 1. The check claims the operation, or leaves a mark if another thread holds it.
+//! 1. The check claims the operation: this thread then holds it. If another thread holds the operation, the check
+//!    leaves a mark instead, which asks that thread for one more examination, and continues with the next watcher.
 //! 2. The check asks the operation whether it can complete.
-//! 3. After a no, the check releases the operation. If a mark came meanwhile, the release fails, and
+//! 3. After a no, the check releases the operation. If another thread has left a mark meanwhile, the release fails, and
 //!    [`settle`](Inner::settle) acts on the mark.
 //! 4. After a yes, the check ends the operation: its address goes stale, it leaves the watch lists, it moves out of its
-//!    slot, the slot is freed, and the ending is collected.
+//!    slot, the slot is freed, and the ending is collected in an [`Outbox`].
 //!
-//! The endings are delivered when all watchers have been examined. No lock is held while user code runs.
+//! When all watchers have been examined, the check delivers the collected endings: it runs each `on_complete`, or hands
+//! it to another thread. No lock is held while user code runs.
 //!
-//! One guard catches the panics of the whole check. If user code panics, [`Check::interrupted`] keeps the stage of its
-//! operation. [`Check::recover`] finishes that stage, and the check goes on with the next watcher.
+//! One `catch_unwind` catches the panics of the whole check. If user code panics, a drop guard notes in
+//! [`Check::interrupted`] which operation was interrupted, and at which stage. [`Check::recover`] finishes that stage,
+//! and the check continues with the next watcher.
 
 use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
@@ -46,21 +49,24 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Outbox<'a, Inner<Op, S>>,
     bound: &'a CheckBound,
-    /// The number of operations completed, and how many of them count for the bound.
+    /// How many operations this check has completed.
     completed: usize,
+    /// How many of these completions count for the bound.
     counted: usize,
+    /// How many examinations found an operation that cannot complete.
     in_vain: usize,
-    /// Whether no further operation is to be examined, because the bound is used up or all watchers were examined.
+    /// Whether the check examines no further operation, because the bound is used up or all watchers were examined.
     is_over: bool,
+    /// The operation at which user code has panicked, until `recover` takes it.
     interrupted: Cell<Option<Interrupted<'a, Parked<Op>>>>,
 }
 
-/// The stage of an operation when user code panicked.
+/// What the check was doing with an operation when user code panicked.
 enum Interrupted<'a, P> {
     /// The operation was being examined.
     Examination(Held<'a, P>),
-    /// The operation was satisfied, and was being removed from the watch lists. The flag says whether it was satisfied
-    /// for the key of the check.
+    /// The operation was satisfied, and the check was removing it from the watch lists. The flag says whether its
+    /// completion counts for the bound of the check.
     Ending(Ended<'a, P>, bool),
 }
 
@@ -84,8 +90,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Ends the check: counts the examinations in vain. Returns how many operations were completed. Endings that are
-    /// left in the [`Outbox`] are delivered when the check is dropped.
+    /// Ends the check: adds its examinations in vain (of operations that could not complete) to the statistics. Returns
+    /// how many operations were completed. Endings that are left in the [`Outbox`] are delivered when the check is
+    /// dropped.
     #[inline(always)]
     fn finish(&mut self) -> usize {
         if self.in_vain > 0 {
@@ -95,7 +102,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.completed
     }
 
-    /// Runs `course`, catches its panics, and runs it again after each panic, until it returns.
+    /// Runs `course`. After each panic of user code in it, catches the panic, finishes the interrupted operation by
+    /// `recover`, and runs `course` again. Returns when `course` has returned without a panic.
     #[inline(always)]
     fn guarded(&mut self, mut course: impl FnMut(&mut Self)) {
         while Panics::contain(|| course(self)).is_none() {
@@ -103,21 +111,24 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Examines the watchers, and delivers the ending if there is only one.
+    /// Examines all `watchers` of the key `checked`. If exactly one operation has ended, and its completion belongs on
+    /// this thread, runs that completion. All other endings are delivered when the check is dropped.
     #[inline(always)]
     fn run(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
         self.guarded(|check| {
             if !check.is_over {
                 check.examine_all(watchers, checked, true);
-                // Set before the delivery: if a completion panics, no further operation is examined.
+                // Set `is_over` before the delivery. If the completion panics, `guarded` runs this closure once more,
+                // and the closure must then examine no further operation.
                 check.is_over = true;
             }
             check.endings.deliver_only();
         });
     }
 
-    /// Examines the watchers, one after another, until the check is over. If these are the `last` watchers of the
-    /// check, a single ending is delivered as soon as no further watcher can come.
+    /// Examines `watchers`, one after another, until none is left or the bound is used up. `last` says that no other
+    /// watchers follow in this check. In that case, if only one operation ends, at the last watcher, its completion
+    /// runs at once instead of being collected.
     #[inline(always)]
     fn examine_all(
         &mut self,
@@ -172,9 +183,12 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Ends a satisfied operation, in the order that [`Inner::end_and_reclaim`] explains. The completion counts for the
-    /// bound only if it is `for_its_key`: an operation that is satisfied for another key may have taken an item of that
-    /// key.
+    /// Ends a satisfied operation that this thread holds, in the order that [`Inner::end_and_reclaim`] explains.
+    ///
+    /// * `for_its_key` says that the operation was asked about the key of the check. Only then does its completion
+    ///   count for the bound. Otherwise the operation may have taken an item of another key, and the item of the
+    ///   checked key would be left without a taker if the check stopped.
+    /// * `is_last` returns `true` if the check ends no operation after this one.
     #[inline(always)]
     fn end(
         &mut self,
@@ -196,12 +210,12 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         let (Parked { op, keys, .. }, spent) = ScopeGuard::into_inner(ended).take();
         let engine = &self.inner.engine;
         engine.free(shard, spent, Ending::Satisfied, keys.len());
-        // Collect the ending before the keys are dropped: if a destructor of a key panics, the operation still gets its
-        // completion.
+        // Collect the ending before the keys are dropped: if the destructor of a key panics, the operation still gets
+        // its completion.
         let ended = EndedPayload::new(op, Ending::Satisfied, at);
         self.count_ended(Ending::Satisfied, for_its_key);
-        // If the completion panics, the keys are dropped by the unwinding. Contain a panic of a key there: a second panic
-        // would abort the process.
+        // If the completion panics, the unwinding drops the keys. In that case catch a panic of a key's destructor: a
+        // second panic during the unwinding would abort the process.
         let keys = guard(keys, |keys| _ = engine.guarded(|| drop(keys)));
         match is_last() {
             true => self.endings.complete_or_push(ended),
@@ -222,8 +236,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.endings.hand_over_last();
     }
 
-    /// Acts on a mark that another thread has left on an operation examined by this thread. Returns whether the
-    /// operation has ended.
+    /// Called when the release of an operation has failed, because another thread has left a mark: a request to examine
+    /// the operation again, or to end it. Acts on the mark. Returns whether the operation has ended; if it stays
+    /// parked, that counts as a refusal.
     #[cold]
     #[inline(never)]
     fn settle(&mut self, held: Held<'a, Parked<Op>>, unreleased: Unreleased) -> bool {
@@ -240,12 +255,13 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             }
         };
         let ended = self.inner.end_and_reclaim(held, ending);
-        // The key of the check is not the reason for this ending.
+        // `false`: the ending does not count for the bound, because a mark caused it, and not the key of the check.
         self.collect(EndedPayload { underway, ..ended }, false);
         true
     }
 
-    /// Finishes the stage that a panic of user code has interrupted.
+    /// Called after a caught panic of user code. Counts the panic, and ends the operation that it has interrupted: as
+    /// aborted if the operation was being examined, as satisfied if it was being ended.
     #[cold]
     #[inline(never)]
     fn recover(&mut self) {
@@ -260,7 +276,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                 let ended = inner.reclaim_ended(ended, Ending::Satisfied, None);
                 self.collect(ended, for_its_key);
             }
-            // The panic came from a completion, or from a key that was dropped or looked up.
+            // No operation was interrupted: a completion has panicked, or a key while it was looked up or dropped.
             None => {}
         }
         self.is_over |= self.counted >= self.bound.at_most;
@@ -268,7 +284,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Checks the operations on `key`, within `bound`. Returns how many operations this call completed.
+    /// Checks the operations on `key`, within `bound`. Returns how many operations this call completed. Inside a
+    /// `try_complete`, queues the check and returns 0.
     #[inline(always)]
     pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &CheckBound) -> usize
     where
@@ -283,8 +300,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` for one completion: at once or, inside an examination, when the timer is driven next. A nested
-    /// check would not do there: it is ignored if the examined operation has caused the same check before.
+    /// Checks `key` for one completion, because an item for one operation was given back. Inside a `try_complete`,
+    /// leaves this check to the thread that drives the timer. A nested check (one that waits for the end of this
+    /// thread's outermost call) would not do there: it is ignored if the examined operation has made the same check
+    /// before, and the item would then wait without a taker.
     pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
         let bound = CheckBound::at_most(1);
         match Examining::current() {
@@ -293,8 +312,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` during the examination of a newcomer: at the end of the outermost call or, if this thread runs a
-    /// nested check, when the timer is driven next.
+    /// Checks `key` because a newcomer (an operation that is being parked, and that this thread examines) has given an
+    /// item back, so that operations that were parked earlier get the item. The check is made at the end of this
+    /// thread's outermost call. If the thread runs a nested check already, the check is left to the thread that drives
+    /// the timer: otherwise each nested check could cause another one.
     pub(crate) fn offer_to_earlier(self: &Arc<Self>, key: &Op::Key) {
         match is_in_nested_check() {
             true => self.defer(CheckTarget::key(key.clone()), CheckBound::all()),
@@ -320,8 +341,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Makes a check that has waited. Calls `pause` between slices of a long list. Must not be called inside a
-    /// `try_complete`.
+    /// Makes a check that has waited in a queue: a deferred or a nested check. Calls `pause` between the slices of a
+    /// long list (up to 64 watchers each). Must not be called inside a `try_complete`: this thread would hold an
+    /// operation that the check could not examine.
     pub(super) fn check_waiting(
         self: &Arc<Self>,
         what: &CheckTarget<Op::Key>,
@@ -342,7 +364,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks the operations of a short list. None of them has a rank, so every bound reaches them.
+    /// Checks `watchers`, the operations of a short list. None of them has a rank, so a bound on the rank excludes none
+    /// of them.
     #[inline(never)]
     fn check_few<Q>(
         self: &Arc<Self>,
@@ -374,8 +397,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.run_check(&mut watchers, &checked, bound, run_on)
     }
 
-    /// Runs a check. Returns how many operations it completed. Their completions have run or were handed over before
-    /// the return.
+    /// Checks `watchers`. Returns how many operations the check has completed. By then, each of their completions has
+    /// run, or was handed to another thread or to the end of this thread's outermost call.
     #[inline(always)]
     fn run_check(
         self: &Arc<Self>,
@@ -390,7 +413,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         check.finish()
     }
 
-    /// Checks the operations on a resolved key whose word has shown at least one watcher.
+    /// Checks the operations on a resolved key. The caller has found at least one watcher in the word of the key's
+    /// list. Inside a `try_complete`, queues the check and returns 0.
     #[inline(always)]
     pub(super) fn check_resolved(
         self: &Arc<Self>,
@@ -406,7 +430,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Checks several keys for one event, and examines each operation once. Returns how many operations this call
-    /// completed.
+    /// completed. Inside a `try_complete`, queues a check of its own for each key, and returns 0.
     pub(crate) fn check_keys<'q, Q>(self: &Arc<Self>, keys: impl Iterator<Item = &'q Q>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
@@ -418,8 +442,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return 0;
         }
         let trampoline = Trampoline::enter();
-        // One check of all keys. Its completions run when it is dropped: after the last key, or after a panic of the
-        // caller's iterator or of a key.
+        // All keys share one `Check`. Its completions run when it is dropped: after the last key, or when a panic of
+        // the caller's iterator or of a key unwinds.
         let check = Check::new(
             self,
             &trampoline,
@@ -444,7 +468,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         ScopeGuard::into_inner(check).finish()
     }
 
-    /// Checks one operation, for a caller that has its handle.
+    /// Checks one operation, for a caller that has its handle. Returns whether this call completed the operation.
+    /// Inside a `try_complete`, queues the check and returns `false`.
     pub(super) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         if let Some(within) = Examining::current() {
             self.queue_nested(CheckTarget::Operation(address), CheckBound::all(), within);

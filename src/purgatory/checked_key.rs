@@ -1,8 +1,8 @@
 //! The key of a check, for operations that ask which key was checked (`Cause::key`).
 //!
-//! The key is looked up among the operation's own keys, and only if the operation asks. So a check clones no key for
-//! this purpose. The lookup locks a list only if the operation watches a resolved key and the check names the plain
-//! key.
+//! The answer is the equal key among the operation's own keys. This key is looked up only if the operation asks, so a
+//! check clones no key for this purpose. In one case the lookup takes the lock of the key's watch list: if the
+//! operation watches a resolved key, which it knows only by the number of the list, and the check names the plain key.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
@@ -15,16 +15,18 @@ use std::hash::Hash;
 
 /// The key of a check in the form in which the caller has named it, or no key.
 pub(crate) trait Checked<K> {
-    /// The key of the check, among the `keys` of the examined operation.
+    /// Returns the key among `keys`, the keys of the examined operation, that is equal to the key of the check. `None`
+    /// if the check names no key.
     fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K>;
 
-    /// Whether the check names a key.
+    /// Whether the check names a key. `false` only for [`NoKey`].
     fn names_key(&self) -> bool {
         true
     }
 }
 
-/// For a check that names no key: a check of several keys for one event, or of an operation by its handle.
+/// The [`Checked`] of a check that names no key: a check of several keys for one event, or of one operation by its
+/// handle or its waker.
 pub(crate) struct NoKey;
 
 impl<K> Checked<K> for NoKey {
@@ -37,12 +39,12 @@ impl<K> Checked<K> for NoKey {
     }
 }
 
-/// A check that names the plain key, perhaps in a borrowed form (`str` for `String`).
+/// The key of a check that names the plain key, perhaps in a borrowed form (`str` for `String`).
 pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
-    /// The checked key with the number of its list. Set when an operation that watches the resolved key asks for the
-    /// key of the check.
+    /// The number of the checked key's list, and the key that the list belongs to, if the key is resolved. Filled when
+    /// the first operation that watches the resolved key asks for the key of the check.
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 
@@ -82,7 +84,7 @@ where
     }
 }
 
-/// A check of a `ResolvedKey`, which names the key by the number of its list.
+/// The key of a check that is made by a `ResolvedKey`: the number of the key's list, and the key itself.
 pub(crate) struct ByNumber<'q, K> {
     pub(crate) number: ListNumber,
     pub(crate) key: &'q K,

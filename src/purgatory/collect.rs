@@ -1,4 +1,4 @@
-//! Collecting the watches that a caller asks for.
+//! Turns the keys and watches that a caller gives to a park into the operation's [`Keys`], each key once.
 
 use super::inner::Inner;
 use super::keys::{Keys, PlainKeys};
@@ -11,7 +11,7 @@ use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// Duplicates among up to this many watches are found by comparing, among more by hashing.
+/// Among up to this many watches, duplicate keys are found by comparing all pairs; among more watches, by hashing.
 const COMPARED: usize = 16;
 
 /// What an operation watches: a key, plain or [resolved](crate::ResolvedKey::watch), and perhaps the
@@ -43,12 +43,12 @@ enum WatchedKey<'a, K> {
     Resolved {
         key: &'a K,
         number: ListNumber,
-        /// The identity of the purgatory that resolved the key.
+        /// The identity of the purgatory that resolved the key. In any other purgatory, `number` names another list.
         purgatory: usize,
     },
 }
 
-/// A plain key without a rank, as a value and as a pattern.
+/// A [`Watch`] of the plain key `$key` without a rank. Usable as an expression, and as a pattern that binds `$key`.
 macro_rules! plain {
     ($key:ident) => {
         Watch {
@@ -82,7 +82,7 @@ impl<K> Watch<'_, K> {
     }
 }
 
-/// A plain key, without a rank.
+/// A key by itself is a watch of the plain key, without a rank.
 impl<K> From<K> for Watch<'_, K> {
     fn from(key: K) -> Self {
         plain!(key)
@@ -92,8 +92,8 @@ impl<K> From<K> for Watch<'_, K> {
 debug_fields!([K: std::fmt::Debug] Watch<'_, K>, "Watch", |it| key: it.name(), rank: it.rank);
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
-    /// Watches this key without hashing it. In a purgatory other than the one that resolved the key, the watch is of
-    /// the plain key.
+    /// A watch of this key, which a park adds without hashing the key. In any purgatory other than the one that
+    /// resolved the key, this is a watch of the plain key.
     pub fn watch(&self) -> Watch<'_, Op::Key> {
         Watch {
             key: WatchedKey::Resolved {
@@ -107,7 +107,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// The keys of `watches`, each once. `None` if there is none.
+    /// The keys of `watches`, each once. `None` if `watches` is empty.
     #[inline(always)]
     pub(crate) fn collect<'a>(
         &self,
@@ -123,7 +123,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let (third, fourth) = (watches.next(), watches.next());
         Some(match (first, second, third, fourth) {
-            // Most operations watch a few plain keys, all different.
+            // The common case needs no general list: two or three plain keys, all different.
             (plain!(a), plain!(b), None, None) if a != b => Keys::Two(PlainKeys::of([a, b]), 0),
             (plain!(a), plain!(b), Some(plain!(c)), None) if a != b && a != c && b != c => {
                 Keys::Three(PlainKeys::of([a, b, c]), 0)
@@ -164,8 +164,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// Each key of `all` once, at its lowest rank. `None` is less than every rank. So a key that is given at least once
-/// without a rank gets no rank, and every check examines it.
+/// Returns each key of `all` once, at its lowest rank. `None`, a watch without a rank, is less than every rank. So a
+/// key that is given both with and without a rank gets no rank, and a check up to any rank examines the operation.
 fn distinct<'a, K: Key>(all: Vec<Watch<'a, K>>, hasher: &impl KeyHasher) -> Vec<Watch<'a, K>> {
     if all.len() <= COMPARED {
         let mut distinct = Vec::<Watch<'a, K>>::with_capacity(all.len());

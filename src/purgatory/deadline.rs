@@ -1,7 +1,7 @@
-//! Deadlines: reading a deadline, moving it, and waking an operation before it.
+//! Deadlines of operations: reading a deadline, moving it, and waking an operation before it.
 //!
-//! When a deadline moves, the operation keeps its slot, its watches, its permit, and its place among the watchers of
-//! its keys.
+//! When a deadline moves, the operation keeps its slot, its watches, its permit (its share of `max_parked`), and its
+//! place among the watchers of its keys.
 
 use super::early::{Early, shared_moment};
 use super::handle::Handle;
@@ -16,37 +16,43 @@ use crate::time::{Deadline, Timestamp};
 use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// When the operation at `at` arrived and when it expires, in ticks. `None` if the operation has ended.
+    /// When the operation at `at` arrived and when it expires, in ticks. `None` if the operation has ended. The
+    /// operation's timer may be filed before the deadline, to wake a listener. Then an entry in `Inner::early` keeps
+    /// the deadline.
     pub(super) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let (arrived_at, filed) = self.engine.shard(at.shard()).times(at)?;
         Some((arrived_at, self.early.deadline(at).unwrap_or(filed)))
     }
 
-    /// The deadline of the operation, rounded up to the tick. `None` if the operation has ended or never expires.
+    /// The deadline of the operation at `at`, rounded up to the tick. `None` if the operation has ended or never
+    /// expires.
     pub(super) fn deadline(&self, at: Address) -> Option<Timestamp> {
         let (_, deadline) = self.times(at)?;
         (deadline != NEVER).then(|| self.engine.scale.timestamp(deadline))
     }
 
-    /// The time until the deadline; zero if the deadline has passed. `None` if the operation has ended or never
-    /// expires.
+    /// The time until the deadline of the operation at `at`; zero if the deadline has passed. `None` if the operation
+    /// has ended or never expires.
     pub(super) fn remaining(&self, at: Address) -> Option<Duration> {
         let deadline = self.deadline(at)?;
         Some(deadline.saturating_since(self.engine.clock.now()))
     }
 
-    /// Moves the deadline of the operation to `deadline`. Returns whether that was possible.
+    /// Moves the deadline of the operation at `at` to `deadline`. Returns `false` if the operation has ended, if its
+    /// old deadline has passed, or if the system refuses the reaper's thread.
     pub(super) fn reschedule(&self, at: Address, deadline: Deadline) -> bool {
         self.reschedule_with(at, self.engine.timing(None, deadline))
     }
 
-    /// Moves the deadline of an operation that this thread holds, because its examination has asked for that.
+    /// Moves the deadline of an operation that this thread holds, because the operation has asked for that in its
+    /// examination (`Cause::reschedule`). The new deadline is at most `max_timeout` after the operation's arrival.
     #[cold]
     #[inline(never)]
     pub(super) fn reschedule_itself(&self, at: Address, deadline: Deadline) {
         let timing = self.engine.timing(None, deadline);
         if let Some(timing) = self.engine.bounded_from_arrival(at, timing) {
-            // This fails if the old deadline has come. The examination at that deadline can then ask for more time.
+            // This fails if the old deadline has passed. The operation loses nothing: in the examination at the old
+            // deadline it can ask for more time.
             self.reschedule_with(at, timing);
         }
     }
@@ -55,8 +61,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut is_filed = false;
         if self.early.deadline(at).is_none() {
             is_filed = self.engine.reschedule_with(at, timing);
-            // Look again: another thread may have added an early timer. Either it has read the deadline that this call
-            // has filed, or its addition happens before this look (by the lock of the timer shard), which finds it.
+            // Look for an early timer again, because another thread may have added one in `wake_after`. Both threads
+            // lock the timer shard. If this thread was first, the other one has read the new deadline. If the other
+            // thread was first, this look waits for it at the lock of the early timers, and finds its entry.
             if self.early.deadline(at).is_none() {
                 return is_filed;
             }
@@ -172,25 +179,29 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
-    /// [Wakes](crate::operation::Cause::recheck) the operation once, `delay` from now or up to one `part` earlier, so
-    /// that one wake-up of the thread serves several operations. Reads the clock.
+    /// Makes the thread that drives the timer [wake](crate::operation::Cause::recheck) the operation once, `delay` from
+    /// now or up to one `part` earlier. Operations that are due within one `part` share a wake-up of that thread. Does
+    /// nothing if the operation has ended or is about to expire. Reads the clock.
     pub(crate) fn recheck(&self, delay: Duration, part: Duration) {
         self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }
 
-    /// [Wakes](crate::operation::Cause::recheck) the operation `delay` from now, and lets it end then. This time
-    /// replaces the deadline. Returns `false` if the operation has ended or is about to expire.
+    /// Makes the thread that drives the timer [wake](crate::operation::Cause::recheck) the operation `delay` from now,
+    /// and lets the operation end then. This time replaces the deadline. Returns `false` if the operation has ended or
+    /// is about to expire, or if the system refuses the thread.
     pub(crate) fn recheck_last(&self, delay: Duration) -> bool {
         let set = self.with(|inner| inner.wake_after(self.address, delay, Duration::ZERO, true));
         set == Some(true)
     }
 
-    /// Removes the rechecks of an operation that has ended or is about to end.
+    /// Removes the early timer (the entry in `Inner::early`) of an operation that has ended or is about to end. Without
+    /// this call, the entry would stay until the purgatory is idle.
     pub(crate) fn forget_rechecks(&self) {
         self.forget_early(|_| true);
     }
 
-    /// Removes the entry of an operation that stays parked at its deadline.
+    /// Removes the early timer (the entry in `Inner::early`) of an operation that stays parked beyond its deadline,
+    /// while its listener evaluates its condition once more. Any other early timer stays.
     pub(crate) fn forget_linger(&self) {
         self.forget_early(|early| early.lingers);
     }

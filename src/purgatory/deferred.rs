@@ -1,8 +1,9 @@
-//! Deferred checks, which wait until the timer is driven.
+//! Deferred checks, which wait in a queue until a thread drives the timer.
 //!
-//! At most one check of each key waits: a second check is merged with the waiting one. The checks stand in a queue, the
-//! oldest first, and in a map by which they are merged. No lock is held longer when more checks wait: the map grows
-//! shard by shard, and the queue is a linked list.
+//! At most one check of each key waits: a second check of the key is merged with the waiting check. The checks stand in
+//! a queue, the oldest first, and in a map from key to check, where a second check finds the first. No lock is held
+//! longer when more checks wait: the map grows shard by shard, and the queue is a linked list, which never moves its
+//! items.
 
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
@@ -11,12 +12,13 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
 use crate::watch::bound::CheckBound;
 use std::collections::LinkedList;
 
-/// What a waiting check, deferred or nested, is to check. Clones share the key.
+/// The target of a check that waits, either deferred or nested (made inside a `try_complete`). Clones share the key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum CheckTarget<K> {
-    /// All operations on a key.
+    /// All operations that watch this key.
     Key(Arc<K>),
-    /// One operation: a check by its handle or its waker, or an examination that its holder has put off.
+    /// One operation: for a check by its handle or its waker, or for an examination that the thread which held the
+    /// operation has left to the thread that drives the timer.
     Operation(Address),
 }
 
@@ -26,20 +28,22 @@ impl<K> CheckTarget<K> {
     }
 }
 
-/// The bound of a check while it waits. `None` when the check was taken out of the queue to be made.
+/// The bound of a check while the check waits. `None` once the check was taken out of the queue: then no other check
+/// may be merged with it.
 type Waiting = Arc<Mutex<Option<CheckBound>>>;
 
-/// The deferred checks of one purgatory, each key once, the oldest first.
+/// The deferred checks of one purgatory, at most one for each key, the oldest first.
 pub(crate) struct DeferredChecks<K, S> {
-    /// The checks by target. An entry is removed when its check is taken out of the queue. If `Hash` or `Eq` of the key
-    /// panics in the removal, the entry stays in the map as a dead entry: its check is `None`.
+    /// The waiting checks by target, so that a second check of a target finds the first. An entry is removed when its
+    /// check is taken out of the queue. If `Hash` or `Eq` of the key panics during the removal, the entry stays as a
+    /// tombstone: its bound is `None`, and the next check of the key replaces it.
     known: ShardedMap<CheckTarget<K>, Waiting, S>,
     queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
-    /// Set by the shutdown. After that no check waits.
+    /// Set by the shutdown. From then on every check is dropped instead of waiting.
     closed: AtomicBool,
 }
 
-/// The number of shards of the map.
+/// The number of shards of the map `known`, each with a lock of its own.
 const SHARDS: usize = 256;
 
 impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
@@ -51,7 +55,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Adds a check, or merges it with a waiting check of the same target. `false` after the shutdown.
+    /// Adds a check. If a check of the same target waits already, merges the two: the waiting check then reaches as far
+    /// as both. Returns `false` after the shutdown, when the check is dropped.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: CheckBound) -> bool {
         self.known.update("check_later", &check, |known| {
             if let Some(known) = &known {
@@ -61,8 +66,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 }
             }
             let waiting = Arc::new(Mutex::new(Some(bound)));
-            // Push under the lock of the map shard. So a check that is merged with this one finds this one in the
-            // queue.
+            // Push while the map shard is locked. Another thread that finds this entry merges its own check with this
+            // one, and relies on finding it in the queue.
             let mut last = LinkedList::from([(check.clone(), waiting.clone())]);
             self.queue.lock().append(&mut last);
             match known {
@@ -74,8 +79,9 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
             }
         });
         // ORDERING: Acquire pairs with the Release in `close`. `close` first sets `closed`, and then pops checks until
-        // the queue is empty. If this push comes before the last pop, `close` takes the check out. Otherwise the
-        // queue's lock makes the store in `close` happen before this push, and this load finds the purgatory closed.
+        // the queue is empty; each push and each pop locks the queue. If the push above came before the last pop, the
+        // check has left the queue. Otherwise the store in `close` happens before the last pop, and the last pop
+        // happens before the push, so this load finds the purgatory closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.close().for_each(drop);
@@ -83,14 +89,15 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         !closed
     }
 
-    /// Takes out the check that has waited longest.
+    /// Takes the check that has waited longest out of the queue. `None` if no check waits.
     pub(crate) fn next(&self) -> Option<(CheckTarget<K>, CheckBound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
-            // From here on, a new check of the same target does not merge with this one.
+            // From here on, a new check of the same target is not merged with this one, which could examine an
+            // operation before the event of the new check, and so miss that event.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
-            // If the key panics, its entry stays in the map as a dead entry (see `known`).
+            // If `Hash` or `Eq` of the key panics, the entry stays in the map as a tombstone: see `known`.
             Panics::contain(|| {
                 drop(
                     self.known
@@ -103,7 +110,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Releases memory that many waiting checks have needed.
+    /// Releases the memory of the map that many waiting checks needed, and that the remaining ones do not need.
     pub(crate) fn shrink(&self) {
         self.known.shrink();
     }
@@ -112,9 +119,11 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         self.queue.lock().len()
     }
 
-    /// Rejects all further checks. Returns the waiting checks, which the iterator takes out of the queue.
+    /// Rejects all further checks. Returns an iterator that takes the waiting checks out of the queue, one by one. The
+    /// caller must run it to its end, because a check that it leaves in the queue stays there.
     pub(crate) fn close(&self) -> impl Iterator<Item = CheckTarget<K>> {
-        // ORDERING: Release, as argued in `add`.
+        // ORDERING: Release pairs with the Acquire in `add`: an `add` whose check this call does not take out finds
+        // `closed` set, and takes the check out itself.
         self.closed.store(true, Ordering::Release);
         std::iter::from_fn(|| self.next()).map(|(check, _)| check)
     }
@@ -181,7 +190,8 @@ mod tests {
         }
     }
 
-    /// A dead entry in the map does not swallow a later check of its key.
+    /// A tombstone in the map (the entry of a key whose removal has panicked) does not swallow a later check of the
+    /// key.
     #[test]
     fn g12_a_key_that_panics_when_its_check_is_made_costs_no_later_check() {
         let checks = DeferredChecks::new(RandomState::new());

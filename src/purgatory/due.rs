@@ -1,15 +1,18 @@
 //! Handles an operation whose timer has fired.
 //!
-//! The thread that takes a timer out of the wheel claims the operation. If another thread holds the operation, that
-//! holder gets a mark instead. In both cases the holder calls [`Inner::due`]. The timer was filed at one of these:
+//! The thread that takes a timer out of the wheel claims the operation, and then holds it. If another thread holds the
+//! operation already, the claim leaves a mark in the operation's state word, which that holder finds when it releases
+//! the operation. In both cases the holder calls [`Inner::due`]. The timer was filed at one of these times:
 //!
-//! 1. A time before the deadline: a recheck of a listener. The operation wakes the listener, and the timer is filed at
-//!    the next recheck or at the deadline, whichever comes first.
-//! 2. The end of the grace (the time for a late check) after a recheck that has found the event. The operation is
-//!    satisfied.
-//! 3. The deadline. The operation is examined once more. If it asks for more time, its timer is filed at the new
-//!    deadline. If it belongs to a listener that evaluates its condition at the deadline, the operation wakes the
-//!    listener, and stays parked during that evaluation. In all other cases the operation expires.
+//! 1. A recheck of a listener: a wake-up before the deadline, without a check. The operation wakes the listener. The
+//!    timer is filed at the next recheck or at the deadline, whichever comes first.
+//! 2. The end of the grace: the time in which a late check may still come, after a recheck has found the event. The
+//!    operation is satisfied.
+//! 3. The deadline. The operation is examined once more. Then there are three cases:
+//!    * The operation asks for more time. Its timer is filed at the new deadline.
+//!    * The operation belongs to a listener that evaluates its condition at the deadline. The operation wakes the
+//!      listener, and stays parked during that evaluation.
+//!    * Otherwise the operation expires.
 
 use super::early::Early;
 use super::inner::{Inner, Parked};
@@ -28,23 +31,25 @@ use crate::time::{Deadline, Timestamp};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The outcome for an operation whose timer has fired.
+/// What becomes of an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The operation expires. `missed_check` says whether it could have completed. `deadline` is its deadline, if the
-    /// timer may have been filed at another time.
+    /// The operation expires. `missed_check` says whether it could have completed. `deadline` is its deadline if an
+    /// entry among the early timers has kept it; `None` if the timer was filed at the deadline.
     Over {
         missed_check: bool,
         deadline: Option<Tick>,
     },
     /// The operation is satisfied.
     Satisfied,
-    /// The operation has another deadline, and is to be released.
+    /// The operation stays parked, because its timer is filed at another time now. The caller must release the
+    /// operation.
     Later,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Handles a held operation whose timer has fired. `now` is the present tick, if the caller knows it.
+    /// Decides what becomes of an operation that this thread holds, and whose timer has fired. `now` is the present
+    /// tick, or `None` if the caller has not read the clock. `Err` if the `try_complete` of the operation has panicked.
     pub(super) fn due(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
@@ -52,7 +57,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Result<Due, Panics> {
         let mut deadline = None;
         if self.early.count() > 0 {
-            // The clock may be user code, and may panic.
+            // The clock may be user code. If it panics, `now` stays unknown.
             let now = now.or_else(|| self.engine.guarded(|| self.engine.now()).ok());
             match self.begin_early(held.address(), now) {
                 Ok((early, is_due)) => {
@@ -67,12 +72,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.at_deadline(held, deadline)
     }
 
-    /// Examines an operation whose deadline has come.
+    /// Examines an operation whose deadline has come. `Err` if its `try_complete` panics.
     ///
-    /// If the operation can complete, a check was missed: the event has happened, and no check was made. Or a bounded
+    /// If the operation can complete, a check was missed: the event has happened, and no check was made, or a bounded
     /// check has stopped before it reached this operation.
     ///
-    /// `deadline` is the deadline, if the timer may have been filed at another time.
+    /// `deadline` is the operation's deadline if an entry among the early timers has kept it; `None` if the timer was
+    /// filed at the deadline.
     fn at_deadline(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
@@ -106,11 +112,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Puts off a deadline that has come. The new deadline is `deadline`, but at least one tick from now and at most
-    /// `max_timeout` after the operation's arrival. Returns `false` if that maximum has passed.
+    /// `max_timeout` after the operation's arrival. Returns `false` if that maximum has passed or the clock panics:
+    /// then the operation expires.
     #[cold]
     fn extend(&self, held: &mut Held<'_, Parked<Op>>, deadline: Deadline) -> bool {
         let at = held.address();
-        // The clock may be the user's. If it panics, the operation expires.
+        // The clock may be user code. If it panics, the operation expires.
         let timing = self.engine.guarded(|| self.engine.timing(None, deadline));
         let timing = timing.ok().map(|timing| Timing {
             deadline: timing.deadline.max(timing.start.saturating_add(1)),
@@ -120,27 +127,32 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(timing) = timing.filter(|timing| timing.deadline > timing.start) else {
             return false;
         };
-        // Clear the expiry mark before the timer is filed: when the new timer fires, its mark must stay.
+        // Clear the expiry mark of the old deadline (`Mark::Expire`) before the timer is filed anew. When the new timer
+        // fires, another thread may set the mark again; to clear that mark would lose the new deadline.
         held.forget_expiry();
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
     }
 
-    /// Keeps a listener's operation parked for `time` from now. Unlike `extend`, clears no expiry mark: the mark of the
-    /// deadline was cleared before the examination. If a mark is set now, the listener has ended its operation
-    /// meanwhile.
+    /// Keeps a listener's operation parked for `time` from now, although its deadline has come, so that checks still
+    /// reach the listener during its last evaluation. Returns `false` if the clock panics: then the operation expires.
     ///
-    /// An entry among the early timers keeps the deadline meanwhile, so that the deadline cannot be moved any more. The
-    /// listener removes the entry when it ends.
+    /// An entry among the early timers (`Inner::early`) keeps the deadline meanwhile: `deadline`, or the tick at which
+    /// the timer was filed if `deadline` is `None`. While the entry exists, no call can move the deadline. The listener
+    /// removes the entry when it ends.
+    ///
+    /// Unlike `extend`, this method clears no expiry mark (`Mark::Expire`). The mark of the deadline, if there was one,
+    /// was cleared before the examination. If a mark is set now, the listener has set it to end the operation; to clear
+    /// that mark would lose this ending.
     #[cold]
     fn linger(&self, at: Address, time: Duration, deadline: Option<Tick>) -> bool {
         let engine = &self.engine;
-        // The clock may be user code, and may panic.
+        // The clock may be user code. If it panics, the operation expires.
         let Ok(timing) = engine.guarded(|| engine.timing(None, Duration::ZERO.into())) else {
             return false;
         };
         let timing = Timing {
-            // Not bounded by `max_timeout`, which bounds the deadline only.
+            // `max_timeout` does not limit this time: it limits only deadlines.
             deadline: engine.scale.ceil(timing.since.saturating_add(time)),
             ..timing
         };
@@ -160,10 +172,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         filed.map(|earlier| engine.announce(earlier)).is_some()
     }
 
-    /// The times of an operation whose timer has fired before its deadline, and whether the operation is to be woken.
-    /// If the deadline has come by `now`, removes the early timer, and returns the deadline as an `Err`. `Err(None)` if
-    /// the operation has no early timer. If the time is not known, neither the deadline nor the wake-up has come: the
-    /// timer is filed again, and fires in a pass that can read the clock.
+    /// Decides why the timer of the operation at `at` has fired. `now` is the present tick, or `None` if the clock has
+    /// panicked.
+    ///
+    /// * `Err(None)`: the operation has no entry among the early timers (`Inner::early`), so the timer was filed at the
+    ///   deadline.
+    /// * `Err(Some(deadline))`: the deadline has come. The entry was removed.
+    /// * `Ok((early, is_due))`: the deadline has not come. `early` is the entry, and `is_due` says whether the
+    ///   operation is to be woken.
+    ///
+    /// If `now` is `None`, neither the deadline nor the wake-up counts as reached. The caller then files the timer
+    /// again, and the timer fires in a pass that can read the clock.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Result<(Early, bool), Option<Tick>> {
         self.early.change(|entries| {
@@ -173,7 +192,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 entries.by_address.remove(&at);
                 return Err(Some(deadline));
             }
-            // The wake-up is not due if the listener has meanwhile asked for a later recheck.
+            // The listener may have asked for a later recheck after the timer had fired. Then the wake-up is not due
+            // yet.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
@@ -191,14 +211,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// After an early wake-up of an operation, files its timer at the next time.
+    /// Files the timer of an operation anew, after the timer has fired before the deadline: at the next recheck or at
+    /// the deadline, whichever comes first. `early` is the entry that `begin_early` has read.
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
-        // Clear the mark before the timer is filed, for the same reason as in `extend`.
+        // Clear the expiry mark of the fired timer (`Mark::Expire`) before the timer is filed anew. When the new timer
+        // fires, another thread may set the mark again; to clear that mark would lose the firing.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
-            // If the entry is gone, the listener was dropped, and a mark decides how the operation ends.
+            // If the entry is gone, another thread is dropping the listener, and ends the operation: by a mark, which
+            // this thread finds when it releases the operation. The time at which the timer is filed then does not
+            // matter.
             let next = entries.by_address.get(&at).unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,
@@ -213,7 +237,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.engine.announce(earlier);
                 Due::Later
             }
-            // INVARIANT: the wheel of a purgatory takes every deadline.
+            // INVARIANT: `extend` fails only if the operation has ended, or the scheme cannot hold the deadline. This
+            // thread holds the operation, so the operation has not ended; and the wheel of a purgatory holds every
+            // deadline.
             Err(Unchanged) => unreachable!("an operation that is held has not ended"),
         }
     }

@@ -1,5 +1,6 @@
-//! Ends an operation that this thread holds, whatever the reason. This file also has the calls that end operations
-//! without an examination: force and cancel.
+//! The end of an operation, for whatever reason. The calling thread holds the operation: no other thread has access to
+//! it. This file also has force and cancel: the calls that end operations without asking them whether they can
+//! complete.
 
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
 use super::keys::Keys;
@@ -20,7 +21,8 @@ use equivalent::Equivalent;
 use std::hash::Hash;
 
 impl Ending {
-    /// The completion that is reported to the operation. `None` after a panic.
+    /// The completion that `on_complete` gets after this ending. `None` for an operation that was aborted by a panic:
+    /// the operation is dropped, and its `on_complete` does not run.
     pub(super) fn completion(self) -> Option<Completion> {
         match self {
             Self::Satisfied | Self::Forced => Some(Completion::Satisfied),
@@ -33,16 +35,16 @@ impl Ending {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Ends an operation. The order matters:
+    /// Ends a held operation, frees its slot and its timer, and returns the operation. The order of the steps matters:
     ///
-    /// 1. Every address of the operation goes stale ([`Held::end_in_place`]): no other thread can end it.
-    /// 2. The operation leaves the watch lists before its ending is counted. So when no call is in progress, the counts
-    ///    and the lists agree: no ended operation has a watch.
+    /// 1. [`Held::end_in_place`] makes every address of the operation stale. From now on no other thread can end it.
+    /// 2. The operation is removed from the watch lists. This step comes before the ending is counted: otherwise a
+    ///    thread that has read the count could still find a watch of the ended operation.
     /// 3. The operation moves out of its slot, the slot and the timer are freed, and the ending is counted.
     ///
-    /// A check takes the same steps in [`Check`](super::check::Check), under its own guard. An expiry takes another
-    /// order: it counts the endings of a batch, and then reclaims the batch. If many operations expire at once, they
-    /// are reclaimed only after their completions.
+    /// A check takes the same steps in [`Check`](super::check::Check), with a guard of its own against panics. An
+    /// expiry takes another order: it counts the endings of a batch of operations first, and frees their slots, timers
+    /// and watches later. If many operations expire at once, their completions run before their slots are freed.
     pub(super) fn end_and_reclaim(
         &self,
         held: Held<'_, Parked<Op>>,
@@ -52,7 +54,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.reclaim_ended(held.end_in_place(), ending, deadline)
     }
 
-    /// Steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim). Catches panics of keys.
+    /// Takes steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim), for an operation whose address is stale
+    /// already. Catches panics of keys. `deadline` is for the report of the ending.
     pub(super) fn reclaim_ended(
         &self,
         ended: Ended<'_, Parked<Op>>,
@@ -79,7 +82,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         EndedPayload::new(op, ending, at)
     }
 
-    /// The deadline, if the report of this ending needs it. Must be read before the ending makes the address stale.
+    /// The deadline of a held operation, if the report of this ending needs it; otherwise `None`. `known` is the
+    /// deadline, if the caller has it already. Call this before the operation ends: afterwards its address is stale,
+    /// and the deadline cannot be read.
     pub(super) fn reported_deadline(
         &self,
         held: &Held<'_, Parked<Op>>,
@@ -96,7 +101,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Reports an ending to the user's recorder and subscriber.
+    /// Reports an ending to the user's metrics recorder and tracing subscriber. `missed_check` says that the operation
+    /// expired although it could have completed.
     #[inline(always)]
     pub(super) fn observe_end(
         &self,
@@ -113,8 +119,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         });
     }
 
-    /// Removes an ended operation from the lists of its keys. If a method of a key panics, dead watches stay in the
-    /// lists. They do not keep the operation from ending, because its slot and timer depend on no key.
+    /// Removes an ended operation from the watch lists of its keys. If `Hash` or `Eq` of a key panics, the panic is
+    /// passed on, and the remaining watches stay in their lists as dead entries: their address is stale, so no check
+    /// examines the operation. The operation still ends, because its slot and its timer depend on no key.
     #[inline(always)]
     pub(super) fn unwatch(&self, keys: &Keys<Op::Key>, at: Address) {
         let watch = &self.watch;
@@ -124,8 +131,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         );
     }
 
-    /// [Unwatches](Self::unwatch) an operation after a panic of one of its keys, so that only the watch of that key
-    /// stays. Removing a watch twice is a no-op.
+    /// Called after a key has panicked in [`unwatch`](Self::unwatch): removes the watches once more, and catches the
+    /// panic of each key by itself. So only the watch of a key that panics stays in its list. Removing a watch that has
+    /// been removed already does nothing.
     #[cold]
     #[inline(never)]
     fn unwatch_one_by_one(&self, keys: &Keys<Op::Key>, at: Address) {
@@ -134,7 +142,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         });
     }
 
-    /// Removes several operations from the lists of their keys, list by list.
+    /// Removes several ended operations from the watch lists of their keys. The watches are sorted by map shard first,
+    /// so that each hold of a shard's lock removes many of them.
     pub(super) fn unwatch_all(&self, batch: &[Unreclaimed<Op::Key>]) {
         let watches = batch.iter().map(|rest| rest.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
@@ -154,13 +163,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Frees the permit of an ended operation, and returns the operation to the caller. Its `on_complete` does not run.
+    /// Frees the permit of an ended operation (its share of `max_parked` and `max_weight`), and returns the operation.
+    /// Its `on_complete` does not run.
     pub(crate) fn return_to_caller(&self, ended: EndedPayload<Op>) -> Op {
         self.engine.permits.free(ended.permit);
         ended.value
     }
 
-    /// Completes one operation, whether it can complete or not. Returns whether this call completed it.
+    /// Completes one operation, whether it can complete or not. Returns whether this call completed it. `false` if the
+    /// operation has ended already, or if a thread holds it: that thread finds [`Mark::Force`] and completes it.
     pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
         let trampoline = Trampoline::enter();
         let Some(held) = self.engine.claim_or_mark(address, Mark::Force) else {
@@ -171,8 +182,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         true
     }
 
-    /// Completes every operation on `key`, after `change` (if given) has run on it. Returns how many operations this
-    /// call completed.
+    /// Completes every operation on `key`, after `change` (if given) has been applied to it. Returns how many
+    /// operations this call completed. An operation that another thread holds is not among them: its holder applies the
+    /// change, and completes it.
     pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, change: Option<ForceChange<Op>>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -182,7 +194,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(change) = &change {
-                // This drops an earlier change for the operation. The destructor of that change may panic.
+                // `add` replaces the change that an earlier call may have left for this operation, and drops it. The
+                // destructor of that earlier change may panic.
                 let _ = self.engine.guarded(|| self.changes.add(watcher, change));
             }
             if let Some(mut held) = self.engine.claim_or_mark(watcher, Mark::Force) {
@@ -198,17 +211,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         forced
     }
 
-    /// Drops the changes whose operations have ended before the changes were applied. The thread that ends an operation
-    /// does not look for a change, because that lookup would burden every ending.
+    /// Drops the changes of operations that have ended before their changes were applied. Such changes are left over
+    /// because a thread that ends an operation does not look for a change: the lookup would make every ending slower.
     pub(crate) fn forget_changes(&self) {
         let trampoline = Trampoline::enter();
         let is_parked = |watcher| self.engine.is_parked(watcher);
-        // The destructor of a change is user code.
+        // The destructor of a change is user code, and may panic.
         let _ = self.engine.guarded(|| self.changes.forget(is_parked));
         self.engine.leave(trampoline);
     }
 
-    /// Ends one operation for the reason that `mark` gives, and returns the operation without a completion.
+    /// Ends one operation as `mark` says (cancelled or expired), and returns it. Its `on_complete` does not run. `None`
+    /// if the operation has ended already, or if a thread holds it: that thread finds `mark` and ends it.
     #[inline(always)]
     pub(super) fn take_back(self: &Arc<Self>, address: Address, mark: Mark) -> Option<Op> {
         let trampoline = Trampoline::enter();
@@ -219,8 +233,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(op)
     }
 
-    /// Ends every operation on `key` without a completion, and returns the operations. If a panic interrupts this, the
-    /// operations that had ended are completed as cancelled instead.
+    /// Cancels every operation on `key`, and returns those that this call has ended. Their `on_complete` does not run.
+    /// An operation that another thread holds is not among them: its holder completes it as cancelled. If a key panics,
+    /// the operations that this call has ended are completed as cancelled too, and not returned.
     pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,

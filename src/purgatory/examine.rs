@@ -1,4 +1,4 @@
-//! Examining an operation that this thread holds.
+//! The examination of an operation that the calling thread holds: a call of its `try_complete`.
 
 use super::inner::{Inner, Parked};
 use super::reach::Located;
@@ -10,7 +10,9 @@ use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Reach};
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Marks this thread as inside the `try_complete` of an operation, for as long as the result exists.
+    /// Notes that this thread is inside the `try_complete` of the operation `of`, until the result is dropped.
+    /// Meanwhile each check that this thread makes is queued as a nested check. A debug build also reports a call that
+    /// does not return.
     #[inline(always)]
     pub(super) fn enter_try_complete(
         &self,
@@ -26,8 +28,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         examining
     }
 
-    /// Asks the operation by `ask` whether it can complete. If it cannot, and has asked for another deadline, moves the
-    /// deadline. A panic of the operation unwinds from here.
+    /// Asks a held operation, by the closure `ask`, whether it can complete, and returns the answer. If the answer is
+    /// no, and the operation has asked for another deadline during the call, moves the deadline. A panic of the
+    /// operation or of the clock is passed on.
     #[inline(always)]
     pub(super) fn examine(
         &self,

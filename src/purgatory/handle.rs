@@ -15,11 +15,11 @@ use std::time::Duration;
 
 /// Refers to one parked operation.
 ///
-/// A handle does not keep its operation parked, and its drop does not cancel the operation. A handle does not keep the
-/// purgatory alive either. Once the operation has ended, the methods do nothing and return `false` or `None`, even if
-/// another operation uses the same memory.
+/// A handle keeps neither its operation parked nor the purgatory alive, and the drop of a handle does not cancel the
+/// operation. Once the operation has ended, the methods do nothing and return `false` or `None`, even if another
+/// operation uses the same memory.
 ///
-/// No method waits for another thread, except for the locks that its documentation names.
+/// A method waits for another thread only if that thread has a lock that the method's documentation names.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
     weak: RecycledWeak,
     pub(super) address: Address,
@@ -35,20 +35,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         }
     }
 
-    /// Calls `use_it` with the purgatory. `None` once the purgatory has been shut down: every operation has ended by
-    /// then, or is about to end.
+    /// Calls `use_it` with the purgatory, and returns the result. `None` once the purgatory has been shut down: by then
+    /// every operation has ended, or the thread that holds it is about to end it.
     pub(super) fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
         self.weak.with(use_it)
     }
 
-    /// In a debug build, reports on stderr that the operation's key was not checked in time. The caller must hold no
-    /// lock of a purgatory.
+    /// Reports a missed check on stderr, in a debug build: the operation could complete, but no check of its keys had
+    /// found that. The caller must hold no lock of a purgatory, because other threads would have to wait while stderr
+    /// is written.
     pub(crate) fn report_missed_check(&self) {
         #[cfg(debug_assertions)]
         self.with(|inner| super::missed_check::report::<Op::Key>(&inner.engine.name));
     }
 
-    /// Counts a missed check for the operation, even if it has ended.
+    /// Counts a missed check of the operation, and reports it to the user's recorder and subscriber, even if the
+    /// operation has ended. Does nothing after the shutdown.
     pub(crate) fn count_missed_check(&self) {
         self.with(|inner| {
             inner.engine.count(Statistic::MissedCheck, 1);
@@ -69,21 +71,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| inner.remaining(self.address))?
     }
 
-    /// The deadline on the purgatory's clock, rounded up to the tick. `None` if the operation has ended or never
-    /// expires.
+    /// The deadline as a time of the purgatory's clock, rounded up to the tick. `None` if the operation has ended or
+    /// never expires.
     ///
     /// Takes the lock of a timer shard.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.with(|inner| inner.deadline(self.address))?
     }
 
-    /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
-    /// Returns whether this call completed the operation. An operation past its deadline that has not expired yet can
-    /// still be completed: a late answer is better than none. Inside a `try_complete`, the check is made later, and
-    /// this call returns `false`.
+    /// Examines the operation on this thread, as [`check_and_complete`](crate::Purgatory::check_and_complete) does.
+    /// Returns whether this call completed the operation. If the deadline has passed but the operation has not expired
+    /// yet, the call can still complete it: a late answer is better than none.
+    ///
+    /// If another thread is examining the operation, that thread examines it again, and this call returns `false`.
+    /// Inside a `try_complete` this call returns `false` too, and the library makes the check before the outermost call
+    /// on this thread returns.
     ///
     /// If the call completes the operation, it takes the locks of the map shards of the operation's keys, and the lock
-    /// of its timer shard only if that lock is free.
+    /// of the operation's timer shard only if that lock is free.
     pub fn check(&self) -> bool {
         self.with(|inner| inner.check_operation(self.address)) == Some(true)
     }
@@ -91,38 +96,41 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
     /// whether this call completed it.
     ///
-    /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, the call
-    /// returns `false` at once. The examining thread then completes the operation, unless that thread finds it
-    /// satisfied or lets it expire. Whatever this call returns, the operation has ended or is about to end.
+    /// If a thread is examining the operation (another thread, or this thread in the `try_complete` that makes this
+    /// call), the call returns `false` at once. The examining thread completes the operation when the examination is
+    /// over. There are two exceptions: the examination finds the operation satisfied, or it is the examination at the
+    /// deadline and the operation expires. Whatever this call returns, the operation has ended or is about to end.
     ///
-    /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
-    /// free.
+    /// Takes the locks of the map shards of the operation's keys, and the lock of the operation's timer shard only if
+    /// that lock is free.
     pub fn force_complete(&self) -> bool {
         self.with(|inner| inner.force_one(self.address)) == Some(true)
     }
 
-    /// Takes the operation back: the operation ends without a completion.
+    /// Takes the operation back: the operation ends, its `on_complete` does not run, and the caller gets it.
     ///
-    /// `None` if the operation has ended already, or is being examined, by another thread or by the `try_complete` that
-    /// makes this call. The examining thread then ends the operation with
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled), unless that thread finds it satisfied or lets it
-    /// expire. Whatever this call returns, the operation has ended or is about to end.
+    /// `None` if the operation has ended already, or if a thread is examining it (another thread, or this thread in the
+    /// `try_complete` that makes this call). The examining thread completes the operation as
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled) when the examination is over. There are two exceptions:
+    /// the examination finds the operation satisfied, or it is the examination at the deadline and the operation
+    /// expires. Whatever this call returns, the operation has ended or is about to end.
     ///
-    /// Takes the locks of the map shards of the operation's keys, and the lock of its timer shard only if that lock is
-    /// free.
+    /// Takes the locks of the map shards of the operation's keys, and the lock of the operation's timer shard only if
+    /// that lock is free.
     pub fn cancel(&self) -> Option<Op> {
         self.with(|inner| inner.take_back(self.address, Mark::Cancel))?
     }
 
-    /// Takes back the operation of a listener whose deadline has come. Works as [`cancel`](Self::cancel), but the
-    /// operation counts as expired.
+    /// Takes the operation back as [`cancel`](Self::cancel) does, but counts it as expired. Called for the operation of
+    /// a listener whose deadline has come.
     #[cold]
     pub(crate) fn expire(&self) -> Option<Op> {
         self.with(|inner| inner.take_back(self.address, Mark::Expire))?
     }
 
-    /// Moves the deadline to `timeout` from now, or to a [point in time](Deadline) (`None`: the operation never
-    /// expires). The bound of [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if
+    /// Moves the deadline to `timeout` from now, or to a [point in time](Deadline). With `None` the operation never
+    /// expires. The new deadline is at most [`max_timeout`](crate::purgatory::Builder::max_timeout) from now. Returns
+    /// `true` if the deadline has been moved, and `false` if
     ///
     /// * the operation has ended;
     /// * its deadline has passed, even if the thread that drives the timer has not handled it yet;

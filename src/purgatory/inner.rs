@@ -18,23 +18,24 @@ use crate::watch::WatchMap;
 use crate::watch::bound::CheckBound;
 use std::collections::HashMap;
 
-/// The timer scheme of a purgatory.
+/// The timer scheme of a purgatory: the data structure that finds the timers that are due.
 pub(crate) type Wheel = HierarchicalWheel;
 
-/// The contents of a slot.
+/// The contents of a slot: an operation, the keys that it watches, and the data that the report of its ending needs.
 pub(crate) struct Parked<Op: DelayedOperation> {
     pub(crate) op: Op,
     pub(crate) keys: Keys<Op::Key>,
     pub(crate) span: OperationSpan,
 }
 
-/// What an operation that has ended leaves behind: its slot, its timer and its watches.
+/// What an expired operation leaves behind until it is reclaimed: its slot, through which its timer is found, and its
+/// keys, through which its watches are found.
 pub(crate) struct Unreclaimed<K> {
     pub(crate) slot: EndedSlot,
     pub(crate) keys: Keys<K>,
 }
 
-/// The settings that only a purgatory has, without its hasher.
+/// The settings of a purgatory that a timer does not have, except for the hasher of the keys.
 pub(crate) struct Own {
     pub(crate) map_shards: usize,
     pub(crate) max_watchers: usize,
@@ -42,22 +43,22 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// The weak reference that every handle copies. It finds this purgatory without a reference count. An anchor behind
-    /// it keeps the purgatory alive until the shutdown.
+    /// The weak reference that every handle copies, without a reference count. It leads to this purgatory through an
+    /// anchor, which keeps the purgatory alive until the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
-    /// The timers of listeners with rechecks, which may fire before the deadline.
+    /// The early timers: timers of listeners with rechecks, which may fire before the deadlines of their operations.
     pub(crate) early: EarlyTimers,
-    /// Checks that wait until the timer is driven.
+    /// The deferred checks: checks that wait for the thread that drives the timer.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
-    /// Changes that forcing calls have left for operations that other threads hold.
+    /// The changes that `force_key` has left for operations that other threads hold.
     pub(crate) changes: ForceChanges<Op>,
     pub(crate) unreclaimed: ReclaimQueue<Unreclaimed<Op::Key>>,
     pub(crate) hasher: S,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// A purgatory that exists until it is shut down.
+    /// Makes a purgatory. The anchor of `weak` keeps it alive until it is shut down.
     pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S, own: &Own) -> Arc<Self> {
         let map_shards = own.map_shards.clamp(2, 1 << 16).next_power_of_two();
         let weak = RecycledWeak::take();
@@ -75,37 +76,41 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         inner
     }
 
-    /// A number that no other existing purgatory has.
+    /// A number that no other existing purgatory has: the memory address of this struct.
     pub(crate) fn identity(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Leaves a check to the thread that drives the timer.
+    /// Leaves a check to the thread that drives the timer, and wakes that thread. Does nothing after the shutdown.
     pub(crate) fn defer(&self, check: CheckTarget<Op::Key>, bound: CheckBound) {
         if self.deferred.add(check, bound) {
-            // Tick 0 has passed: the thread makes the check as soon as it wakes.
+            // Tick 0 has passed, so the thread wakes at once, and makes the check.
             self.engine.announce_work(0);
         }
     }
 }
 
-/// Changes an operation that is about to be forced to complete, for instance by setting the error of its answer.
+/// A closure that changes an operation just before it is forced to complete, for instance by setting the error of its
+/// answer.
 pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 
-/// Changes that holders apply to their operations, by the address of the operation.
+/// The changes that wait to be applied, each under the address of its operation.
 ///
-/// A forcing call with a change applies the change to each operation, and then ends the operation. If another thread
-/// holds the operation, that thread takes the change out of here, applies it, and ends the operation.
+/// A forcing call with a change adds the change here before it claims the operation. When it has claimed the operation,
+/// it takes the change out, applies it, and ends the operation. If another thread holds the operation, the call leaves
+/// [`Mark::Force`](crate::cell::state::Mark::Force), and the holder takes the change, applies it, and ends the
+/// operation.
 ///
-/// INVARIANT: a change is added before [`Mark::Force`](crate::cell::state::Mark::Force) is set. So a holder that finds
-/// the mark also finds the change, or a later change that has replaced it.
+/// INVARIANT: a change is added before the mark is set. So a holder that finds the mark also finds the change, or a
+/// later change that has replaced it. In the other order, the holder could end the operation without its change.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {
-    /// Adds a change for an operation. After this call, the caller sets the mark.
+    /// Adds a change for the operation at `address`, and drops an earlier change for it. The caller claims or marks the
+    /// operation only after this call.
     pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
         let before = self.0.lock().insert(address, change.clone());
-        // Drop outside the lock: the destructor of a change is user code.
+        // Drop the earlier change outside the lock: its destructor is user code, and may call the library.
         drop_user_value(before);
     }
 
@@ -113,7 +118,8 @@ impl<Op: 'static> ForceChanges<Op> {
         self.0.lock().remove(&address)
     }
 
-    /// Removes the changes whose operations have ended before the changes were applied.
+    /// Drops the changes of operations that have ended before their changes were applied. `is_parked` says whether the
+    /// operation at an address has not ended.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut changes = self.0.lock();
         let all = std::mem::take(&mut *changes).into_iter();
@@ -131,7 +137,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// One call adds a change while another call removes changes.
+    /// A change that one thread adds while another thread removes changes is not lost.
     #[test]
     fn g18_a_change_that_comes_while_others_are_forgotten_is_kept() {
         let changes = ForceChanges::<()>(Mutex::default());
@@ -145,12 +151,13 @@ mod tests {
             scope.spawn(move || {
                 forget.recv().expect("it is about to forget");
                 changes.add(later, change);
-                // The other call may add its change now.
+                // Ignore the error: the other thread waits only for a short time.
                 let _ = added.send(());
             });
             changes.forget(|_| {
                 add.send(()).expect("it waits");
-                // Enough time for the other call to add its change, if it is not blocked.
+                // If `forget` did not hold the lock, the other thread would add its change now, and the change would be
+                // lost. `forget` holds the lock, so the other thread is blocked, and this wait times out.
                 let _ = is_added.recv_timeout(Duration::from_millis(50));
                 false
             });

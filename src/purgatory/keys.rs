@@ -5,8 +5,8 @@ use crate::watch::bound::{Order, Rank, Ticket};
 use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 
-/// The keys that one operation watches, each once. For each key there is a [`Ticket`], by which the operation is found
-/// in the list of the key.
+/// The keys that one operation watches, each once. Each key has a [`Ticket`]: a number by which the watch list of the
+/// key finds the operation when it leaves.
 ///
 /// Every slot contains this value, so it is small: 16 bytes for one key of up to 8 bytes. Two or three keys cost one
 /// allocation, more keys cost two.
@@ -20,21 +20,24 @@ pub(crate) enum Keys<K> {
     Two(Box<PlainKeys<K, 2>>, Filler),
     Three(Box<PlainKeys<K, 3>>, Filler),
     Resolved(ListNumber, Cell<Ticket>),
-    /// All other cases: four or more keys, a key with a rank, or a resolved key among several.
+    /// All other cases: four or more keys, a key with a rank, a resolved key among several, or a key that the caller
+    /// has given twice.
     Mixed(Box<Vec<Watched<K>>>),
 }
 
-/// Fills the space in which other variants have a ticket, so that tag and filler are written by one 8-byte store. An
-/// 8-byte load after a narrower store would be slow, because the processor could not forward the store to the load.
+/// Fills the bytes in which `One` and `Resolved` have their ticket. Tag and filler are then written by one 8-byte
+/// store. Without the filler, the tag would be written by a narrower store, and an 8-byte load soon after it would
+/// stall: store forwarding does not work from a narrower store to a wider load.
 type Filler = u32;
 
-/// A few keys without ranks. The tickets stand together to take fewer bytes.
+/// Two or three keys without ranks. The tickets lie in an array of their own: beside its key, each ticket would be
+/// padded to the alignment of the key.
 pub(crate) struct PlainKeys<K, const N: usize> {
     keys: [K; N],
     tickets: [Cell<Ticket>; N],
 }
 
-/// One watched key, plain or resolved, with or without a rank.
+/// One watched key: plain or resolved, with or without a rank.
 pub(crate) struct Watched<K> {
     target: Target<K>,
     rank: Option<Rank>,
@@ -42,7 +45,7 @@ pub(crate) struct Watched<K> {
 }
 
 impl<K> Keys<K> {
-    /// Keys of any kind, each once.
+    /// Makes the variant `Mixed` of keys of any kind. The caller gives each key once.
     pub(crate) fn mixed(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
         let watches = watches.into_iter().map(|(target, rank)| Watched {
             target,
@@ -62,7 +65,7 @@ impl<K> Keys<K> {
         }
     }
 
-    /// The first target for which `is_it` holds.
+    /// The first key for which `is_it` returns `true`. `None` if there is no such key.
     pub(crate) fn find<'k>(
         &'k self,
         mut is_it: impl FnMut(&Target<&'k K>) -> bool,
@@ -77,7 +80,8 @@ impl<K> Keys<K> {
         found
     }
 
-    /// Calls `each` for all keys. A closure that is marked `inline(always)` becomes part of the loop over plain keys.
+    /// Calls `each` for all keys. If the closure `each` is marked `inline(always)`, the compiler inlines it into the
+    /// loop over plain keys.
     #[inline(always)]
     pub(crate) fn for_each<'k>(&'k self, mut each: impl FnMut(Target<&'k K>, Order<'k>)) {
         self.all(
@@ -89,7 +93,8 @@ impl<K> Keys<K> {
         );
     }
 
-    /// Calls `each` for one key after another, until `each` returns `false`. Returns `true` if that did not happen.
+    /// Calls `each` for one key after another, until a call returns `false`. Returns `true` if all calls have returned
+    /// `true`, otherwise `false`.
     #[inline(always)]
     pub(crate) fn all<'k>(
         &'k self,
@@ -108,7 +113,7 @@ impl<K> Keys<K> {
 }
 
 impl<K, const N: usize> PlainKeys<K, N> {
-    /// Plain keys without ranks, each once.
+    /// Allocates plain keys without ranks, with tickets of 0. The caller gives each key once.
     pub(crate) fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })
@@ -118,7 +123,8 @@ impl<K, const N: usize> PlainKeys<K, N> {
 #[inline(never)]
 fn all_plain<'k, K, const N: usize>(
     keys: &'k PlainKeys<K, N>,
-    // By value, so that captured variables stay in registers although the loop has atomic instructions.
+    // By value, not by reference: the compiler then keeps the variables that the closure captures in registers. Behind
+    // a reference, it would load them again after each atomic instruction of the loop.
     mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool,
 ) -> bool {
     for place in 0..N {

@@ -1,5 +1,6 @@
-//! The debug build's report of a missed check, on stderr, once for each name of a purgatory. A missed check makes
-//! requests late, without any other symptom. Release builds only count missed checks.
+//! In debug builds: reports a missed check on stderr. A check was missed if an operation can complete at its deadline,
+//! and no check has found that before. The request is answered late, without any other symptom. Each name of a
+//! purgatory is reported once. Release builds only count missed checks.
 
 use parking_lot::Mutex;
 use std::any::type_name;
@@ -8,7 +9,8 @@ use std::io::Write;
 use std::sync::LazyLock;
 
 /// Reports that an operation with keys `K` could complete at its deadline, and that no check had found this before.
-/// Takes a process-wide lock and writes to stderr, so the caller must hold no lock. Runs no user code.
+/// Does nothing if the name `purgatory` has been reported already. The caller must hold no lock, because this call
+/// takes a lock of the whole process and waits for stderr. Runs no user code.
 pub(super) fn report<K>(purgatory: &str) {
     static REPORTED: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
     if !REPORTED.lock().insert(purgatory.to_owned()) {

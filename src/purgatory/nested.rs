@@ -1,25 +1,27 @@
-//! Nested checks.
+//! Nested checks: the checks that a `try_complete` makes.
 //!
-//! A check that a `try_complete` makes is nested: its thread holds an operation, which the check could not examine. So
-//! the check waits on the [trampoline](crate::callbacks::trampoline) for the end of the outermost call, when the thread
-//! holds no operation. Checks of one key are merged.
+//! The thread that runs the `try_complete` holds an operation, which a check on this thread could not examine. So the
+//! check waits in a queue of the thread, the [trampoline](crate::callbacks::trampoline), until the outermost call of
+//! the library is about to return. By then the thread holds no operation. Waiting checks of one key are merged.
 //!
-//! A nested check may examine operations that make the same check again. To bound this, each operation gets one nested
-//! check of each key until no nested check waits any more:
+//! A nested check may examine operations that make the same check again, and this could go on without end. So the
+//! library notes which operation has checked which key, until no nested check waits any more. If an operation checks
+//! the same key again before that, its new check is
 //!
-//! * If the operation's earlier check of the key still waits, the new check is merged with it.
-//! * If the earlier check was made, and the new check comes from an examination by a nested check, the new check is
-//!   ignored.
+//! * merged with its earlier check, if the earlier check still waits;
+//! * queued, if the earlier check was made, and no nested check is in progress;
+//! * ignored, if the earlier check was made, and a nested check runs the `try_complete` that makes the new check.
 //!
-//! So n operations that check their own key in every `try_complete` cost at most 2 n examinations. A check that a
-//! completion makes is not nested, so the operations it examines may check again.
+//! So n operations that check their own key in every `try_complete` cost at most 2 n examinations. A check that an
+//! `on_complete` makes is not nested: the operations that it examines may make their checks again.
 //!
-//! One exception: if another thread asked for the examination that makes the check, there may be a new event, and the
-//! check is deferred instead of ignored. If it were nested, two threads could keep each other busy without end.
+//! One exception to the third rule: if the `try_complete` runs because another thread has left a mark on the operation,
+//! that thread may have brought a new event. The new check is then deferred to the thread that drives the timer, not
+//! ignored. If it were queued here, two threads could keep each other busy without end.
 //!
-//! Deferring every nested check to the thread that drives the timer would be less code. But then a caller could not
-//! rely on a call that has returned: operations that the call should have completed would wait for another thread or,
-//! without a reaper, for the next `advance`.
+//! Deferring every nested check to that thread would be less code. But then a call could return before the operations
+//! that it should complete are completed: they would wait for another thread or, without a reaper, for the next
+//! `advance`.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;
@@ -36,7 +38,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::rc::Rc;
 
-/// The nested checks of one purgatory on one thread, waiting or made.
+/// The nested checks of one purgatory on one thread: those that wait, and those that were made.
 struct Nested<Op: DelayedOperation, S: KeyHasher> {
     inner: Arc<Inner<Op, S>>,
     checks: RefCell<HashMap<CheckTarget<Op::Key>, NestedCheck, S>>,
@@ -44,9 +46,9 @@ struct Nested<Op: DelayedOperation, S: KeyHasher> {
 
 #[derive(Default)]
 struct NestedCheck {
-    /// The bound of the check, while it waits.
+    /// The bound of the check while it waits. `None` when it has been made.
     waiting: Rc<Cell<Option<CheckBound>>>,
-    /// The operations that have made this check.
+    /// The operations whose `try_complete` has made this check.
     made_by: HashSet<Examinee>,
 }
 
@@ -56,15 +58,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        // A key that is not in the map has no watcher.
+        // A key that is not in the map has no watcher, so its check is not queued.
         if let (Some(within), Some(key)) = (Examining::current(), self.watch.key(key)) {
             self.queue_nested(CheckTarget::key(key), *bound, within);
         }
         0
     }
 
-    /// Queues a check of `what` that the examination `within` makes. The check runs when the outermost call of this
-    /// thread is about to return.
+    /// Queues a nested check of `what`. The check runs when the outermost call of this thread is about to return.
+    /// `within` is the examination whose `try_complete` makes the check.
     #[cold]
     #[inline(never)]
     pub(super) fn queue_nested(
@@ -80,7 +82,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 checks: RefCell::new(HashMap::with_hasher(self.hasher.clone())),
             },
         );
-        // `None`: the thread is ending, and its queue of checks is destroyed.
+        // `None`: this thread is ending, and its queue of nested checks is destroyed. So the thread that drives the
+        // timer makes the check.
         let Some(nested) = nested else {
             return self.defer(what, bound);
         };

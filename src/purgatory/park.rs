@@ -1,18 +1,20 @@
 //! Parking an operation.
 //!
 //! 0. The keys are collected, each once.
-//! 1. The operation is examined once on the stack: an operation that can complete at once never parks. Before that, the
-//!    operation is rejected if too many parks are nested, a drain or a shutdown has begun, or there are no keys.
-//! 2. The operation gets a permit, and the reaper is started if this is the first deadline. Under the lock of a timer
-//!    shard the operation gets a slot and a timer. This thread holds the operation from the first moment. A deadline
-//!    that is earlier than the alarm is announced to the reaper.
-//! 3. The operation is added to the list of each of its keys. A thread that checks one of these keys from now on finds
-//!    the operation held, and leaves a mark.
-//! 4. The operation is examined again. This examination sees an event from before the key was watched. If an event
-//!    comes later, its check leaves a mark.
-//! 5. The operation is released. The release fails if there is a mark, and then `settle` acts on the mark.
+//! 1. The operation is rejected if too many parks are nested, a drain or a shutdown has begun, or there are no keys.
+//!    Otherwise it is examined before it has a slot. If it can complete at once, it never parks.
+//! 2. The operation gets a permit (its share of `max_parked` and `max_weight`), and the reaper is started if this is
+//!    the first deadline. Under the lock of a timer shard the operation gets a slot and a timer. From this moment the
+//!    parking thread holds the operation. If its deadline is earlier than the tick until which the reaper sleeps, the
+//!    reaper is woken.
+//! 3. The operation is added to the watch list of each of its keys. A thread that checks one of these keys from now on
+//!    finds the operation held, and leaves a mark: a bit in the slot's state word that asks the parking thread for one
+//!    more examination.
+//! 4. The operation is examined again. This examination sees every event whose check came before step 3. The check of a
+//!    later event leaves a mark.
+//! 5. The parking thread releases the operation. If there is a mark, the release fails, and `settle` acts on the mark.
 //!
-//! A panic of the caller's own code unwinds to the caller. From step 2 to step 5 a drop guard then undoes the park.
+//! If user code panics, the panic unwinds to the caller. Between step 2 and step 5, a drop guard then undoes the park.
 //! Without a panic, the guard costs nothing.
 
 use super::collect::Watch;
@@ -38,12 +40,16 @@ use crate::sync::Arc;
 use crate::time::Deadline;
 use scopeguard::{ScopeGuard, guard};
 
-/// The outcome of a park.
+/// The outcome of a call that parks an operation.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
-    /// The operation has ended. Either it could complete at once, or it ended during the park: a check found it
-    /// satisfied, it was forced or cancelled by key, it expired, or the purgatory was shut down. Its `on_complete` has
-    /// run, or runs before the outermost call of the library on this thread returns. After an expiry, `on_complete`
-    /// runs where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
+    /// The operation has ended, for one of these reasons:
+    ///
+    /// * It could complete at once.
+    /// * During the call, a check found it satisfied, another call forced or cancelled it by its key, it expired, or
+    ///   the purgatory was shut down.
+    ///
+    /// Its `on_complete` has run, or runs before the outermost call of the library on this thread returns. After an
+    /// expiry, `on_complete` runs where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),
@@ -55,7 +61,7 @@ impl<Op: DelayedOperation, S> Admission<Op, S> {
         matches!(self, Self::Parked(_))
     }
 
-    /// The handle of a parked operation.
+    /// The handle of the operation, if it was parked. `None` if it has ended.
     pub fn into_handle(self) -> Option<Handle<Op, S>> {
         match self {
             Self::Ended => None,
@@ -67,7 +73,7 @@ impl<Op: DelayedOperation, S> Admission<Op, S> {
 debug_fields!([Op: DelayedOperation, S] Admission<Op, S>, "Admission", |it| is_parked: it.is_parked());
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
-    /// Parks another operation in the same purgatory.
+    /// Parks `op` on one key, in the purgatory of this handle. Rejects `op` if that purgatory was shut down.
     pub(crate) fn park_beside(
         &self,
         op: Op,
@@ -80,22 +86,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 }
 
-/// A value to be parked: an operation, or a value that becomes one if its first examination finds nothing.
+/// A value that is to be parked: an operation, or a value that becomes an operation if its first examination says no.
 pub(crate) trait Arrival<Op: DelayedOperation>: Sized {
-    /// What the caller gets if the first examination says yes.
+    /// What the caller gets if the first examination says yes. Nothing is parked in that case.
     type Answer;
 
-    /// The first examination.
+    /// Makes the first examination. Returns whether the value can complete at once.
     fn look(&mut self, cause: Cause<'_, Op::Key>) -> bool;
 
-    /// Called if the first examination says yes. A panic of user code in this method is caught and counted.
+    /// Turns the value into the answer for the caller. Called if the first examination says yes. A panic of user code
+    /// in this method is caught and counted.
     fn answer<S: KeyHasher>(
         self,
         purgatory: &Arc<Inner<Op, S>>,
         trampoline: &Trampoline,
     ) -> Self::Answer;
 
-    /// Called if the first examination says no, or is not made.
+    /// Turns the value into an operation. Called if the first examination says no, or if the value is rejected before
+    /// it.
     fn into_operation(self) -> Op;
 }
 
@@ -119,29 +127,29 @@ impl<Op: DelayedOperation> Arrival<Op> for Op {
     }
 }
 
-/// What has become of an [arrival](Arrival).
+/// The outcome for an [arrival](Arrival).
 pub(crate) enum Arrived<A, Op: DelayedOperation, S> {
-    /// The first examination said yes.
+    /// The first examination said yes, and this is the answer.
     AtOnce(A),
-    /// The arrival became an operation, which has this admission.
+    /// The arrival became an operation. The admission says whether the operation was parked or has ended.
     Later(Admission<Op, S>),
 }
 
-/// What has become of an operation that is being parked.
+/// What the steps of a park have made of an arrival.
 enum Parking<A, Op> {
     /// No operation was parked, because the first examination said yes.
     AtOnce(A),
     /// The operation is parked at this address.
     Parked(Address),
-    /// The operation had a slot, and has ended during the park.
+    /// The operation got a slot, and ended during the park. It has still to be delivered.
     Ended(EndedPayload<Op>),
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op` on `keys`.
     ///
-    /// A panic of user code unwinds to the caller, because it is the caller's own code. The steps done before the panic
-    /// are undone: see [`unpark`](Self::unpark).
+    /// A panic of user code unwinds to the caller, because it is the caller's own code. If `op` has a slot by then,
+    /// [`unpark`](Self::unpark) undoes the park.
     #[inline(always)]
     pub(crate) fn park<'a>(
         self: &Arc<Self>,
@@ -157,7 +165,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         )
     }
 
-    /// [Parks](Self::park) the operation of `arrival`, unless the first examination says yes.
+    /// [Parks](Self::park) the operation of `arrival`. If the first examination says yes, parks nothing and returns the
+    /// answer.
     #[inline(always)]
     pub(crate) fn arrive<'a, A: Arrival<Op>>(
         self: &Arc<Self>,
@@ -219,8 +228,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 arrival.into_operation(),
             ));
         };
-        // Make the first examination, then call the other hooks and read the clock. A check that this user code makes
-        // is a nested check: it waits for the end of the outermost call (`src/purgatory/nested.rs`).
+        // From here to `drop(inside)`, user code runs: the first examination, the other hooks of the operation, and the
+        // clock. A check that this code makes is a nested check: it waits until the outermost call is about to return
+        // (`src/purgatory/nested.rs`).
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
         let reach = Unparked::new(self);
         if arrival.look(Cause::parking(&reach)) {
@@ -244,7 +254,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         match self.engine.admit(parked, weight, watches, timing) {
             Ok(held) => {
-                // Report the park while the operation is held, so that no thread reports its end before its park.
+                // Report the park while this thread holds the operation. No other thread can end the operation before
+                // the release, so the report of its end comes after this report.
                 self.engine
                     .observe(|observer| observer.parked(span, watches));
                 reach.park_at(held.address());
@@ -257,7 +268,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Applies the deadline that the first examination has asked for.
+    /// Replaces the deadline in `timing` by `deadline`, for which the operation has asked in its first examination. The
+    /// new deadline is at most `max_timeout` after the operation's arrival.
     #[cold]
     #[inline(never)]
     fn rescheduled(&self, timing: Timing, deadline: Deadline) -> Timing {
@@ -275,15 +287,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             .observe(|observer| observer.completed_at_once(span));
     }
 
-    /// Adds an operation that this thread holds to the lists of its keys, examines the operation again, and releases
-    /// it.
+    /// Takes steps 3 to 5 of a park: adds a held operation to the watch lists of its keys, examines it again, and
+    /// releases it.
     #[inline(always)]
     fn register<A>(
         self: &Arc<Self>,
         held: Held<'_, Parked<Op>>,
     ) -> Result<Parking<A, Op>, Rejected<Op>> {
         let address = held.address();
-        // If user code panics before the release, the guard undoes the park.
+        // If user code panics before the release, this guard undoes the park.
         let mut held = guard(held, |held| self.unpark(held));
         let watched = held.with(
             #[inline(always)]
@@ -309,8 +321,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Adds the operation to the list of each key. Returns `false` if a list is full; then the remaining keys are not
-    /// watched.
+    /// Adds the operation to the watch list of each key. Returns `false` if one of the lists is full: the operation is
+    /// then in the lists of the earlier keys only, and the caller has to remove it from them.
     #[inline(always)]
     fn watch_keys(&self, keys: &Keys<Op::Key>, address: Address) -> bool {
         let watch = &self.watch;
@@ -320,16 +332,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         )
     }
 
-    /// Rejects an operation whose park has failed. Marks that other threads have left are ignored, because the
-    /// operation was never parked.
+    /// Rejects an operation because the watch list of one of its keys is full. Ignores the marks that other threads
+    /// have left: the operation ends in any case, and the caller gets it back.
     #[cold]
     fn reject_for_full_key(&self, held: Held<'_, Parked<Op>>) -> Rejected<Op> {
-        // Removing a watch that was never added is a no-op.
+        // This also removes the watches of keys to which the operation was not added. Such a removal does nothing.
         let ended = self.end_and_reclaim(held, Ending::Cancelled);
         Rejected::new(RejectReason::KeyFull, self.return_to_caller(ended))
     }
 
-    /// Acts on a mark that another thread left during the park.
+    /// Acts on the mark that has made the release at the end of the park fail. Another thread left it during the park.
     #[cold]
     #[inline(never)]
     fn settle_park<A>(
@@ -351,14 +363,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Undoes a park in which user code has panicked: removes the watches, and frees timer, slot and permit. The
-    /// operation is dropped, as the panic drops everything else of the call.
+    /// Undoes a park in which user code has panicked: removes the watches, frees the timer, the slot and the permit,
+    /// and drops the operation.
     #[cold]
     #[inline(never)]
     fn unpark(&self, held: Held<'_, Parked<Op>>) {
         let ended = self.end_and_reclaim(held, Ending::Aborted);
         let op = self.return_to_caller(ended);
-        // Catch a panic of the destructor: a second panic would abort the process.
+        // Catch a panic of the operation's destructor. If this thread is unwinding already, a second panic would abort
+        // the process.
         let _ = self.engine.guarded(|| drop(op));
     }
 }

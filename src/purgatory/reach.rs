@@ -1,10 +1,10 @@
-//! What an operation can reach during its examinations, from the first one on: its deadline, and a waker. A wake-up of
-//! the waker makes a thread examine the operation again.
+//! What an operation can reach during its examinations: its own deadline, which it may move, and a waker. A wake-up by
+//! this waker makes the thread that drives the timer examine the operation again.
 //!
-//! Both cost nothing until an examination asks for them: they are an address and two words on the stack, which the
-//! compiler removes if the operation does not look at its cause. A waker is made when an examination asks for it. In
-//! the first examination the operation has no address yet, so its waker learns the address when the operation gets its
-//! slot.
+//! An examination that asks for neither costs nothing: the structs that implement [`Reach`] are a few words on the
+//! stack, and the compiler removes them if the operation does not look at its cause. A waker is allocated when an
+//! examination asks for it. In the first examination the operation has no address yet, so its waker gets the address
+//! when the operation gets its slot.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;
@@ -22,10 +22,10 @@ use std::mem::ManuallyDrop;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-/// A waker. Its wake-up makes the thread that drives the timer examine one operation.
+/// The data of a waker. A wake-up makes the thread that drives the timer examine one operation.
 struct OperationWaker<Op: DelayedOperation, S> {
     weak: RecycledWeak,
-    /// The operation's [`Address`], or [`Address::NONE`] while it has none.
+    /// The operation's [`Address`], or [`Address::NONE`] as long as the operation has no slot.
     at: AtomicU64,
     purgatory: PhantomData<fn() -> Inner<Op, S>>,
 }
@@ -39,12 +39,14 @@ impl<Op: DelayedOperation, S: KeyHasher> OperationWaker<Op, S> {
         })
     }
 
-    /// Sets the address of an operation that has got its slot. After this, the parking thread examines the operation.
+    /// Sets the address when the operation has got its slot. The parking thread calls this, and then examines the
+    /// operation again.
     fn set_address(&self, at: Address) {
-        // ORDERING: AcqRel. This swap comes before or after the read-modify-write in `wake_by_ref`. If the swap comes
-        // first, the wake-up finds the address, and its Acquire pairs with this Release. If the wake-up comes first,
-        // this Acquire pairs with its Release: what happened before the wake-up happens before the examination that
-        // follows this swap.
+        // ORDERING: AcqRel. This swap by the parking thread, and the read-modify-write in `wake_by_ref` by a waking
+        // thread, act on the same word, so one of them comes first. If the swap comes first, its Release pairs with the
+        // Acquire of the waking thread, which finds the address and defers an examination. If the wake-up comes first,
+        // its Release pairs with the Acquire of this swap: what happened before the wake-up happens before the
+        // examination that the parking thread makes after this swap.
         self.at.swap(at.0, Ordering::AcqRel);
     }
 }
@@ -55,10 +57,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // ORDERING: AcqRel, as argued in `set_address`.
+        // ORDERING: AcqRel. This read-modify-write pairs with the swap in `set_address`: it finds the address, or the
+        // examination after the swap sees what happened before this wake-up.
         let at = Address(self.at.fetch_add(0, Ordering::AcqRel));
-        // Without an address, no wake-up is needed: the parking thread will still examine the operation, or the
-        // operation never parks.
+        // Without an address, there is nothing to defer. Either the parking thread has still to set the address, and
+        // then examines the operation, or the operation never parks.
         if at != Address::NONE {
             self.weak.with(|inner: &Arc<Inner<Op, S>>| inner.wake(at));
         }
@@ -73,11 +76,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// What the operation at an address can reach while it is examined.
+/// What a parked operation can reach while it is examined.
 pub(super) struct Located<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
     at: Address,
-    /// The new deadline, if the examination has asked for one. It applies when the examination has ended.
+    /// The new deadline, if the operation has asked for one in this examination. The deadline is moved after the
+    /// examination.
     deadline: Cell<Option<Deadline>>,
 }
 
@@ -91,7 +95,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
         }
     }
 
-    /// The deadline that the examination has asked for.
+    /// The deadline for which the operation has asked in this examination. `None` if it has not asked.
     #[inline(always)]
     pub(super) fn deadline(&self) -> Option<Deadline> {
         self.deadline.get()
@@ -112,10 +116,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
     }
 }
 
-/// What an operation can reach while it is examined for its deadline.
+/// What an operation can reach in the examination at its deadline.
 pub(super) struct AtDeadline<'a, Op: DelayedOperation, S> {
     pub(super) located: Located<'a, Op, S>,
-    /// How long the operation stays parked although its deadline has come, if it has asked for that.
+    /// For how long the operation has asked to stay parked after its deadline. `None` if it has not asked.
     pub(super) lingers: Cell<Option<Duration>>,
 }
 
@@ -137,12 +141,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
     }
 }
 
-/// What an operation can reach in its first examination, before it has an address. Consumed by [`end`](Self::end).
+/// What an operation can reach in its first examination, before it has an address. The caller consumes this value by
+/// [`park_at`](Self::park_at) or [`end`](Self::end), otherwise the waker leaks.
 pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
-    /// Dropped by hand. A destructor that the unwinding might call would keep this whole struct in memory, even in
-    /// parks that ask for no waker. If user code panics in a park that has asked for a waker, the waker's few words are
-    /// leaked.
+    /// Dropped by hand in [`end`](Self::end). A destructor would also run when a panic unwinds. For that case the
+    /// compiler would have to keep this whole struct in memory, even in parks that ask for no waker. The price is a
+    /// leak of a few words, if user code panics in a park that has asked for a waker.
     waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
     deadline: Cell<Option<Deadline>>,
 }
@@ -157,13 +162,14 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
         }
     }
 
-    /// The deadline that the examination has asked for.
+    /// The deadline for which the operation has asked in this examination. `None` if it has not asked.
     #[inline(always)]
     pub(super) fn deadline(&self) -> Option<Deadline> {
         self.deadline.get()
     }
 
-    /// Gives the waker the address of the operation. This thread holds the operation, and will examine it again.
+    /// Gives the waker, if there is one, the address of the operation. The calling thread holds the operation, and
+    /// examines it again after this call.
     #[inline(always)]
     pub(super) fn park_at(self, at: Address) {
         if let Some(waker) = self.waker.get() {
@@ -172,7 +178,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
         self.end();
     }
 
-    /// Drops the waker: the operation does not park, or has got its address.
+    /// Drops the reference to the waker. Called if the operation does not park, or when the waker has got the address.
     #[inline(always)]
     pub(super) fn end(self) {
         if self.waker.get().is_some() {

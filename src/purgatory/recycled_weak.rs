@@ -1,11 +1,15 @@
-//! A handle's reference to its purgatory. It does not keep the purgatory alive.
+//! The weak reference of a handle to its purgatory: it does not keep the purgatory alive.
 //!
-//! Every park makes a handle, and most handles are dropped unused. A reference count in each handle would cost two
-//! locked instructions for nothing. A count at each use would make all threads write to one cache line. Instead:
+//! Every park makes a handle, and most handles are dropped unused. A reference count that each handle takes would cost
+//! two locked instructions for nothing. A reference count that each use of a handle takes would make all threads write
+//! to one cache line. Instead:
 //!
-//! * Handles refer to an *anchor* that is never freed. The anchor holds the purgatory until the purgatory is shut down.
-//! * During each use, a hazard pointer of the using thread keeps the purgatory from being dropped (`arc-swap`).
-//! * After the shutdown the anchor is recycled for the next purgatory. A generation tells the two purgatories apart.
+//! * A handle refers to an *anchor*: a pointer to the purgatory, in memory that is never freed. The anchor keeps the
+//!   purgatory alive until the purgatory is shut down.
+//! * While a thread uses a handle, a hazard pointer of that thread keeps the purgatory from being dropped (the crate
+//!   `arc-swap`).
+//! * After the shutdown the anchor is recycled for the next purgatory. A generation tells the two purgatories apart: a
+//!   handle whose generation differs from the anchor's is stale.
 //!
 //! The number of anchors is the highest number of purgatories that ever existed at the same time.
 
@@ -14,7 +18,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
 
-/// An anchor, which serves one purgatory after another.
+/// An anchor. It holds one purgatory after another, and none in between.
 type Anchor = ArcSwapOption<Anchored>;
 
 struct Anchored {
@@ -23,10 +27,10 @@ struct Anchored {
     inner: Box<dyn Any + Send + Sync>,
 }
 
-/// Anchors without a purgatory, each with the generation that its next purgatory gets.
+/// The free list: anchors without a purgatory, each with the generation that its next purgatory gets.
 static FREE: Mutex<Vec<RecycledWeak>> = Mutex::new(Vec::new());
 
-/// A reference to one purgatory. Copies cost nothing.
+/// A weak reference to one purgatory. A copy changes no reference count.
 #[derive(Clone, Copy)]
 pub(crate) struct RecycledWeak {
     anchor: &'static Anchor,
@@ -34,7 +38,7 @@ pub(crate) struct RecycledWeak {
 }
 
 impl RecycledWeak {
-    /// Takes an anchor that is empty until [`fill`](Self::fill).
+    /// Takes an anchor off the free list, or makes one. The anchor is empty until [`fill`](Self::fill).
     pub(crate) fn take() -> Self {
         let free = FREE.lock().pop();
         free.unwrap_or_else(|| Self {
@@ -43,7 +47,7 @@ impl RecycledWeak {
         })
     }
 
-    /// Holds `inner` in the anchor until [`cut`](Self::cut).
+    /// Puts `inner` into the anchor, which keeps it alive until [`cut`](Self::cut).
     pub(crate) fn fill<T: Send + Sync + 'static>(self, inner: Arc<T>) {
         self.anchor.store(Some(Arc::new(Anchored {
             generation: self.generation,
@@ -51,8 +55,8 @@ impl RecycledWeak {
         })));
     }
 
-    /// Calls `use_it` with the purgatory, which exists at least until the call returns. `None` if the anchor has been
-    /// [cut](Self::cut) off from the purgatory.
+    /// Calls `use_it` with the purgatory, which stays alive at least until the call returns. `None` if
+    /// [`cut`](Self::cut) has taken the purgatory out of the anchor, even if another purgatory is in the anchor now.
     #[inline]
     pub(crate) fn with<T: Send + Sync + 'static, R>(
         self,
@@ -66,9 +70,11 @@ impl RecycledWeak {
             .map(use_it)
     }
 
-    /// Makes every copy stale, and frees the anchor for the next purgatory. Called once, by the shutdown.
+    /// Makes every copy of this reference stale, and puts the anchor on the free list. Called once, by the shutdown.
     pub(crate) fn cut(self) {
-        // Drops the purgatory, unless something else refers to it.
+        // This drops the purgatory, if the anchor had the last reference to it. The anchor goes on the free list only
+        // after that: otherwise another thread could put its purgatory into the anchor, and this store would drop that
+        // purgatory.
         self.anchor.store(None);
         FREE.lock().push(Self {
             generation: self.generation + 1,
@@ -83,7 +89,8 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::mpsc::{Sender, channel};
 
-    /// The bound is not exact, because other tests take anchors at the same time.
+    /// One anchor is enough for these purgatories. The bound is higher, because other tests take anchors at the same
+    /// time.
     #[test]
     fn g06_the_places_of_dropped_purgatories_are_used_again() {
         let anchors = (0..1_000).map(|number| {
@@ -95,7 +102,8 @@ mod tests {
         assert!(anchors.collect::<HashSet<_>>().len() < 500);
     }
 
-    /// If the anchor were free before it is empty, the next purgatory in it would be dropped together with the old one.
+    /// If `cut` put the anchor on the free list before it empties the anchor, the next purgatory in the anchor would be
+    /// dropped together with the old one.
     #[test]
     fn g18_no_purgatory_gets_a_place_that_is_not_yet_empty() {
         struct Last(Sender<RecycledWeak>);

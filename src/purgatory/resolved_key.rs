@@ -1,4 +1,4 @@
-//! Keys that are resolved once, and are found without hashing from then on.
+//! Resolved keys: the watch list of such a key is looked up once, and found without hashing from then on.
 
 use super::checked_key::ByNumber;
 use super::inner::Inner;
@@ -13,10 +13,11 @@ use crate::watch::resolved::{ListNumber, Peeked, ResolvedList, ResolvedWatchers}
 /// every append.
 ///
 /// The resolved key and the plain key are the same key: a check of either finds operations that were parked on either.
-/// A resolved key stays valid while no operation watches the key. The purgatory forgets a key that is neither resolved
-/// nor watched; the memory of its list is reused for other resolved keys, and freed with the purgatory.
+/// A resolved key stays valid even while no operation watches the key. The purgatory forgets a key that is neither
+/// resolved nor watched. The memory of its list is reused for other resolved keys, and freed with the purgatory.
 ///
-/// A resolved key does not keep the purgatory running. After the shutdown it finds no operation.
+/// A resolved key does not keep the purgatory running: the drop of the last clone still shuts the purgatory down. After
+/// the shutdown the resolved key finds no operation.
 pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(super) inner: Arc<Inner<Op, S>>,
     list: Arc<ResolvedList<Op::Key>>,
@@ -36,7 +37,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         }
     }
 
-    /// The key.
+    /// The key that was resolved.
     pub fn key(&self) -> &Op::Key {
         &self.key
     }
@@ -45,11 +46,12 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
     /// operation watches the key, the check costs one locked instruction. The check takes these locks:
     ///
-    /// * the lock of the key's list, if the watchers are behind that lock. The list moves behind the lock when a second
-    ///   watcher comes, or a watcher [with a rank](crate::purgatory::Watch::at_rank). A list that had watchers when its
-    ///   key became resolved is behind the lock too. A list stays there until its last watcher leaves;
-    /// * for each operation that the check completes: the locks of the operation's other keys, and the lock of its
-    ///   timer shard only if that lock is free.
+    /// * the lock of the key's watch list, if the list is behind that lock. A list with at most one watcher is a single
+    ///   word, which needs no lock. The list moves behind the lock when a second watcher comes, or a watcher [with a
+    ///   rank](crate::purgatory::Watch::at_rank). A list that had watchers when its key became resolved is behind the
+    ///   lock too. A list stays behind the lock until its last watcher leaves;
+    /// * for each operation that the check completes: the locks of the operation's other keys, and the lock of the
+    ///   operation's timer shard only if that lock is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
             Some(only) => self.check_loaded(only),
@@ -57,12 +59,13 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         }
     }
 
-    /// Examines every operation that watches the key, for a caller that has published the event **under a lock that
-    /// `try_complete` takes as well**, and has released that lock (as [before every
-    /// check](crate::Purgatory::check_and_complete)). That lock orders the event and the operation's examination, so
-    /// the check needs no locked instruction: if no operation watches the key, the check is one load.
+    /// Examines every operation that watches the key, as [`check_and_complete`](Self::check_and_complete) does, at less
+    /// cost. The caller must have published the event **under a lock that `try_complete` takes as well**, and must have
+    /// released that lock (as [before every check](crate::Purgatory::check_and_complete)). That lock orders the event
+    /// and each examination: either the operation's examination sees the event, or the check finds the operation in the
+    /// list. So the check needs no locked instruction: if no operation watches the key, it is one load.
     ///
-    /// Without such a lock the check may miss an operation that is being parked. The operation then waits for the next
+    /// Without such a lock the check may miss an operation that is being parked. That operation then waits for the next
     /// check or its timeout.
     pub fn check_and_complete_after_lock(&self) -> usize {
         self.check_seen(self.list.peek(), const { &CheckBound::all() })
@@ -105,7 +108,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 }
 
-/// Takes the lock of the key's list for an instant. Runs no method of the key.
+/// Takes the lock of the key's watch list for an instant. Runs no method of the key.
 impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     fn clone(&self) -> Self {
         self.list.pin();
@@ -118,11 +121,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     }
 }
 
-/// Takes the lock of the key's map shard and, inside it, the lock of the key's list. Runs `Hash` and `Eq` of the key,
-/// and then destructors of keys. Panics of `Hash` and `Eq` are caught and counted.
+/// Takes the lock of the key's map shard and, inside it, the lock of the key's watch list. Runs `Hash` and `Eq` of the
+/// key, and then destructors of keys. Panics of `Hash` and `Eq` are caught and counted.
 impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     fn drop(&mut self) {
-        // If `Hash` or `Eq` of the key panics, the key stays in the map.
+        // If `Hash` or `Eq` of the key panics, the panic is counted, and the entry of the key stays in the map.
         let inner = &self.inner;
         let release = || inner.watch.release(&self.key, self.number);
         let _ = inner.engine.guarded(release);

@@ -1,4 +1,5 @@
-//! Releases an operation on which other threads have left marks.
+//! Acts on the marks on a held operation. A mark is a bit in the operation's state word, by which another thread asks
+//! the holder to examine the operation again, or to end it.
 
 use super::deferred::CheckTarget;
 use super::due::Due;
@@ -14,13 +15,14 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::watch::bound::CheckBound;
-/// The outcome for an operation that could not be released at once, because another thread had left a mark.
+/// The outcome for an operation that its holder could not release at once, because another thread had left a mark.
 pub(super) enum Settled<'a, P> {
-    /// The operation was released.
+    /// The operation was released, and stays parked.
     Parked,
-    /// The operation is to be ended as the `Ending` says.
+    /// The caller has to end the operation as the `Ending` says. If there is a guard, a drain or a shutdown waits for
+    /// the operation's completion until the guard is dropped.
     End(Held<'a, P>, Ending, Option<UnderwayGuard>),
-    /// The `try_complete` of the operation has panicked.
+    /// The `try_complete` of the operation has panicked. The caller has to end the operation.
     Panicked(Held<'a, P>, Panics),
 }
 
@@ -37,8 +39,8 @@ impl From<Mark> for Ending {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// [Examines](Self::examine) the operation because another thread has asked for that. Catches a panic of the
-    /// operation.
+    /// [Examines](Self::examine) the operation because another thread has asked for that by a mark. `Err` if the
+    /// operation panics.
     #[cold]
     #[inline(never)]
     fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
@@ -49,8 +51,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Acts on the marks that kept this thread from releasing an operation: examines the operation again as often as
-    /// marks ask for it, up to `MAX_EXAMINATIONS`, until the operation is released or has to end.
+    /// Acts on the marks because of which a release of the operation has failed; `unreleased` says what the release has
+    /// found. Examines the operation again whenever another thread has asked for it, up to `MAX_EXAMINATIONS` times in
+    /// a row. Returns when the operation is released or has to end.
     #[cold]
     #[inline(never)]
     pub(super) fn settle<'a>(
@@ -78,8 +81,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             };
             examinations += 1;
             let address = held.address();
-            // If other threads keep asking for more examinations, the holder leaves the next one to the thread that
-            // drives the timer, so that the holder's own thread can go on.
+            // If other threads keep asking for examinations, release the operation after `MAX_EXAMINATIONS`, and leave
+            // the next examination to the thread that drives the timer. Otherwise this thread might never return to its
+            // caller.
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Ok(unexamined) => {
                     if unexamined {
@@ -95,15 +99,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Acts on an ending mark. If another thread has asked for an examination as well (`unexamined`), makes that
-    /// examination first. Returns `Ok` if the operation has another deadline now, and is to be released.
+    /// Acts on a mark that asks the holder to end the operation. If another thread has asked for an examination as well
+    /// (`unexamined`), makes that examination first. Returns `Ok` if the operation has a later deadline now, so the
+    /// caller has to release it, and `Err` if the operation has to end.
     fn settle_ending<'a>(
         self: &Arc<Self>,
         mut held: Held<'a, Parked<Op>>,
         mark: Mark,
         unexamined: bool,
     ) -> Result<Held<'a, Parked<Op>>, Settled<'a, Parked<Op>>> {
-        // From here on a drain or a shutdown waits until the completion is handed over or has run (`Underway`).
+        // An expiry or a shutdown has left one of these two marks, and relies on this thread to end the operation.
+        // Until this guard is dropped, a drain or a shutdown waits for the completion.
         let waits = matches!(mark, Mark::Expire | Mark::ShutDown);
         let underway = waits.then(|| self.engine.underway.begin());
         if unexamined {
@@ -118,7 +124,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         match mark {
             Mark::Expire => {
-                // This call handles the expiry that was marked. A mark that is set from here on is for a later expiry.
+                // Clear the expiry mark, because this call handles the expiry. If the mark is set again from here on,
+                // it is for a later expiry, and must stay.
                 held.forget_expiry();
                 match self.due(&mut held, None) {
                     Ok(Due::Later) => return Ok(held),
@@ -135,19 +142,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Err(Settled::End(held, mark.into(), underway))
     }
 
-    /// Applies the change, if one was left, to a held operation that is being forced.
+    /// Applies the change that a forcing call has left for this held operation. Does nothing if there is no change.
     #[cold]
     pub(super) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
         if let Some(change) = self.changes.take(held.address()) {
             let _examining = Examining::enter(held.examinee(), Trigger::Check);
-            // A panic of the change is counted, and the operation still ends.
+            // If the change panics, the panic is counted, and the operation still ends.
             let engine = &self.engine;
             let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
             let _ = engine.guarded(|| drop_user_value(change));
         }
     }
 
-    /// Drops the change that was left for a held operation, because the operation ends without it.
+    /// Drops the change that a forcing call has left for this held operation, if there is one: the operation ends as
+    /// satisfied, without the change.
     fn drop_change(&self, held: &Held<'_, Parked<Op>>) {
         let change = self.changes.take(held.address());
         let _ = self.engine.guarded(|| drop_user_value(change));

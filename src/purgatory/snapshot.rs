@@ -13,8 +13,9 @@ use std::time::Duration;
 pub struct ParkedOperation<K> {
     /// The keys that the operation watches, in no particular order.
     pub keys: Vec<K>,
-    /// The age of the operation in whole ticks, from its [arrival](crate::DelayedOperation::arrival) or, if it does not
-    /// know its arrival, from the moment when it was parked.
+    /// The age of the operation in whole ticks. It counts from the operation's
+    /// [arrival](crate::DelayedOperation::arrival) or, if the operation does not know its arrival, from the moment when
+    /// it was parked.
     pub age: Duration,
     /// The time until the deadline, in whole ticks; zero if the deadline has passed, `None` if the operation never
     /// expires.
@@ -23,8 +24,9 @@ pub struct ParkedOperation<K> {
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
-        // Read the keys from the watch lists. Reading them from the slot would require holding the operation, and would
-        // delay its completion. `keys` and `parked` grow with no lock held.
+        // Read the keys from the watch lists, not from the slots. To read a slot, this thread would have to hold the
+        // operation, and a check that comes meanwhile could not complete the operation itself. No lock is held while
+        // `keys` and `parked` grow.
         let now = self.engine.now();
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
         for key in &self.watch.all_keys() {

@@ -1,13 +1,14 @@
-//! The debug build's report of a call of an operation that does not return. The usual cause is a lock that the caller
-//! itself holds. Without the report, the program would hang silently. Release builds contain none of this.
+//! In debug builds: reports on stderr a call of an operation's code that does not return. The usual cause is a lock:
+//! the caller holds it, and the operation's code waits for it. Without the report, the program would hang silently.
+//! Release builds contain none of this.
 //!
-//! A calling thread notes each call in its own [`Place`]. One watcher thread for the whole process looks at all places
-//! once a second, and sleeps while no operation is called. It reports a call that it finds in progress at several looks
-//! in a row.
+//! Each thread that calls an operation's code notes the call in a [`Place`] of its own. One watcher thread for the
+//! whole process looks at all places once a second. It reports a call that it finds in progress at several looks in a
+//! row. While no call is in progress, the watcher sleeps.
 //!
-//! Noting a call must not order two calls that a release build does not order: otherwise a test of a race would find
-//! nothing in a debug build. So every atomic operation here is Relaxed, and a calling thread takes no lock. It makes a
-//! read-modify-write only when it takes its place, and when it wakes the watcher.
+//! Noting calls must create no happens-before between two calls that a release build does not order: otherwise a debug
+//! build would hide races from the tests. So every atomic operation here is Relaxed, and a calling thread takes no
+//! lock. It makes a read-modify-write only at its first call, when it takes its place, and when it wakes the watcher.
 //!
 //! The watcher needs no order either: its looks are a second apart, and stores become visible long before that. If a
 //! store became visible later, a report would be missing, or would have the names of an earlier call.
@@ -29,13 +30,13 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The maximum number of threads whose calls are noted at the same time. Calls of further threads are not noted.
 const PLACES: usize = 1_024;
-/// The maximum depth of nested calls that are noted on one thread: an operation may park another operation when it is
-/// called.
+/// The maximum depth of nested calls that are noted on one thread. Calls are nested if the code of an operation parks
+/// another operation.
 const DEPTH: usize = 2;
 
 static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
 
-/// The calls of one thread.
+/// The noted calls of one thread, one for each depth of nesting.
 struct Place {
     taken: AtomicBool,
     calls: [Call; DEPTH],
@@ -43,14 +44,14 @@ struct Place {
 
 /// A noted call, in progress or ended.
 struct Call {
-    /// Odd while the call is in progress: each begin and each end adds one.
+    /// Odd while the call is in progress: the beginning and the end of each call add one.
     number: AtomicU64,
     purgatory: Text<16>,
     operation: Text<64>,
     key: Text<32>,
 }
 
-/// The beginning of a text, eight bytes in each word, zeros after its end.
+/// The beginning of a text: eight bytes in each word, and zeros after the end of a shorter text.
 struct Text<const WORDS: usize>([AtomicU64; WORDS]);
 
 impl<const WORDS: usize> Text<WORDS> {
@@ -64,7 +65,7 @@ impl<const WORDS: usize> Text<WORDS> {
             let chunk = chunks.next().unwrap_or_default();
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
-            // ORDERING: Relaxed, see the head of this file.
+            // ORDERING: Relaxed, because noting a call must order nothing (see the head of this file).
             word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
             if chunk.len() < 8 {
                 return;
@@ -73,7 +74,7 @@ impl<const WORDS: usize> Text<WORDS> {
     }
 
     fn read(&self) -> String {
-        // ORDERING: Relaxed, see the head of this file.
+        // ORDERING: Relaxed, because the watcher needs no order: each store is visible to it long before its next look.
         let bytes = self
             .0
             .iter()
@@ -94,16 +95,18 @@ impl Call {
         }
     }
 
-    /// Adds one to the number: odd becomes even and even becomes odd. Called by the thread that has the place.
+    /// Notes the beginning or the end of a call: adds one to the number, so even becomes odd, and odd becomes even.
+    /// Called only by the thread that has the place.
     fn turn(&self) {
-        // ORDERING: Relaxed, see the head of this file. No other thread stores the number.
+        // ORDERING: Relaxed, because noting a call must order nothing (see the head of this file). No other thread
+        // stores the number, so a load and a store do instead of a read-modify-write.
         let number = self.number.load(Ordering::Relaxed);
         self.number.store(number.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The number of the call in progress, if a call is in progress.
+    /// The number of the call, if the call is in progress. `None` if it has ended.
     fn in_progress(&self) -> Option<u64> {
-        // ORDERING: Relaxed, see the head of this file.
+        // ORDERING: Relaxed, because the watcher needs no order: each store is visible to it long before its next look.
         let number = self.number.load(Ordering::Relaxed);
         (number % 2 == 1).then_some(number)
     }
@@ -118,8 +121,9 @@ impl Place {
     }
 
     fn take(&self) -> bool {
-        // ORDERING: Relaxed, see the head of this file. A thread that takes the place of an ended thread need not be
-        // ordered after that thread either.
+        // ORDERING: Relaxed. The exchange gives a place to only one thread at a time. The thread that takes the place
+        // of an ended thread needs no order after that thread: at worst, one report is missing or has the names of an
+        // earlier call.
         !self.taken.load(Ordering::Relaxed)
             && self
                 .taken
@@ -128,11 +132,12 @@ impl Place {
     }
 }
 
-/// A thread's own record of its calls.
+/// A thread's own record of its calls: its place, if there was one left, and how many calls are in progress.
 struct Mine {
     place: Option<&'static Place>,
     depth: Cell<usize>,
-    /// The memory addresses of the type names in the place. A next call with the same names does not write them again.
+    /// For each depth: the memory addresses of the two type names that the place has now. A call with the same names
+    /// does not write them again.
     types: [Cell<[*const u8; 2]>; DEPTH],
 }
 
@@ -150,22 +155,23 @@ std::thread_local! {
 impl Drop for Mine {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // ORDERING: Relaxed, see the head of this file.
+            // ORDERING: Relaxed. The next thread that takes this place needs no order after this thread (see
+            // `Place::take`).
             place.taken.store(false, Ordering::Relaxed);
         }
     }
 }
 
-/// A call of an operation's code, in progress on this thread until this guard is dropped.
+/// A call of an operation's code by this thread. The call is in progress until this guard is dropped.
 pub(super) struct NotedCall {
     call: Option<&'static Call>,
-    /// Not `Send`: the call ends on the thread on which it began.
+    /// Keeps the guard from being `Send`: a call ends on the thread on which it began.
     _of_its_thread: PhantomData<*const ()>,
 }
 
 impl NotedCall {
-    /// Notes a call of an operation `Op` with keys `K`. Threads of the library are not noted, because they may run
-    /// completions of any length.
+    /// Notes a call of an operation `Op` with keys `K`. Calls by the library's own threads are not noted, because these
+    /// threads may run completions of any length.
     pub(super) fn begin<Op, K>(purgatory: &Arc<str>) -> Self {
         let types = [type_name::<Op>(), type_name::<K>()];
         let call = (!Worker::is_current()).then(|| Self::note(purgatory, types));
@@ -175,7 +181,8 @@ impl NotedCall {
         }
     }
 
-    /// `None` if the thread has no place or too many nested calls, or if it is ending and its thread-locals are gone.
+    /// Notes a call in the place of this thread. `None` if the call is not noted: the thread has no place or too many
+    /// nested calls, or it is ending and its thread-locals are gone.
     fn note(purgatory: &str, types: [&'static str; 2]) -> Option<&'static Call> {
         let noted = MINE.try_with(|mine| {
             let depth = mine.depth.get();
@@ -206,14 +213,15 @@ impl Drop for NotedCall {
     }
 }
 
-/// Whether the watcher sleeps until it is woken, or is about to.
+/// Set by the watcher when it is about to sleep until it is woken. Cleared by the thread that wakes it, or by the
+/// watcher when a look finds a call.
 static ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHER: OnceLock<Thread> = OnceLock::new();
 
 /// Starts the watcher, unless it was started before. If the system refuses the thread, there are no reports.
 fn start_watcher() {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    // ORDERING: Relaxed, see the head of this file. The swap lets only one thread start the watcher.
+    // ORDERING: Relaxed. The swap lets only one thread start the watcher, and the flag publishes no data.
     if !STARTED.load(Ordering::Relaxed) && !STARTED.swap(true, Ordering::Relaxed) {
         let thread = std::thread::Builder::new().name("stuck-calls".into());
         let _ = thread.spawn(watch);
@@ -221,8 +229,9 @@ fn start_watcher() {
 }
 
 fn wake_watcher() {
-    // ORDERING: Relaxed, see the head of this file. A thread that finds the watcher awake need not wake it. The watcher
-    // sets `ASLEEP`, looks once more a second later, and only then sleeps: that look finds the call of this thread.
+    // ORDERING: Relaxed, because noting a call must order nothing (see the head of this file). If this thread finds the
+    // watcher awake, it need not wake the watcher. Before the watcher sleeps, it sets `ASLEEP`, waits a second, and
+    // looks once more. That look finds the call of this thread.
     if ASLEEP.load(Ordering::Relaxed) {
         ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {
@@ -231,10 +240,11 @@ fn wake_watcher() {
     }
 }
 
-/// If a look finds a call, this many further looks take [`LIMIT`].
+/// How many further looks follow until [`LIMIT`] has passed, after the first look that finds a call.
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
-/// What the last look found in one place: for each depth, the call and how many looks in a row before had found it.
+/// What the watcher knows of one place after its last look. For each depth: the call that the look has found in
+/// progress, if any, and how many looks in a row had found the same call before.
 type Seen = [(Option<u64>, u64); DEPTH];
 
 /// The main function of the watcher thread.
@@ -245,7 +255,8 @@ fn watch() {
     loop {
         let is_idle = look(&mut seen, report);
         if is_idle && was_idle {
-            // ORDERING: Relaxed, see `wake_watcher`.
+            // ORDERING: Relaxed. A thread that notes a call either finds `ASLEEP` set and wakes this thread, or it has
+            // noted the call before the look above, which finds the call (see `wake_watcher`).
             while ASLEEP.load(Ordering::Relaxed) {
                 std::thread::park();
             }
@@ -256,8 +267,8 @@ fn watch() {
     }
 }
 
-/// Looks at all places. Reports each call once, when it has been in progress for [`LOOKS`] looks. Returns whether no
-/// call is in progress.
+/// Looks at all places. Calls `report` once for each call that is still in progress [`LOOKS`] looks after the look that
+/// found it first. Returns whether no call is in progress.
 fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
     let mut is_idle = true;
     let seen = seen.iter_mut().flatten();
@@ -300,7 +311,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// The reports of [`look`] on the purgatory `name`, at each of five looks.
+    /// What [`look`] reports of the purgatory `name`, at each of five looks. Each report calls `meanwhile`.
     fn reports(name: &str, mut meanwhile: impl FnMut()) -> [Vec<String>; 5] {
         let mut seen = [Seen::default(); PLACES];
         array::from_fn(|_| {
@@ -316,8 +327,8 @@ mod tests {
         })
     }
 
-    /// A calling thread does not wait for the watcher, and therefore not for another calling thread. So noting calls
-    /// does not order them.
+    /// A thread can note a call while the watcher is looking. So a calling thread never waits for the watcher, nor
+    /// through it for another calling thread, and noting calls does not order them.
     #[test]
     fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
         let name = Arc::from("stuck");
@@ -337,7 +348,8 @@ mod tests {
         assert_eq!(reports, [none(), none(), vec!["u8".into()], none(), none()]);
     }
 
-    /// A nested call is noted separately, and ends separately.
+    /// A nested call is noted separately from the outer call, and ends separately. A call that is nested too deep is
+    /// not noted.
     #[test]
     fn g03_a_call_inside_of_another_is_noted_to_a_depth() {
         let name = Arc::from("deep");
@@ -350,7 +362,8 @@ mod tests {
         assert!(outer.call.is_some() && deeper.call.is_none());
     }
 
-    /// Places are used again: there need be only as many as there are threads at the same time.
+    /// The place of a thread that has ended is taken again: there need be only as many places as there are threads at
+    /// the same time.
     #[test]
     fn the_place_of_a_thread_that_has_ended_is_taken_again() {
         let name = Arc::<str>::from("many");
