@@ -7,7 +7,7 @@ use super::early::{Early, shared_moment};
 use super::handle::Handle;
 use super::inner::Inner;
 use crate::cell::address::Address;
-use crate::engine::shard::Timing;
+use crate::engine::shard::{Timing, Unchanged};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::scheme::Tick;
@@ -92,7 +92,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if early.lingers {
             // The deadline has come. Take back what this call has filed.
             let earlier = match is_filed {
-                true => self.refile(at, *early, timing).flatten(),
+                true => self.refile(at, *early, timing).unwrap_or_default(),
                 false => None,
             };
             return (false, earlier);
@@ -107,28 +107,32 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             deadline: timing.deadline,
             ..*early
         };
-        // A timer that is filed before the deadline, and not behind the next time, stays where it is. If it has fired
-        // or is due, the thread that handles the firing files it at the next time.
         let is_early = filed < early.deadline;
-        let earlier = match is_early && filed <= next.filed() {
-            true => Some(None),
-            false => self.refile(at, next, timing),
+        let earlier = if is_early && filed <= next.filed() {
+            // A timer that is filed before the deadline, and not behind the next time, stays where it is.
+            None
+        } else {
+            match self.refile(at, next, timing) {
+                Ok(earlier) => earlier,
+                // The early timer has fired or is due: the thread that handles the firing files it at the next time.
+                Err(Unchanged) if is_early => None,
+                Err(Unchanged) => return (is_filed, None),
+            }
         };
-        if earlier.is_none() && !is_early {
-            return (is_filed, None);
-        }
         *early = next;
-        (true, earlier.flatten())
+        (true, earlier)
     }
 
-    /// Files the timer of an operation at its next time. `None` if the timer has fired or the operation has ended.
-    /// Otherwise returns the deadline to announce, if there is one.
-    fn refile(&self, at: Address, next: Early, timing: Timing) -> Option<Option<Tick>> {
+    /// Files the timer of an operation at its next time. Returns the deadline to announce, if any.
+    ///
+    /// # Errors
+    /// The timer has fired, or the operation has ended.
+    fn refile(&self, at: Address, next: Early, timing: Timing) -> Result<Option<Tick>, Unchanged> {
         let timing = Timing {
             deadline: next.filed(),
             ..timing
         };
-        self.engine.reschedule_to(at, timing).ok()
+        self.engine.reschedule_to(at, timing)
     }
 
     /// Wakes the operation `delay` from now, or up to one `part` earlier, so that one wake-up of the thread serves
@@ -146,10 +150,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let due = timing.since.saturating_add(delay).since_origin();
         let tick = engine.scale.duration(1);
         let filed = self.early.change(|entries| {
-            let (_, filed) = engine.shard(at.shard()).times(at)?;
+            let times = engine.shard(at.shard()).times(at);
+            let (_, filed) = times.ok_or(Unchanged)?;
             let known = entries.by_address.get(&at).copied();
             if known.is_some_and(|early| early.lingers) && !last {
-                return None;
+                return Err(Unchanged);
             }
             let crowd = known.map_or_else(|| entries.next_crowd(), |early| early.crowd);
             let wake = Timestamp::from_origin(shared_moment(due, part, crowd, tick));
@@ -163,18 +168,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 lingers: false,
                 crowd,
             };
-            // A timer that is filed at the deadline stays there if the deadline comes first: the entry is for a deadline
-            // that moves. If the timer has fired, the thread that handles the firing files it again, at the times of the
-            // new entry.
-            let filed = match known.is_none() && next.wake >= next.deadline {
-                true => None,
-                false => self.refile(at, next, timing).or(known.map(|_| None))?,
+            let earlier = if known.is_none() && next.wake >= next.deadline {
+                // The deadline comes first, and the timer stays there. The entry is for a deadline that moves.
+                None
+            } else {
+                match self.refile(at, next, timing) {
+                    Ok(earlier) => earlier,
+                    // The timer has fired: the thread that handles the firing files it again, at the times of the new
+                    // entry.
+                    Err(Unchanged) if known.is_some() => None,
+                    Err(Unchanged) => return Err(Unchanged),
+                }
             };
             entries.by_address.insert(at, next);
-            Some(filed)
+            Ok(earlier)
         });
-        let filed = filed.map(|earlier| engine.announce(earlier));
-        filed.is_some()
+        filed.map(|earlier| engine.announce(earlier)).is_ok()
     }
 }
 
