@@ -1,9 +1,10 @@
 //! User code that the library calls: what such code may do, and what happens to its panics.
 //!
-//! * [`panics`]: containing panics, and letting them go on.
-//! * [`trampoline`]: calls caused inside a callback run after the callback, not inside it.
-//! * [`examining`]: which operation's `try_complete` a thread is inside.
-//! * [`promise`]: values that a task awaits. A task's waker is user code.
+//! * [`panics`]: catches the panics of user code, and resumes or discards them.
+//! * [`trampoline`]: a call of the library that is made inside a callback may have to wait. It runs after the callback
+//!   has returned.
+//! * [`examining`]: the operation whose `try_complete` a thread is inside.
+//! * [`promise`]: values that a task awaits. Waking a task calls its waker, which is user code.
 
 pub(crate) mod examining;
 pub(crate) mod panics;

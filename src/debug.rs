@@ -1,7 +1,7 @@
 //! `Debug` for types whose parts do not all implement it.
 
-/// Implements `Debug` with the named fields. Each field shows the expression after its name; in the expression, `$it`
-/// is the value.
+/// Implements `Debug` for `$type`, under the name `$name`, with the given fields. For each field, the output shows the
+/// value of the expression after its name. In that expression, `$it` is the value that is formatted.
 macro_rules! debug_fields {
     ([$($generics:tt)*] $type:ty, $name:expr, |$it:ident| $($field:ident: $shown:expr),*) => {
         impl<$($generics)*> std::fmt::Debug for $type {

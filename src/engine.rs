@@ -1,12 +1,14 @@
-//! Payloads with a deadline, in timer shards, and the thread that expires them.
+//! The engine: parks payloads that have a deadline, and expires them. A payload is an operation of a purgatory, or a
+//! value of a timer.
 //!
-//! An engine parks payloads in the slots of [`shard`]s. The state word of each slot decides which thread may end the
-//! payload. If a new deadline is earlier than the [alarm](crate::threads::alarm) (the tick until which the reaper
-//! sleeps), the engine wakes the reaper. [`drive`] is called when time has passed, [`expire`] ends the payloads whose
+//! Each payload lies in a slot of a timer [`shard`]. A state word in the slot decides which thread may end the payload.
+//! If a new deadline is earlier than the [alarm](crate::threads::alarm) (the tick until which the reaper thread
+//! sleeps), the engine wakes the reaper. [`drive`] runs when time has passed, [`expire`] ends the payloads whose
 //! deadline has passed, and [`deliver`] runs the user's code for payloads that have ended.
 //!
-//! Only the engine's [`handler`](handler::Handler) knows keys and user code: the purgatory and the timer each implement
-//! `Handler` for their own payloads. For the handler, the engine counts watches and catches panics.
+//! The engine knows neither keys nor user code. Its [`handler`](handler::Handler) does: the purgatory and the timer
+//! each implement `Handler` for their own payloads. For the handler, the engine counts watches (one for each key of a
+//! parked operation) and catches panics of user code.
 
 pub(crate) mod deliver;
 pub(crate) mod drive;
@@ -54,30 +56,31 @@ pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
     pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
-    /// Held while a caller resets the alarm, in an engine without a reaper.
+    /// Locked while a caller of `advance` or `next_deadline` resets the alarm. Used only in an engine without a reaper.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The instant from which `clock` counts, if `clock` is the system's clock.
+    /// The instant from which `clock` counts. `None` if `clock` is not the system's clock.
     system_since: Option<Instant>,
-    /// Replaces `clock` where a deadline is computed. Its reading is ahead of the clock by at most a tick.
+    /// The processor's counter, which replaces `clock` where a deadline is computed. Its reading is ahead of `clock` by
+    /// at most a tick.
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
     pub(crate) permits: Permits,
-    /// Whether slots and watches of ended payloads are reclaimed before their completions run.
+    /// Whether slots and watches of ended payloads are reclaimed before the user's code runs for these payloads.
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
     pub(crate) underway: Underway,
     pub(crate) background: Background,
-    /// `None` in a timer and a tracker.
+    /// Reports events to the user's metrics recorder and tracing subscriber. `None` in a timer and a tracker.
     observer: Option<Observer>,
     pub(crate) phase: Phase,
 }
 
 impl<P, W: Scheme> Engine<P, W> {
-    /// Makes an engine, if the settings are valid. The threads start when they are first needed, or at once if the
-    /// settings ask for that.
+    /// Makes an engine. The threads start when they are first needed, or at once if the settings ask for that. `Err` if
+    /// a setting is invalid, or if the system refuses a thread that is to start at once.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
         let wheel_size = u32::try_from(settings.wheel_size).ok();
         let wheel_size = wheel_size.filter(|wheel_size| (2..=1 << 16).contains(wheel_size));
@@ -114,19 +117,25 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(engine)
     }
 
-    /// The counter that replaces the system's clock and counts from `since`. `None` if `clock` is another clock, or if
-    /// the system has no suitable counter. `None` also if a tick is shorter than [`HOLDS`], the most that the counter
-    /// may be ahead of the clock. `None` also if the scheme has a horizon (a latest deadline that it accepts): with the
-    /// counter, the horizon would be one tick nearer.
+    /// A clock that reads the processor's counter, counts from `since`, and replaces the system's clock. `None` in each
+    /// of these cases:
+    ///
+    /// * `since` is `None`: the engine uses another clock than the system's.
+    /// * The system has no suitable counter.
+    /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. Then the tick before a
+    ///   reading might not have passed yet.
+    /// * The scheme has a horizon (a latest deadline that it accepts): with the counter, the horizon would be one tick
+    ///   nearer.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_endless = W::new(2, 0).latest(0) == Tick::MAX;
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
         CounterClock::since(since.filter(|_| is_endless && is_coarse)?)
     }
 
-    /// From now on reports events to the user's recorder and subscriber.
+    /// From now on, reports events to the user's metrics recorder and tracing subscriber.
     pub(crate) fn observed(mut self) -> Self {
-        // If the recorder panics here, neither recorder nor subscriber gets any report.
+        // If the recorder panics here, the engine gets no observer: neither recorder nor subscriber receives any
+        // report.
         self.observer = self.caught(|| Observer::new(&self.name)).ok();
         self
     }
@@ -136,8 +145,8 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shards.at(number, || self.phase.reject_reason())
     }
 
-    /// Starts the engine's own reaper, unless it was started or the engine is closed. If the system refuses the thread,
-    /// a later call tries again.
+    /// Starts the engine's own reaper thread. Does nothing if the thread was started before, or if the engine is shut
+    /// down. `Err` if the system refuses the thread; a later call tries again.
     #[cold]
     fn start_reaper(&self) -> io::Result<()> {
         let _alone = self.shards.order.lock();
@@ -147,19 +156,21 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Announces work other than timers (a deferred check) to the thread that drives the timer: sets the alarm to `at`,
-    /// if the alarm is later. If the reaper has not been started, starts it first. If the system refuses the thread,
-    /// the work waits until the next announcement or the first deadline starts the reaper.
+    /// Announces a deferred check (a check that is left to the thread that drives the timer): lowers the alarm to the
+    /// tick `at`, if the alarm is later, and wakes that thread. Before that, starts the reaper if it was not started.
+    /// If the system refuses the reaper's thread, the check waits: the next announcement or the first deadline tries to
+    /// start the reaper again.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.reaper_is_started() {
-            // If the thread is refused, the work waits, as the doc comment says.
+            // Ignore the error: without the thread the check waits, as the doc comment of this function says.
             let _ = self.start_reaper();
         }
         self.announce(Some(at));
     }
 
-    /// Starts the reaper, if the deadline in `timing` needs it and the payload `exists`. Call this before
-    /// [`reschedule_to`](Self::reschedule_to), which fails if the reaper is needed and not started.
+    /// Prepares a reschedule: starts the reaper if the deadline in `timing` needs it and `exists` returns `true`. Call
+    /// this before [`reschedule_to`](Self::reschedule_to), which starts no reaper, and fails if a needed reaper is not
+    /// started. `Err` if the system refuses the thread.
     pub(crate) fn start_reaper_to_reschedule(
         &self,
         timing: Timing,
@@ -171,9 +182,10 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Whether the reaper must be started for this deadline. A payload that never expires needs no reaper. Called
-    /// before a timer shard is locked, so that the thread exists before the deadline is filed. If the reaper has been
-    /// started, this costs only the load of a flag, which no thread writes any more.
+    /// Whether the reaper must be started before this deadline is filed: the reaper was not started, and the payload
+    /// expires at some time. Callers ask this before they lock a timer shard, so that the thread exists before the
+    /// deadline is filed. Once the reaper was started, the answer costs one load of a flag that no thread writes any
+    /// more.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -183,7 +195,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.floor(self.clock.now())
     }
 
-    /// The time, or a moment after it if the engine has a counter.
+    /// The present time. If the engine has a counter, the result may be a moment later than the present.
     #[inline]
     pub(crate) fn soon(&self) -> Timestamp {
         match &self.counter {
@@ -192,8 +204,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// The timing of a payload. The payload arrives at `arrival`, a reading of the clock that the user supplies, or now
-    /// if `arrival` is `None`.
+    /// The arrival and the deadline of a payload, in ticks. `arrival` is a reading of the clock that the user supplies;
+    /// with `None`, the payload arrives now.
     #[inline(always)]
     pub(crate) fn timing(&self, arrival: Option<Timestamp>, deadline: Deadline) -> Timing {
         let timeout = match deadline {
@@ -207,7 +219,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.timing_after(arrival, timeout)
     }
 
-    /// The [`timing`](Self::timing) of a payload whose deadline is `point`, a point of the clock.
+    /// The [`timing`](Self::timing) of a payload whose deadline is `point`, a reading of the engine's clock.
     #[cold]
     #[inline(never)]
     fn timing_until(&self, arrival: Option<Timestamp>, point: Timestamp) -> Timing {
@@ -219,23 +231,23 @@ impl<P, W: Scheme> Engine<P, W> {
         self.bounded(timing, timing.since)
     }
 
-    /// The reading of `clock` at a point of the system's clock. If `clock` is another clock, the time that is left
-    /// until the point is added to the present reading of `clock`.
+    /// Converts `point`, an instant of the system's clock, to a reading of the engine's `clock`. If `clock` is not the
+    /// system's clock, the result is the present reading of `clock` plus the time that is left until `point`.
     #[cold]
     fn timestamp_of(&self, point: Instant) -> Timestamp {
         match self.system_since {
             Some(since) => Timestamp::from_origin(point.saturating_duration_since(since)),
             None => {
-                // Compute `left` before the clock is read: the time that passes in between then makes the deadline
-                // later, never earlier.
+                // Compute `left` before `clock` is read. The time that passes between the two steps then makes the
+                // deadline later. In the other order, that time would be missing from the deadline.
                 let left = point.saturating_duration_since(Instant::now());
                 self.clock.now().saturating_add(left)
             }
         }
     }
 
-    /// Turns `deadline` into a point of the clock; a timeout counts from now. [`Deadline::Never`] if the point is
-    /// beyond all readings.
+    /// Turns `deadline` into a point of the engine's clock. A timeout counts from now. Returns [`Deadline::Never`] if
+    /// the timeout is infinite, or ends beyond the last reading of the clock.
     pub(crate) fn point(&self, deadline: Deadline) -> Deadline {
         match deadline {
             Deadline::After(timeout) if timeout != Duration::MAX => {
@@ -257,8 +269,8 @@ impl<P, W: Scheme> Engine<P, W> {
             return Timing {
                 start,
                 deadline,
-                // INVARIANT: the reading is ahead of the clock by less than `HOLDS`, which is a tick or less. So the
-                // tick before `start` has passed.
+                // INVARIANT: the counter's reading is ahead of the clock by less than `HOLDS`, and `HOLDS` is a tick or
+                // less. So on the clock, at least the tick before `start` has passed.
                 present: start.saturating_sub(1),
                 since: Timestamp::from_origin(Duration::from_nanos(reading)),
             };
@@ -274,8 +286,8 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Limits the deadline in `timing` to at most `max_timeout` after the arrival of the operation at `address`. `None`
-    /// if the operation has ended. Used for a deadline that the operation itself has asked for. A deadline that is set
-    /// by a handle is limited to `max_timeout` after the call.
+    /// if the operation has ended. Used for a deadline that the operation itself has asked for. For a deadline that is
+    /// set by a handle, `max_timeout` counts from the call instead.
     pub(crate) fn bounded_from_arrival(&self, address: Address, timing: Timing) -> Option<Timing> {
         if self.max_timeout == Duration::MAX {
             return Some(timing);
@@ -293,8 +305,9 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Gives `payload` a slot and a timer, and announces its deadline. The caller then holds the payload: no other
-    /// thread can end it before the caller releases it.
+    /// Gives `payload` a slot and a timer, and announces its deadline to the thread that drives the timer. The calling
+    /// thread then holds the payload: no other thread can end it before the caller releases it. A rejected payload is
+    /// returned in the error.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
@@ -309,9 +322,9 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok(held)
     }
 
-    /// Gives a payload of a [`Timer`](crate::Timer) a slot and starts its timer. Does not hold the payload, because
-    /// such a payload is never examined. Returns the address of the payload, and the deadline to
-    /// [announce](Self::announce), if any.
+    /// Gives a payload of a [`Timer`](crate::Timer) a slot, and starts its timer. The caller does not hold the payload
+    /// afterwards, because such a payload is never examined. Returns the payload's address, and the deadline that the
+    /// caller must [announce](Self::announce), if any.
     #[inline(always)]
     pub(crate) fn admit_released(
         &self,
@@ -321,9 +334,13 @@ impl<P, W: Scheme> Engine<P, W> {
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
         let (guard, held, earlier) = self.admit_locked(payload, weight, 0, timing)?;
         let address = held.address();
-        // INVARIANT: no other thread can have left a mark. A thread that drives the timer, and a shutdown, take the
-        // shard's lock before they leave a mark, and this thread has the lock. All other threads need the address,
-        // which this call has not returned yet.
+        // INVARIANT: the payload has no mark yet (a mark is a request by another thread to the thread that holds the
+        // payload), so the release cannot fail:
+        //
+        // * The thread that drives the timer finds payloads under the shard's lock, which this thread has.
+        // * A shutdown closes the shard under that lock before it looks for payloads. A closed shard would have
+        //   rejected this payload.
+        // * Every other thread needs the address, which this call has not returned yet.
         //
         // So this call never ends the payload. It must not, because an ending runs user code, and this thread may hold
         // locks of the user's.
@@ -334,9 +351,9 @@ impl<P, W: Scheme> Engine<P, W> {
         Ok((address, earlier))
     }
 
-    /// Gives `payload` a slot and a timer in the calling thread's shard, or in a neighbouring shard if that shard is
-    /// locked. Returns the lock of the shard, still taken; the payload, held by this thread; and the deadline to
-    /// [announce](Self::announce), if any.
+    /// Gives `payload` a slot and a timer in the calling thread's timer shard, or in a neighbouring shard if that shard
+    /// is locked. Returns the lock of the shard, still taken; the payload, held by this thread; and the deadline to
+    /// [announce](Self::announce), if any. A rejected payload is returned in the error.
     #[inline(always)]
     fn admit_locked<'a>(
         &'a self,
@@ -358,7 +375,8 @@ impl<P, W: Scheme> Engine<P, W> {
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => {
-                // Note the weight while this thread holds the payload: no other thread can free the permit yet.
+                // Note the weight while this thread holds the payload. Later, another thread could already have freed
+                // the permit.
                 self.permits.park_at(held.address(), weight);
                 Ok((guard, held, earlier))
             }
@@ -366,15 +384,15 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Returns the payload in a rejection, and frees its permit.
+    /// Frees the permit of a payload that gets no slot, and returns the payload in a rejection.
     #[cold]
     fn reject(&self, reason: RejectReason, payload: P, weight: u64) -> Rejected<P> {
         self.permits.free_unparked(weight);
         Rejected::new(reason, payload)
     }
 
-    /// Called if the lock of the shard `mine` is taken: locks a neighbour of `mine`. If the neighbours are locked too,
-    /// waits for the lock of `mine`.
+    /// Locks a neighbour of the shard `mine`, because another thread has the lock of `mine`. If the neighbours are
+    /// locked too, waits for the lock of `mine`. Returns the locked shard with its lock.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
         (1..self.shards.count().min(3))
@@ -383,7 +401,8 @@ impl<P, W: Scheme> Engine<P, W> {
             .unwrap_or_else(|| (mine, mine.slab.lock()))
     }
 
-    /// Claims the payload at `address`, or leaves `mark` for the thread that holds it.
+    /// Claims the payload at `address` for this thread. `None` if the payload has ended, or if another thread holds it.
+    /// In the second case this call leaves `mark`, and the other thread acts on the mark when it releases the payload.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, address: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slab = &self.shard(address.shard()).slab;
@@ -394,10 +413,10 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).slab.is_parked(address)
     }
 
-    /// Counts the ending, stops the timer and frees the slot, which belongs to `shard`. If `shard` is not the calling
-    /// thread's own shard, or is locked, a later holder of the lock of `shard` stops the timer and frees the slot. This
-    /// call waits for no lock, with one exception: to count, the first call of a thread may have to make the thread's
-    /// own shard.
+    /// Counts the ending of a payload, stops its timer and frees its slot, which belongs to `shard`. If `shard` is not
+    /// the calling thread's own shard, or is locked, the slot goes to the remote free list of `shard`, and a holder of
+    /// that shard's lock stops the timer and frees the slot. So this call waits for the lock of no shard. It may wait
+    /// for one other lock: to count, the first call of a thread may have to make the thread's own shard.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -419,8 +438,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Frees slots whose endings have been counted; consecutive slots of one shard are freed together. Each slot comes
-    /// with its number of watches.
+    /// Frees slots whose endings have been counted. Each slot comes with its number of watches, which are counted as
+    /// removed. Consecutive slots of one shard are freed together, at most [`SLICE`] in one hold of the lock.
     pub(crate) fn free_counted(&self, all: impl Iterator<Item = (EndedSlot, usize)>) {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
@@ -437,7 +456,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Ends a payload and returns it. Frees its permit at once.
+    /// Ends a payload that this thread holds, frees its permit, and returns the payload without running the user's code
+    /// for it.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
         let address = held.address();
         let shard = self.shard(address.shard());
@@ -447,12 +467,13 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Gives the payload at `address` another deadline. Returns whether the payload has that deadline now.
+    /// Gives the payload at `address` another deadline. Returns `false` if the payload keeps its deadline, or has
+    /// ended.
     pub(crate) fn reschedule(&self, address: Address, deadline: Deadline) -> bool {
         self.reschedule_with(address, self.timing(None, deadline))
     }
 
-    /// [Reschedules](Self::reschedule) a payload, with a timing that the caller has computed.
+    /// [Reschedules](Self::reschedule) a payload to the deadline in `timing`, which the caller has computed.
     pub(crate) fn reschedule_with(&self, address: Address, timing: Timing) -> bool {
         let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
@@ -462,23 +483,24 @@ impl<P, W: Scheme> Engine<P, W> {
         rescheduled.map(|earlier| self.announce(earlier)).is_ok()
     }
 
-    /// [Reschedules](Self::reschedule) a payload for a caller that holds a lock: announces no deadline, reads no clock
-    /// and starts no reaper. Returns the deadline to [announce](Self::announce), if any.
+    /// [Reschedules](Self::reschedule) a payload for a caller that holds a lock of its own: announces no deadline,
+    /// reads no clock and starts no reaper. Returns the deadline that the caller must [announce](Self::announce) later,
+    /// if any. `Err` if the payload keeps its deadline, or has ended.
     pub(crate) fn reschedule_to(
         &self,
         address: Address,
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
-        // If the reaper is not started, the caller has found no payload at `address`. If the payload has been parked
-        // since then, this call answers as if it had been made before the park.
+        // The caller has called `start_reaper_to_reschedule`. If the reaper is still needed, that call has found no
+        // payload at `address`, or the engine is shut down, and the payload has ended or is about to end.
         if self.needs_reaper(timing) {
             return Err(Unchanged);
         }
         self.shard(address.shard()).reschedule(address, timing)
     }
 
-    /// If the alarm is later than `deadline`, lowers the alarm to `deadline` and wakes the thread that drives the
-    /// timer.
+    /// Tells the thread that drives the timer about `deadline`: if the alarm is later, lowers the alarm to `deadline`
+    /// and wakes that thread. Does nothing with `None`.
     #[inline]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
@@ -488,13 +510,15 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Wakes the thread that drives the timer.
     pub(crate) fn wake(&self) {
-        // A reactor's wake function is user code.
+        // A reactor's wake function is user code, and may panic.
         let _ = self.guarded(|| self.threads.wake());
     }
 
-    /// Ends the threads that only this engine uses, and waits for each as `Worker::join` does.
+    /// Ends the threads that only this engine uses. Waits for each thread as `Worker::join` does, for at most `limit`
+    /// if given.
     pub(crate) fn stop_threads(&self, limit: Option<Duration>) {
-        // This wake-up tells a shared reaper, or a reactor, that the engine is shut down.
+        // This wake-up tells a shared reaper, or a reactor, that the engine is shut down. `stop` does not end those
+        // threads.
         self.wake();
         self.threads.stop(limit);
     }
@@ -506,29 +530,30 @@ impl<P, W: Scheme> Engine<P, W> {
         (deadline != NEVER).then(|| self.scale.timestamp(deadline))
     }
 
-    /// The time until the deadline; zero if the deadline has passed.
+    /// The time until the deadline of the payload at `address`; zero if the deadline has passed. `None` if the payload
+    /// has ended or never expires.
     pub(crate) fn remaining(&self, address: Address) -> Option<Duration> {
         Some(self.deadline(address)?.saturating_since(self.clock.now()))
     }
 
-    /// From now on rejects every payload.
+    /// Begins a drain: from now on the engine rejects every new payload.
     fn begin_drain(&self) {
         self.phase.enter(DRAINING);
-        // Close every shard even if another drain has entered the phase: that drain may not have reached every shard
-        // yet.
+        // Close every shard even if another thread has begun a drain: that thread may not have reached every shard yet,
+        // and this call must return only when no shard takes payloads.
         for shard in self.shards.settled() {
             shard.close_with(RejectReason::Draining);
         }
     }
 
-    /// Counts that the operation at `address` has asked for a later deadline when its deadline had passed. Reports this
-    /// to the observer.
+    /// Counts an extension: the operation at `address` has asked for a later deadline when its deadline had passed.
+    /// Reports this to the observer.
     pub(crate) fn count_extension(&self, address: Address) {
         self.shard(address.shard()).counters.extensions.add(1);
         self.observe(Observer::extended);
     }
 
-    /// Adds `n` to a count of the calling thread's shard, without the lock of the shard.
+    /// Adds `n` to a count of the calling thread's timer shard, without taking the lock of the shard.
     #[inline]
     fn count_in(&self, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         let number = thread_number() as usize;
@@ -542,13 +567,13 @@ impl<P, W: Scheme> Engine<P, W> {
         self.count_in(|counts| counts.of(event), n);
     }
 
-    /// Counts endings that are not counted under a lock.
+    /// Counts this many endings of one kind. For endings that [`Shard::free`] does not count under the lock of a shard.
     #[inline]
     pub(crate) fn count_ended(&self, ending: Ending, endings: usize) {
         self.count_in(|counts| counts.ended(ending), endings);
     }
 
-    /// The counts so far.
+    /// The statistics so far: the counts of all timer shards, added up.
     pub(crate) fn stats(&self) -> Stats {
         let shards = self.shards.iter();
         let stats = Stats::of(shards.map(|shard| (&*shard.locked_counts, &shard.counters)));
@@ -558,7 +583,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Runs user code. A panic is caught, counted and reported to the observer.
+    /// Runs user code. A panic is caught, counted and reported to the observer, and `Err` is returned.
     #[inline(always)]
     pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         Panics::contain(user_code).ok_or_else(|| {
@@ -575,15 +600,16 @@ impl<P, W: Scheme> Engine<P, W> {
         self.observe(Observer::panicked);
     }
 
-    /// Discards a panic that the caller has caught, after counting and reporting it.
+    /// Counts a panic that the caller has caught, reports it to the observer, and discards it.
     #[cold]
     pub(crate) fn end_panic(&self, panics: Panics) {
         self.count_panic();
         panics.discard();
     }
 
-    /// Reports to the user's recorder and subscriber. Both are user code; their panics are counted, but not reported to
-    /// the observer. Called with no lock held.
+    /// Calls `tell` to report an event to the user's metrics recorder and tracing subscriber. Both are user code: a
+    /// panic in them is counted, but not reported in turn. Returns the default value after a panic, or without an
+    /// observer. The caller holds no lock.
     #[inline]
     pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
         let observer = self.observer.as_ref().filter(|_| OBSERVED);
@@ -598,9 +624,9 @@ impl<P, W: Scheme> Engine<P, W> {
         })
     }
 
-    /// Ends a call of the library, and runs the calls that wait on the trampoline for this end. Counts and discards
-    /// their panics. Used where a panic must not be passed on: the call has more to do, or returns an operation, which
-    /// the caller would lose.
+    /// Ends a call of the library. First runs the calls that wait on the trampoline (the thread's queue of calls that
+    /// must not run inside a callback), and counts and discards their panics. Used where a panic must not be passed on:
+    /// the caller has more to do, or returns an operation, which the panic would lose.
     #[inline(always)]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         if trampoline.has_waiting() {
@@ -618,11 +644,11 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 }
 
-/// User code panicked. The panic hook has reported the panic, and it has been counted.
+/// User code has panicked. The panic hook has reported the panic, and the engine has counted it.
 pub(crate) struct UserPanic;
 
-/// The number of processors that this process may use. Computed once, because the system reads files to find this
-/// number, and that takes 0.1 ms.
+/// The number of processors that this process may use. Computed once, because the system reads files to find the
+/// number, which takes 0.1 ms.
 pub(crate) fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| available_parallelism().map_or(1, |cores| cores.get()));

@@ -27,7 +27,7 @@ macro_rules! reasons {
 }
 pub(crate) use reasons;
 
-/// An operation (of a timer: a payload) that was rejected, with the reason. [`into_inner`](Self::into_inner) returns
+/// An operation that was rejected (by a timer: a payload), with the reason. [`into_inner`](Self::into_inner) returns
 /// the operation.
 ///
 /// If the operation is `Send`, the `?` operator converts this error into `Box<dyn Error + Send + Sync>` and the like.
@@ -58,8 +58,9 @@ reasons! {
         /// More than eight parks are nested. A nested park is made in a `try_complete`, or in the destructor of a key,
         /// that another park has called. Park from `on_complete` instead, because completions never nest.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
-        /// The operation is the first with a finite timeout. Its park has to start the reaper, and the system refused
-        /// the thread. The next such park tries again. With the builder's `threads_at_once`, `build` fails instead.
+        /// The operation is the first with a finite timeout. Its park has to start the reaper, the thread that expires
+        /// operations, and the system refused this thread. The next such park tries again. With the builder's
+        /// `threads_at_once`, `build` fails instead.
         Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
@@ -88,7 +89,7 @@ impl<Op> Rejected<Op> {
         (self.reason, self.operation.into_inner())
     }
 
-    /// Replaces the operation by the result of `part`.
+    /// Keeps the reason, and replaces the operation by the result of `part`.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }

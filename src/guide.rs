@@ -8,9 +8,9 @@ pub(crate) use crate::{
     Completion, DelayedOperation, Timer, future::*, purgatory::*, threads::*, time::*,
 };
 
-/// A module that shows a page of `docs`. The page's own link definitions lead to files of the repository. The
-/// definitions in `links.md` stand before the page and so take precedence: they lead to pages and items of this
-/// documentation. `.ci/lints/links.py --write` writes `links.md`.
+/// A module that shows a page of `docs`. The page's own link definitions lead to files of the repository. Of two
+/// definitions of a link, Markdown takes the first. So `links.md` is included before the page: its definitions lead to
+/// pages and items of this documentation. `.ci/lints/links.py --write` writes `links.md`.
 macro_rules! page {
     ($name:ident, $file:literal $(, $picture:literal)?) => {
         $(#[doc = include_str!($picture)])?
@@ -33,7 +33,8 @@ page!(tokio, "guide/tokio.md");
 
 #[doc = include_str!("guide/links.md")]
 #[doc = ""]
-// Tested by the package in `examples/recipes`: the recipes need crates that the library's tests do not depend on.
+// Left out of the doctests, because the recipes need crates that the library's tests do not depend on. The package in
+// `examples/recipes` tests them.
 #[cfg_attr(not(doctest), doc = include_str!("../docs/guide/recipes.md"))]
 pub mod recipes {}
 

@@ -2,22 +2,22 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// The name of something that operations wait for, or under which values are kept. Implemented for every type that
-/// meets the bounds.
+/// The name of something that operations wait for, or under which a tracker keeps a value. Implemented for every type
+/// that meets the bounds.
 pub trait Key: Eq + Hash + Clone + Send + Sync + 'static {}
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> Key for K {}
 
-/// The hasher of keys. Implemented for every `BuildHasher` that can be cloned and shared.
+/// The hasher of keys. Implemented for every `BuildHasher` that can be cloned, and shared between threads.
 pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
 
 impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}
 
-/// The default hasher of keys: fast, and seeded at random for each purgatory, since clients often choose the keys.
+/// The default hasher of keys: fast, and seeded at random for each purgatory, because clients often choose the keys.
 ///
-/// It resists collisions that an attacker prepares without knowledge of the seed. It is no cryptographic hash: where
-/// attackers can measure single calls, choose [another](crate::purgatory::Builder::hasher). The algorithm
-/// behind it (foldhash today) may change in any version.
+/// It resists collisions that an attacker prepares without knowledge of the seed. It is no cryptographic hash: if
+/// attackers can measure the time of single calls, choose [another](crate::purgatory::Builder::hasher) hasher. The
+/// algorithm behind it (foldhash today) may change in any version.
 #[derive(Clone, Default)]
 pub struct RandomState(foldhash::fast::RandomState);
 
@@ -36,7 +36,8 @@ debug_fields!([] RandomState, "RandomState", |it|);
 #[derive(Clone)]
 pub struct DefaultHasher(foldhash::fast::FoldHasher<'static>);
 
-/// Forwards each method. The default methods would turn numbers into bytes, for which the inner hasher is slower.
+/// Forwards each method to the inner hasher. The default methods of `Hasher` would turn numbers into bytes, which the
+/// inner hasher hashes more slowly.
 macro_rules! forward {
     ($($method:ident: $type:ty),*) => {
         $(#[inline(always)]

@@ -10,28 +10,33 @@
 //! step rests.
 //!
 //! 1. **Park.** [`try_complete_else_watch`](Purgatory::try_complete_else_watch) first examines the operation on the
-//!    stack. If it cannot complete, it gets a slot and a timer, is added to the watch list of each of its keys, and is
-//!    examined a second time. The second examination sees an event that came before the operation was in the lists
-//!    (G1).
+//!    stack. If the operation cannot complete, it gets a slot and a timer, is added to the watch list of each of its
+//!    keys, and is examined a second time. The second examination sees an event that came before the operation was in
+//!    the lists (G1).
 //! 2. **Change, then check.** The code that causes an event first changes the data, then releases its own locks, and
 //!    then calls [`check_and_complete`](Purgatory::check_and_complete). Events are not stored: a check of a key that no
 //!    operation watches does nothing, and costs a lookup.
-//! 3. **Examine.** The check claims each operation that watches the key, and calls its
-//!    [`try_complete`](DelayedOperation::try_complete) on the checking thread. If another thread holds the operation,
-//!    the check leaves a mark instead of waiting. The holder then examines the operation once more before it releases
-//!    the operation.
-//! 4. **End.** A yes, the deadline, a cancel, a force or a shutdown ends the operation. Only the first of them does:
-//!    there is one ending (G5). The operation leaves the watch lists of all its keys and the timer (G6). Then
-//!    [`on_complete`](DelayedOperation::on_complete) runs, with no lock of the library held (G3). Exceptions: a cancel
-//!    returns the operation instead, and after many expiries at once, `on_complete` runs before the watches are
-//!    removed.
+//! 3. **Examine.** The check claims each operation that watches the key (takes exclusive access), and calls its
+//!    [`try_complete`](DelayedOperation::try_complete) on the checking thread. If another thread, the holder, has
+//!    claimed the operation, the check does not wait. It leaves a mark, a bit in the operation's state word, and the
+//!    holder examines the operation once more before it releases the operation.
+//! 4. **End.** A yes of `try_complete`, the deadline, a cancel, a force or a shutdown ends the operation. Whichever
+//!    comes first ends it, and the others find it ended: there is one ending (G5). The operation leaves the watch lists
+//!    of all its keys and the timer (G6). Then [`on_complete`](DelayedOperation::on_complete) runs, with no lock of the
+//!    library held (G3). Two exceptions: a cancel returns the operation instead, and after many expiries at once,
+//!    `on_complete` runs before the watches are removed.
 //!
 //! # Consistency
 //!
-//! What a thread did before it called `check_and_complete(key)` *happens-before* an examination of every operation that
-//! watches `key` when the check begins, or that begins to watch `key` afterwards, unless the operation ends first. This
-//! examination begins after the check has begun. It runs on the checking thread, on the thread that holds the operation
-//! (examines or parks it), or, after 16 examinations in a row by one thread, on the thread that drives the timer.
+//! What a thread did before it called `check_and_complete(key)` *happens-before* an examination of each operation that
+//! watches `key` when the check begins, or begins to watch `key` later, unless the operation ends first. The
+//! examination begins after the check has begun, and runs on one of these threads:
+//!
+//! * the checking thread;
+//! * the holder: the thread that is examining or parking the operation;
+//! * after 16 examinations in a row by one holder, the thread that drives the timer.
+//!
+//! These rules hold as well:
 //!
 //! * Examinations and `on_complete` of one operation are totally ordered, whichever threads they run on, and each
 //!   happens-before the next (G4).

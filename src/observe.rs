@@ -1,8 +1,8 @@
 //! Reports to the user's metrics recorder and tracing subscriber. Without the features `metrics` and `tracing` every
 //! function here is empty and costs nothing.
 //!
-//! Recorder and subscriber are user code. `Engine::observe` calls them with no lock of the library held, and catches
-//! their panics. So they may call the library again, as every callback may.
+//! Recorder and subscriber are user code, and may call the library, as every callback may: `Engine::observe` calls them
+//! with no lock of the library held, and catches their panics.
 
 #[cfg(feature = "metrics")]
 mod meters;
@@ -15,7 +15,7 @@ use crate::sync::Arc;
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// Whether a recorder or a subscriber may exist.
+/// Whether a recorder or a subscriber may exist: whether one of the two features is on.
 pub(crate) const OBSERVED: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 
 /// Reports on one purgatory.
@@ -29,7 +29,7 @@ pub(crate) struct Observer {
 /// The part of an operation's data that the report of its end needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
-    /// When the operation arrived, by the clock.
+    /// When the operation arrived, by the purgatory's clock. `None` before it is parked.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     since: Option<Timestamp>,
     #[cfg(feature = "tracing")]
@@ -51,7 +51,8 @@ impl OperationSpan {
 
 #[allow(unused_variables, reason = "each feature uses only some")]
 impl Observer {
-    /// The observer of the purgatory with this name. Gets its instruments from the recorder that is installed now.
+    /// The observer of the purgatory with this name. Gets its instruments (counters, gauges, histograms) from the
+    /// recorder that is installed now.
     pub(crate) fn new(purgatory: &Arc<str>) -> Self {
         Self {
             #[cfg(feature = "metrics")]
@@ -61,7 +62,7 @@ impl Observer {
         }
     }
 
-    /// Reports that an operation arrived.
+    /// Reports that an operation arrived. Returns the operation's span, for the reports that follow.
     pub(crate) fn arrived(&self) -> OperationSpan {
         OperationSpan {
             #[cfg(any(feature = "metrics", feature = "tracing"))]
@@ -87,7 +88,8 @@ impl Observer {
         span.tracing.rejected(reason);
     }
 
-    /// Reports that an operation has a slot; the calling thread still holds the operation.
+    /// Reports that an operation is parked. The calling thread still holds the operation, so that no other thread can
+    /// report its end before this.
     pub(crate) fn parked(&self, span: &OperationSpan, watches: usize) {
         #[cfg(feature = "metrics")]
         self.meters.parked(watches);
@@ -104,7 +106,7 @@ impl Observer {
     }
 
     /// Reports that an operation has ended. `missed_check` says that the operation expired although it could have
-    /// completed. `watches` is the number of its watch entries. `deadline` is given if the report
+    /// completed. `watches` is the number of keys that the operation watched. `deadline` is given if the report
     /// [wants](Self::wants_deadline) it. `now` reads the clock.
     pub(crate) fn ended(
         &self,
@@ -145,8 +147,8 @@ impl Observer {
         self.meters.extended.increment(1);
     }
 
-    /// Reports that a recheck, or the evaluation at the deadline, has found a listener's condition true, although no
-    /// check of its keys had been made.
+    /// Reports that a recheck (a wake-up of a listener without a check), or the evaluation at the deadline, has found
+    /// the listener's condition true, although no check of its keys had been made.
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]
         self.meters.missed_checks.increment(1);

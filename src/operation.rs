@@ -6,7 +6,7 @@ use std::any::Any;
 use std::task::Waker;
 use std::time::Duration;
 
-/// A request that cannot be answered yet, as a type of your own.
+/// A request that cannot be answered yet: a type of your own.
 ///
 /// Implement this trait if the request has state, completes by a callback, or moves its own deadline. For a condition
 /// that a task awaits, [`Waits`](crate::Waits) needs no type.
@@ -74,9 +74,9 @@ pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
     /// `Hash`, `Eq` and `Clone` (and `Equivalent`, if a check names the key in a borrowed form) run under a lock of the
-    /// library: of a map shard, of the checks that [`check_later`](crate::Purgatory::check_later) defers, or of the
-    /// keys that are [added](crate::Listener::also) to a listener. These methods must not call the library: a debug
-    /// build panics with the name of the call, a release build may hang.
+    /// library: that of a map shard, of the queue of [`check_later`](crate::Purgatory::check_later), or of the keys
+    /// that are [added](crate::Listener::also) to a listener. These methods must not call the library: a debug build
+    /// panics with the name of the call, a release build may hang.
     type Key: Key;
 
     /// The longest time that the operation may stay parked. With [`Duration::MAX`] it never expires.
@@ -104,10 +104,11 @@ pub trait DelayedOperation: Send + 'static {
         1
     }
 
-    /// When the request arrived, if the caller has already read the purgatory's clock. Parking then does not read the
-    /// clock again. The timeout counts from the arrival. If the timeout has passed before the operation parks, the
-    /// operation expires with the next tick. An arrival in the future makes the deadline later, even later than
-    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) allows, and changes nothing else.
+    /// When the request arrived, if the caller has already read the purgatory's clock; `None` to count from the park.
+    /// With an arrival, the park does not read the clock, and the timeout counts from the arrival. If the timeout has
+    /// passed before the operation parks, the operation expires with the next tick. An arrival in the future makes the
+    /// deadline later, even later than [`max_timeout`](crate::purgatory::Builder::max_timeout) allows, and changes
+    /// nothing else.
     ///
     /// Called once, on the parking thread.
     fn arrival(&self) -> Option<Timestamp> {
@@ -130,24 +131,26 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// Keep the method short: it delays the caller of the check.
     ///
-    /// A check made in this method returns 0. The check is queued, and is made before the outermost library call on
-    /// this thread returns. If the operation checks the same key again within that outermost call, the second check is
+    /// A check made in this method returns 0. The library queues the check, and makes it before the outermost library
+    /// call on this thread returns. If the operation checks the same key again within that outermost call, the state of
+    /// the first check decides what happens to the second:
     ///
-    /// * merged with the first check, if that check is still queued;
-    /// * queued too, if the first check has been made and the thread is not making a queued check now;
-    /// * deferred to the thread that drives the timer, if the thread is making a queued check now, and another thread
-    ///   asked for the examination that makes the second check;
-    /// * otherwise ignored.
+    /// * The first check is still queued: the two are merged.
+    /// * The first check has been made, and the thread is not making a queued check now: the second check is queued
+    ///   too.
+    /// * The first check has been made, and the thread is making a queued check now: the second check is ignored, so
+    ///   that operations that check one another's keys come to an end. One exception: if another thread asked for the
+    ///   examination that makes the second check, this check is deferred to the thread that drives the timer.
     fn try_complete(&mut self) -> bool;
 
     /// Whether the operation can complete now; [`cause`](Cause) says why it is examined. The library always calls this
-    /// method, which by default calls [`try_complete`](Self::try_complete). The duties of `try_complete` apply to both
-    /// methods.
+    /// method, whose default calls [`try_complete`](Self::try_complete). What is said of `try_complete` (its threads,
+    /// its duties) applies to both methods.
     ///
     /// Implement this method for an operation that *takes* something when it completes, and that watches several keys.
-    /// When the cause names a key, the operation must take only what belongs to that key. Otherwise a [bounded
-    /// check](crate::Purgatory::check_and_complete_with) of one key would be used up by an operation that takes from
-    /// another key.
+    /// When the cause names a key, the operation must take only what belongs to that key. Otherwise an operation that
+    /// takes from another key would use up a [bounded check](crate::Purgatory::check_and_complete_with) of this key,
+    /// and an item of this key would be left.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
         let _ = cause;
         self.try_complete()
@@ -155,26 +158,27 @@ pub trait DelayedOperation: Send + 'static {
 
     /// Ends the operation.
     ///
-    /// It runs on one of these threads, depending on the reason:
+    /// Runs on one of these threads, depending on how the operation ended:
     ///
-    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it; or the
-    ///   thread that was examining the operation during that call, before its outermost call returns.
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it; or, if
+    ///   another thread was examining the operation during that call, that other thread, before its outermost call
+    ///   returns.
     /// * [`Expired`](Completion::Expired), and a completion by a deferred check
     ///   ([`check_later`](crate::Purgatory::check_later)): the thread that
     ///   [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
-    /// * [`Cancelled`](Completion::Cancelled): the thread that was examining the operation.
+    /// * [`Cancelled`](Completion::Cancelled): the thread that was examining the operation when it was cancelled.
     /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or a thread that is examining
     ///   the operation.
     ///
-    /// Completions never nest: a completion caused inside a callback runs after that callback, before the outermost
-    /// call of the library on that thread returns. Exception: on a thread that is ending, completions may nest.
+    /// Completions never nest: a completion that a callback causes runs after that callback, before the outermost call
+    /// of the library on that thread returns. Exception: on a thread that is ending, completions may nest.
     fn on_complete(self, completion: Completion);
 
     /// Called for an operation that has ended, before the library runs user code that could delay the operation's
     /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. An operation with a
-    /// future moves its user values to the state that it shares with the future, so that a drop of the future finds
-    /// them there. Returns `false` if the future was dropped: the operation must then not wait behind the completions
-    /// of other operations. Runs no user code.
+    /// future moves its user values to the state that it shares with the future, so that a drop of the future finds the
+    /// values there. Returns `false` if the future was dropped: the library then does not let the operation wait behind
+    /// the completions of other operations. Runs no user code.
     #[doc(hidden)]
     #[inline(always)]
     fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
@@ -197,8 +201,8 @@ pub struct Internal;
 /// | several keys are checked as one event | `None` | |
 /// | a [handle](crate::Handle::check) or a [waker](Self::waker) asks for an examination | `None` | |
 ///
-/// In the last three rows, one examination may answer several checks. So no key is named, and the operation may take
-/// from any of its keys.
+/// In the last three rows, one examination may answer several checks, of different keys. So the cause names no key, and
+/// the operation may take from any of its keys.
 ///
 /// Only the library makes a cause. To test your own `try_complete_for`, use a purgatory without a thread:
 ///
@@ -237,8 +241,8 @@ pub struct Internal;
 /// ```
 pub struct Cause<'a, K> {
     kind: Kind<'a, K>,
-    /// The operation's access to its own waker and deadline. `None` for a recheck, and if the user calls
-    /// `try_complete`.
+    /// The operation's access to its own waker and deadline. `None` for a recheck (a wake-up of a listener without a
+    /// check), and if the user calls `try_complete`.
     reach: Option<&'a dyn Reach>,
 }
 
@@ -260,18 +264,19 @@ pub(crate) trait Reach {
     /// Makes a waker whose wake-up causes another examination of the operation.
     fn waker(&self) -> Waker;
 
-    /// Moves the operation's deadline to `deadline`. A timeout counts from the end of the examination.
+    /// Asks for `deadline` as the operation's new deadline. The deadline moves after the examination, if the answer was
+    /// no. A timeout counts from the end of the examination.
     fn reschedule(&self, deadline: Deadline);
 
-    /// The `Inner` of the purgatory that examines the operation.
+    /// The `Inner` of the purgatory that examines the operation: the state that all its clones share.
     fn purgatory(&self) -> &dyn Any;
 
-    /// In the examination at the deadline: keeps the operation parked for another `time`.
+    /// Used in the examination at the deadline: keeps the operation parked for another `time`.
     fn linger(&self, _time: Duration) {}
 }
 
 impl<'a, K> Cause<'a, K> {
-    /// The cause if the user, and not the library, calls the `try_complete` of an operation.
+    /// The cause if the user, and not the library, calls the operation's `try_complete`.
     pub(crate) const NONE: Self = Self {
         kind: Kind::Other,
         reach: None,
@@ -306,9 +311,9 @@ impl<'a, K> Cause<'a, K> {
         Self::reaching(Kind::Key(find), reach)
     }
 
-    /// The cause when a listener's operation is woken before its deadline: for a
-    /// [recheck](crate::Listener::recheck_every), or, with `last`, at the end of the time in which a late check may
-    /// come after a recheck has found the event.
+    /// The cause when a listener's operation is woken before its deadline. With `last` false, the wake-up is a
+    /// [recheck](crate::Listener::recheck_every). With `last` true, a recheck has found the event earlier, and the time
+    /// in which a late check might have come is over.
     pub(crate) fn recheck(last: bool) -> Self {
         Self {
             kind: Kind::Recheck { last },
@@ -329,9 +334,9 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// A waker of this operation. A wake-up makes the thread that drives the timer examine this operation, while
-    /// [`check_later`](crate::Purgatory::check_later) makes that thread check a whole key. So an operation can own a
-    /// future, and poll the future in every examination.
+    /// A waker of this operation, with which the operation can own a future and poll it in every examination. A wake-up
+    /// makes the thread that drives the timer examine this operation, as [`check_later`](crate::Purgatory::check_later)
+    /// makes that thread check a whole key.
     ///
     /// Properties of the waker:
     ///
@@ -352,8 +357,8 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// Moves the deadline to `timeout` from the end of this examination, or to a [point in time](Deadline) (`None`:
-    /// never). Does nothing if this examination answers yes. If one examination calls this several times, the last call
-    /// counts.
+    /// never). Does nothing if this examination answers yes. If one examination calls this method several times, the
+    /// last call counts.
     ///
     /// The deadline moves when the examination has returned, as by a call of
     /// [`Handle::reschedule`](crate::Handle::reschedule). If the old deadline has passed before the examination
@@ -364,11 +369,11 @@ impl<'a, K> Cause<'a, K> {
     /// counted in [`Stats::extended`](crate::purgatory::Stats::extended).
     ///
     /// The new deadline is at most [`max_timeout`](crate::purgatory::Builder::max_timeout) after the operation's
-    /// arrival. Without a `max_timeout`, an operation that calls this in *every* examination never expires. For a call
-    /// of [`Handle::reschedule`](crate::Handle::reschedule), `max_timeout` counts from that call instead.
+    /// arrival. Without a `max_timeout`, an operation that calls this method in *every* examination never expires. For
+    /// a call of [`Handle::reschedule`](crate::Handle::reschedule), `max_timeout` counts from that call instead.
     ///
-    /// When the examination has returned, the library reads the clock and takes the lock of a timer shard. If the clock
-    /// panics, this counts as a panic of the examination. After the examination at the deadline, such a panic lets the
+    /// When the examination has returned, the library reads the clock and takes the lock of a timer shard. A panic of
+    /// the clock counts as a panic of the examination. After the examination at the deadline, such a panic lets the
     /// operation expire.
     #[doc(alias = "linger")]
     #[doc(alias = "debounce")]
@@ -394,8 +399,8 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// Whether the cause is a check, made by this thread or by another one: of a key, of several keys, by a handle, or
-    /// by a [waker](Self::waker). So an operation that is to end some time after the *last* check reschedules itself
-    /// only if this is true.
+    /// by a [waker](Self::waker). For example, an operation that ends some time after the *last* check reschedules
+    /// itself only if this is true.
     pub fn is_check(&self) -> bool {
         matches!(self.kind, Kind::Key(_) | Kind::Other)
     }
@@ -414,8 +419,8 @@ impl<'a, K> Cause<'a, K> {
         self.reach.map(Reach::purgatory)
     }
 
-    /// If a listener's operation is woken before its deadline: whether the operation may end now. `None` for every
-    /// other cause.
+    /// If a listener's operation is woken before its deadline: whether the operation may end now (`last` of
+    /// `Kind::Recheck`). `None` for every other cause.
     pub(crate) fn as_recheck(&self) -> Option<bool> {
         match self.kind {
             Kind::Recheck { last } => Some(last),

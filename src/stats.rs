@@ -1,21 +1,21 @@
 //! Statistics: [`Stats`].
 
-// Counts belong to a timer shard, so that no cache line is written by every thread. Each shard has three sets of
-// counts:
+// Each timer shard (a part of the timer with its own lock) has its own counts, so that no cache line is written by
+// every thread. A shard has three sets of counts:
 //
 // * one written under the shard's lock, by plain stores;
-// * one written without the lock by the thread that has the shard's number, by plain stores;
-// * one written by all other threads, by atomic addition.
+// * one written without the lock, by plain stores, by the thread whose number is the shard's number;
+// * one written without the lock, by atomic addition, by all other threads.
 //
-// Readers add up all sets. Each admission and each ending is counted once, in the step that takes or frees the slot, by
-// the thread that takes that step. Operations that expire when the timer is driven are an exception: their endings are
-// counted together, before their completions run. Their watches are counted as removed when the watches are reclaimed.
+// Readers add up all sets. The thread that takes or frees the slot of an operation also counts the admission or the
+// ending, once. One exception: when the timer is driven, the endings of all operations that expire are counted
+// together, before their completions run. Their watches are counted as removed later, when the watches are reclaimed.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;
 
-/// How an operation ended, for the counts. `Ending::completion` in `src/purgatory/end.rs` says which completion the
-/// operation gets.
+/// How an operation ended, for the counts. `Ending::completion` in `src/purgatory/end.rs` says which
+/// [`Completion`](crate::Completion) the operation gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Satisfied,
@@ -49,14 +49,15 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 
-    /// Adds `n`. Called only where no other thread can write this counter at the same time.
+    /// Adds `n`, by a load and a store. Called only where no other thread can write this counter at the same time:
+    /// otherwise one of the two additions would be lost.
     #[inline]
     pub(crate) fn add_exclusively(&self, n: usize) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(n as u64);
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    /// Adds `n`, and saturates. For sums that may exceed the range of a counter.
+    /// Adds `n`; a sum that exceeds the range of a counter becomes `u64::MAX`.
     pub(crate) fn add_saturating(&self, n: u64) {
         let sum = |count: u64| Some(count.saturating_add(n));
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -69,7 +70,7 @@ impl Count {
     }
 }
 
-/// Events that are counted beside the [endings](Ending).
+/// Events that are counted in addition to the [endings](Ending).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Statistic {
     Admitted = Ending::COUNT as isize,
@@ -90,7 +91,7 @@ impl Statistic {
     const COUNT: usize = Self::Delivered as usize + 1;
 }
 
-/// One count of each ending and event.
+/// A count for each [`Ending`] and each [`Statistic`].
 #[derive(Debug, Default)]
 pub(crate) struct Counts([Count; Statistic::COUNT]);
 
@@ -111,7 +112,7 @@ impl Counts {
     }
 }
 
-/// The counts of a timer shard that threads write without its lock.
+/// The counts of a timer shard that threads write without the shard's lock.
 ///
 /// `own` is written only by the thread that has the shard's number, so it needs no atomic read-modify-write. `shared`
 /// is written by threads whose numbers are higher than the number of every shard. Several such threads may use one
@@ -131,7 +132,8 @@ impl Counters {
     /// Adds `n` to a count, without the lock. `is_owner` says whether the calling thread has the number of the shard.
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of an ended thread
-    /// sees everything that the ended thread has counted (`src/sync/numbers.rs`).
+    /// sees everything that the ended thread has counted (`src/sync/numbers.rs`). So `own` has one writer at a time,
+    /// and no addition is lost.
     #[inline]
     pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         if is_owner {
@@ -221,22 +223,24 @@ impl Stats {
         let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
         let sum = |event| sum_of(event as usize);
         // Read departures (endings, removed watches, delivered completions) before arrivals, so that no departure is
-        // read without its arrival.
+        // read without its arrival: the difference would come out too small.
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
-        // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`. If this thread has read that a completion
-        // was delivered, the hand-over of that completion happens before the read of `HandedOver` below. So no delivery
-        // is subtracted without its hand-over: the difference would be too small, and would hide a completion that has
-        // still to run. The Acquire also pairs with the Release fence in `Underway::begin`: a thread that has read an
-        // ending finds that ending under way, or over.
+        // ORDERING: this Acquire fence pairs with two Release fences:
+        //
+        // * With the one in `Delivery::drop`: if this thread has read that a completion was delivered, the hand-over of
+        //   that completion happens before the read of `HandedOver` below. So no delivery is subtracted without its
+        //   hand-over: the difference would be too small, and would hide a completion that has still to run.
+        // * With the one in `Underway::begin`: if this thread has read an ending, it later finds that ending under way,
+        //   or over.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
         let longest = all.clone().map(|(_, it)| it.lateness_max.read()).max();
         Self {
             parked: left(Statistic::Admitted, ended.iter().sum()),
-            // The shards do not count it: `Engine::stats` sets it.
+            // The shards do not count weights: `Engine::stats` sets this field.
             weight: 0,
             watched: left(Statistic::Watched, unwatched),
             completions_pending: left(Statistic::HandedOver, delivered),
@@ -261,7 +265,8 @@ impl Stats {
 mod tests {
     use super::*;
 
-    /// All counts, once. Each traversal parks, hands over and ends one more operation.
+    /// The counts of a single shard, which change while they are read: each traversal parks, ends and hands over one
+    /// more operation.
     #[derive(Clone)]
     struct Growing<'a>(Option<(&'a Counts, &'a Counters)>);
 
@@ -286,7 +291,8 @@ mod tests {
         }
     }
 
-    /// Departures are read first: what stays is counted, whatever comes and goes during the reading.
+    /// An operation that stays is counted, whatever other operations come and go during the reading, because departures
+    /// are read first.
     #[test]
     fn g16_what_comes_and_goes_hides_nothing_that_stays() {
         let (counts, counters) = (Counts::default(), Counters::default());
@@ -301,7 +307,7 @@ mod tests {
         assert!(stats.parked >= 1 && stats.watched >= 1 && stats.completions_pending >= 1);
     }
 
-    /// The longest lateness counts, whichever shard has it.
+    /// The longest lateness of all operations is reported, whichever shard has it.
     #[test]
     fn g16_the_longest_lateness_of_all_shards_is_told() {
         let shards: [(Counts, Counters); 3] = Default::default();

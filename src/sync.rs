@@ -1,10 +1,10 @@
 //! The threading primitives that the library uses (atomics, locks, thread-local values), and the sizes and limits that
 //! are smaller under the model checkers loom and shuttle.
 //!
-//! Except for a few accessors for models, only this module knows about loom and shuttle. A normal build gets std,
-//! parking_lot, crossbeam and dashmap ([`native`]). A build with `--cfg request_purgatory_loom` or `--cfg
-//! request_purgatory_shuttle` gets instrumented stand-ins with the same interface (`loom-tests/inside/sync.rs`), so
-//! that the models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own code.
+//! The other modules do not know about loom and shuttle, except for a few lines that exist for models alone. A normal
+//! build gets std, parking_lot, crossbeam and dashmap ([`native`]). A build with `--cfg request_purgatory_loom` or
+//! `--cfg request_purgatory_shuttle` gets instrumented stand-ins with the same interface (`loom-tests/inside/sync.rs`).
+//! So the models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own code.
 
 mod key_code;
 #[cfg(any(request_purgatory_loom, request_purgatory_shuttle))]
@@ -48,7 +48,7 @@ impl<T> UnsafeCell<T> {
 }
 
 /// A value that threads may share although its type is not `Sync`: every access needs an exclusive reference or the
-/// value itself. A mutex that is never locked provides that without unsafe code.
+/// value itself. The mutex inside is never locked. It makes this type `Sync` without unsafe code.
 pub(crate) struct Exclusive<T>(parking_lot::Mutex<T>);
 
 impl<T> Exclusive<T> {

@@ -1,4 +1,4 @@
-//! Clocks, and the module that turns their readings into ticks.
+//! Clocks, their readings, and deadlines.
 
 pub(crate) mod anchor;
 pub(crate) mod counter;
@@ -41,13 +41,13 @@ impl Timestamp {
 
 /// A source of monotonic time.
 ///
-/// Its methods are called with no lock of the library held, on these threads:
+/// A clock's methods are called with no lock of the library held, on these threads:
 ///
 /// * threads that build, park or reschedule;
 /// * callers of `remaining`, `snapshot`, `point` and `advance`, and of a timer's `now`;
 /// * threads that examine an operation at its deadline;
 /// * the reaper;
-/// * tasks whose listener has rechecks;
+/// * tasks whose listener has [rechecks](crate::Listener::recheck_every);
 /// * with the feature `metrics` or `tracing`, every thread that ends an operation.
 pub trait Clock: Send + Sync + 'static {
     /// The time now. Must never go back.
@@ -59,7 +59,8 @@ pub trait Clock: Send + Sync + 'static {
         Some(deadline.saturating_since(self.now()))
     }
 
-    /// Asks the clock to call `wake` whenever the clock jumps. A clock that follows real time may ignore `wake`.
+    /// Asks the clock to call `wake` whenever the clock jumps, so that a sleeping thread sees which deadlines have
+    /// passed. A clock that follows real time may ignore `wake`.
     fn subscribe(&self, wake: WakeFn) {
         drop(wake);
     }
@@ -79,15 +80,15 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// Wakes the thread that drives a timer. The library gives such a function to a clock that is moved by hand. A reactor
-/// gives one to the library ([`Reaper::Reactor`](crate::threads::Reaper::Reactor)).
+/// A function that wakes the thread that drives a timer. The library gives one to a clock that is moved by hand
+/// ([`Clock::subscribe`]). A reactor gives one to the library ([`Reaper::Reactor`](crate::threads::Reaper::Reactor)).
 #[derive(Clone)]
 pub struct WakeFn(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl WakeFn {
     /// A wake function that calls `wake`, on any thread, any number of times. `wake` must not block, and returns
-    /// `false` when no thread is left to wake. If it is called before the thread sleeps, the thread must not fall
-    /// asleep.
+    /// `false` when no thread is left to wake. If `wake` is called before the thread falls asleep, the thread must not
+    /// fall asleep: otherwise it could sleep past a deadline.
     pub fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wake))
     }

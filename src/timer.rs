@@ -16,12 +16,12 @@ use crate::time::{Deadline, Timestamp};
 use inner::Inner;
 use std::time::Duration;
 
-/// Passes each payload to a callback when its timeout has passed. Any number of threads can use it.
+/// Passes each payload to a callback when the payload's timeout has passed. Any number of threads can use one timer.
 ///
-/// It has the guarantees of a [`Purgatory`](crate::Purgatory). Any [`Duration`] is a timeout. No timer fires before its
-/// deadline. While the callbacks keep up, no timer fires more than a tick after its deadline. A panic of the callback
-/// ends only its payload. The timer's thread sleeps while there is nothing to do. The type parameter `W` is the scheme
-/// that keeps the deadlines: the [hierarchical wheel](HierarchicalWheel), or the [chosen
+/// A timer has the guarantees of a [`Purgatory`](crate::Purgatory). Any [`Duration`] is a timeout. No timer fires
+/// before its deadline. While the callbacks keep up, no timer fires more than a tick after its deadline. A panic of the
+/// callback ends only its payload. The timer's thread sleeps while there is nothing to do. The type parameter `W` is
+/// the scheme that keeps the deadlines: the [hierarchical wheel](HierarchicalWheel), or the [chosen
 /// scheme](crate::purgatory::Builder::scheme).
 ///
 /// ```
@@ -49,8 +49,8 @@ use std::time::Duration;
 /// ```
 ///
 /// Cloning is cheap, and all clones are the same timer. The drop of the last clone [shuts the timer
-/// down](Self::shutdown). The payloads are dropped on the thread that drops the clone. This thread waits at most about
-/// 10 ms for each thread of the timer.
+/// down](Self::shutdown). The thread that drops this clone also drops the payloads, and waits at most about 10 ms for
+/// the end of each of the timer's threads.
 ///
 /// * The callback may call every method.
 /// * No method holds a lock of the library while your code runs, and only [`shutdown`](Self::shutdown) waits for your
@@ -58,18 +58,20 @@ use std::time::Duration;
 /// * No method except [`advance`](Self::advance) runs the callback, so you may start, stop or reschedule a timer under
 ///   a lock that the callback takes.
 /// * The clock and the wake function of a [reactor](crate::threads::Reaper::Reactor) are your code as well. If they
-///   take a lock under which you start timers, use [`start_under_lock`](Self::start_under_lock).
-/// * A start takes the lock of one timer shard, and may wait for it briefly. A stop does not wait for this lock.
+///   take a lock under which you start timers, use [`start_under_lock`](Self::start_under_lock): a plain start would
+///   wait for your lock without end.
+/// * A start takes the lock of one timer shard (a part of the timer), and may wait for it briefly. A stop does not wait
+///   for this lock.
 ///
 /// # When a timer has expired
 ///
 /// The deadline is a point of the clock. The start reads the clock, adds `timeout`, and rounds up to the tick. From the
-/// deadline on, the timer cannot be rescheduled, even if the thread that drives the timer is late and has not fired it
-/// yet (after a stall of the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper).
+/// deadline on, the timer cannot be rescheduled, even if it has not fired yet because the thread that drives the timer
+/// is late (after a stall of the process, or with a [`Manual`](crate::threads::Reaper::Manual) reaper).
 ///
 /// [`stop`](Self::stop) does not look at the clock: it withdraws every payload whose timer has not fired. So either the
-/// callback or `stop` gets the payload, never both. If a stop past the deadline must fail, first compare the
-/// [deadline](Self::deadline) with [`now`](Self::now).
+/// callback or `stop` gets the payload, never both. If your code must not stop a timer past its deadline, it first
+/// compares the [deadline](Self::deadline) with [`now`](Self::now).
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: SharedHandle<Inner<T, W>>,
 }
@@ -94,9 +96,9 @@ reasons! {
     }
 }
 
-/// Wakes the thread that drives the timer when this value is dropped, if the new deadline is the earliest. Until the
-/// drop, the timer may fire late. The wake-up may run your code (the wake function of a
-/// [reactor](crate::threads::Reaper::Reactor)), so drop this value after you have released your lock.
+/// When this value is dropped, it wakes the thread that drives the timer, if the new deadline is the earliest. Until
+/// the drop, the thread may sleep past the deadline, and the timer fires late. The wake-up may run your code (the wake
+/// function of a [reactor](crate::threads::Reaper::Reactor)), so drop this value after you have released your lock.
 ///
 /// Made by [`start_under_lock`](Timer::start_under_lock) and [`reschedule_under_lock`](Timer::reschedule_under_lock).
 #[must_use = "to be dropped when the lock is released: until then the timer may fire late"]
@@ -137,13 +139,13 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.clock.now()
     }
 
-    /// The present time by the timer's clock, or a time shortly after it. [`start_under_lock`](Self::start_under_lock)
-    /// takes it as the start of a timeout. A deadline that is later than this time has not passed
-    /// (`docs/guarantees.md`, G10, has the rare exceptions). Use [`now`](Self::now) to find out whether an earlier
-    /// deadline has passed.
+    /// The present time by the timer's clock, or a time shortly after it. Pass it to
+    /// [`start_under_lock`](Self::start_under_lock), as the start of a timeout. A deadline that is later than this time
+    /// has not passed (`docs/guarantees.md`, G10, has the rare exceptions). If a deadline is earlier than this time,
+    /// only [`now`](Self::now) shows whether it has passed.
     ///
     /// If the timer computes its deadlines from the processor's counter, as [`clock`](Builder::clock) explains, this
-    /// call reads the counter. That takes less than half the time of `now`. The result is some microseconds ahead of
+    /// call reads the counter, which takes less than half the time of `now`. The result is some microseconds ahead of
     /// the clock, and at most one millisecond. Otherwise this call does the same as `now`.
     ///
     /// # Panics
@@ -176,8 +178,9 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         Ok(id)
     }
 
-    /// [Starts](Self::start) a timer whose payload has the given weight, which counts for
-    /// [`max_weight`](Builder::max_weight). A payload that another method starts weighs 1.
+    /// [Starts](Self::start) a timer whose payload has the given weight. The setting
+    /// [`max_weight`](Builder::max_weight) bounds the sum of all weights. A payload that another method starts weighs
+    /// 1.
     ///
     /// ```
     /// use request_purgatory::{RejectReason, Timer};
@@ -287,7 +290,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// Stops a timer that has not fired, even past its deadline, and returns the payload. `None` if the timer has
-    /// fired, is firing or was stopped: then the callback, or another call of `stop`, has the payload.
+    /// fired, is firing or was stopped: then the callback has the payload, or the call that stopped the timer.
     ///
     /// Runs no code of yours. Waits for no lock, except the lock of the weights if there is a
     /// [`max_weight`](Builder::max_weight).
@@ -365,7 +368,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// returns none. Does not wait: callbacks of timers that had fired may still run. A [`shutdown`](Self::shutdown)
     /// after this call waits for these callbacks.
     ///
-    /// Use `close` if you must handle the payloads without waiting for running callbacks, or before these can return.
+    /// Use `close` if you must handle the payloads without waiting for running callbacks, or if a running callback
+    /// returns only after you have handled them.
     pub fn close(&self) -> Vec<T> {
         self.shared.inner.close()
     }
@@ -373,7 +377,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Ends the timer: every start is rejected from now on. The first call returns the payloads whose timers had not
     /// fired; a later call returns none. Joins the timer's own threads, which first run the callbacks in their queues.
     ///
-    /// A call inside a callback does not wait for the threads, which end when their running callbacks have returned.
+    /// A call inside a callback does not join the threads. They end when their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<T> {
         let remains = self.close();
         self.shared.inner.engine.stop_threads(None);

@@ -1,17 +1,19 @@
-//! The watch lists: which operations wait for which key.
+//! The watch lists: for each key, the operations that watch it (its *watchers*).
 //!
-//! This module does not know operations: an [`Address`] is a number. The map has an entry for each key that is watched
-//! or [resolved]. The entry contains the list of the key or, if the key is resolved, the number of its list, which then
-//! lies outside the map. For the lists in the map, the lock of the key's map shard gives these guarantees:
+//! This module sees no operation: a watcher is an [`Address`], the 64-bit name of a parked operation. The map has an
+//! entry for each key that is watched or [resolved] (looked up once, for a `ResolvedKey`). The entry of a plain key
+//! contains the key's list. The entry of a resolved key contains the number of a list outside the map. For the lists in
+//! the map, the lock of the key's map shard gives these guarantees:
 //!
-//! * Adding to a list and removing an empty list happen under the same lock, so no watcher is added to a list that is
-//!   about to be removed.
-//! * Lookups take the lock, shared, even if they find nothing. So if a check does not find a watcher, the lookup of the
-//!   check happens before the watcher is added. The parking thread examines the operation again after it has added the
-//!   watcher, and that examination sees the event of the check. Before the first watcher is added there is no map, and
-//!   `ShardedMap::look` provides this order.
+//! * No watcher is added to a list that is being removed, because adding a watcher and removing an empty list both hold
+//!   the lock exclusively.
+//! * No event is lost between a check and a park. A check looks the key up under the shared lock, even if it finds
+//!   nothing. If the lookup misses a watcher, the lookup happens before the parking thread adds the watcher. The
+//!   parking thread then examines the operation once more, and this examination sees the event of the check. Before the
+//!   first watcher is added there is no map to lock, and `ShardedMap::look` provides this order.
 //!
-//! The lock of a resolved list may be taken inside the lock of a map shard, never the other way round.
+//! Lock order: a thread may lock a resolved list while it holds the lock of a map shard, never the other way round.
+//! Otherwise two threads could wait for each other without end.
 
 mod arrivals;
 pub(crate) mod bound;
@@ -31,7 +33,8 @@ use std::hash::{BuildHasher, Hash};
 use std::slice::from_ref;
 use watchers::{ByLookUp, Found, Room, Walking, Watchers};
 
-/// A key that an operation watches: the key itself, or the number of the key's list if the key is resolved.
+/// A key that an operation watches: the key itself, or the number of the key's list if the operation names the key by a
+/// `ResolvedKey`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target<K> {
     Key(K),
@@ -47,16 +50,17 @@ impl<K> Target<K> {
     }
 }
 
-/// Where the list of a key is.
+/// The value of a map entry: where the watch list of the key is.
 enum Location {
-    /// In the map itself.
+    /// In the map entry itself.
     Here(WatchList),
-    /// Among the resolved lists.
+    /// Outside the map, among the resolved lists, under this number.
     Resolved(ListNumber),
 }
 
 impl Location {
-    /// Drops the location. The common case, a single watcher, needs no call.
+    /// Drops the location of a removed entry. In the common case, a list with a single watcher, there is nothing to
+    /// free, so no destructor is called.
     #[inline(always)]
     fn discard(self) {
         match self {
@@ -72,7 +76,7 @@ impl Location {
     }
 }
 
-/// Lists of watchers by key.
+/// The watch lists of all keys.
 pub(crate) struct WatchMap<K, S> {
     lists: ShardedMap<K, Location, S>,
     resolved: ResolvedLists<K>,
@@ -89,8 +93,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, at the place that `order` gives. `false` if the list has `max_watchers`
-    /// watchers already.
+    /// Adds `watcher` to the list of `target`, at the place that `order` gives. Returns `false`, and adds nothing, if
+    /// the list has `max_watchers` watchers already.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(&self, target: Target<&K>, order: Order<'_>, watcher: Address) -> bool {
@@ -122,12 +126,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// The key of a resolved list.
+    /// The key whose resolved list has this number. `None` if the list is vacant.
     pub(crate) fn resolved_key(&self, number: ListNumber) -> Option<Arc<K>> {
         self.resolved.get(number).key()
     }
 
-    /// Releases memory that no watcher needs.
+    /// Frees the memory of map shards that were large and are nearly empty now.
     pub(crate) fn shrink(&self) {
         self.lists.shrink();
     }
@@ -147,7 +151,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Removes a watcher that was added with these arguments. Removing a watcher that was never added is a no-op.
+    /// Removes a watcher that was added with these arguments. If it was the last one, also removes the entry of the
+    /// key, unless the key is resolved. Does nothing if the watcher is not in the list.
     #[inline(always)]
     pub(crate) fn remove(&self, target: Target<&K>, order: Order<'_>, watcher: Address) {
         let mut orphan = None;
@@ -185,7 +190,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             .read("check_and_complete", key, |stored, _| stored.clone())
     }
 
-    /// The watchers of `key`; `None` if it has none. A short list is copied to `room`.
+    /// Finds the watchers of `key`. `None` if there are none. Copies a short list to `room`, so that the check examines
+    /// the watchers with no lock held.
     #[inline(always)]
     pub(crate) fn find<'r, Q>(&self, key: &Q, room: &'r mut Room) -> Option<Found<'r>>
     where
@@ -206,8 +212,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         found.flatten()
     }
 
-    /// The slow path of [`find`](Self::find), for everything but a single watcher. Runs under the lock of the key's
-    /// shard.
+    /// The slow path of [`find`](Self::find), for every list but a single watcher in the map. Called under the lock of
+    /// the key's map shard.
     #[inline(never)]
     fn find_more<'r>(&self, location: &Location, room: &'r mut Room) -> Option<Found<'r>> {
         match location {
@@ -234,8 +240,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// The watchers of the long list of `key`: all that stay in the list during the whole walk, and perhaps some that
-    /// leave during the walk. First come the watchers with a rank up to the rank of `bound`, in the order of ranks. The
+    /// Walks over the long list of `key` slice by slice (at most 64 watchers), and holds the lock only while a slice is
+    /// copied. The result is every watcher that stays in the list during the whole walk, and perhaps some that leave
+    /// during the walk. First come the watchers with a rank up to the rank of `bound`, in the order of ranks. The
     /// watchers without a rank follow, in the order of their arrival. `pause` is called between slices.
     pub(crate) fn walk<'m, Q>(
         &'m self,
@@ -286,12 +293,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         keys
     }
 
-    /// Moves the list of `key` to the resolved lists. It stays there until every resolution of the key was
-    /// [released](Self::release) and no watcher is left.
+    /// Resolves `key`: moves the key's list out of the map, to the resolved lists. The list stays there until every
+    /// resolution of the key (one for each `ResolvedKey`) was [released](Self::release) and no watcher is left.
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
-        // Take a list before the lock of the shard is taken: the list may be the first of a new chunk, and making a
-        // chunk takes time in proportion to the number of lists. The list is given back if the key is resolved already,
-        // or if its code panics.
+        // Take a vacant list before the map shard is locked. The list may be the first of a new chunk, and making a
+        // chunk takes time in proportion to the number of lists: under the lock, that would delay other threads. The
+        // guard gives the list back if the key is resolved already, or if a method of the key panics.
         let fresh = guard(self.resolved.occupy(key.clone()), |unused| {
             drop(self.resolved.unpin(unused));
         });
@@ -316,20 +323,23 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         (number, self.resolved.get(number).clone())
     }
 
-    /// Drops one resolution of `key`. If it was the last one, and the list has no watchers, removes the key's list.
+    /// Counts one resolution of `key` less. If none is left, and the key's list has no watchers, removes the list and
+    /// the entry of the key.
     pub(crate) fn release(&self, key: &K, number: ListNumber) {
         let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
         self.vacate(key, unpin);
     }
 
-    /// Removes the list of `key`, if the list has neither a resolution nor a watcher. The key may be resolved again by
-    /// now, or have another list: this call looks at the list that the key has now.
+    /// Removes the resolved list of `key` and the entry of the key, if the list has neither a resolution nor a watcher.
+    /// Called with no lock held, after the last watcher has left. Another thread may have resolved the key again
+    /// meanwhile, or given the key another list, so this call looks at the list that the key has now.
     #[cold]
     fn retire(&self, key: &K) {
         self.vacate(key, |number| self.resolved.retire(number));
     }
 
-    /// Removes the entry of `key`, if `retire` has retired the list of the key.
+    /// Calls `retire` for the resolved list of `key`, under the lock of the key's map shard. If `retire` has retired
+    /// the list, and so returns its key, removes the entry of `key`.
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;
@@ -341,7 +351,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 }
                 retired.is_some()
             });
-        // Drop the keys of the entry and of the list under no lock.
+        // Drop the keys of the entry and of the list with no lock held, because destructors of keys are user code.
         drop(entry);
         drop(retired);
     }

@@ -1,10 +1,10 @@
 //! Scheme 6 of Varghese & Lauck (1987): a hashed wheel with unordered slots.
 //!
-//! A timer lies in the slot `deadline % slots`. A pass turns the *hand* of the wheel through the slots of the ticks
-//! since the last pass. The hand examines every timer of a slot, and fires the timers whose deadline is not in a later
-//! revolution.
+//! A timer lies in the slot `deadline % slots`. The *hand* of the wheel points to one slot. A pass turns the hand
+//! through the slots of the ticks since the last pass. In each slot the pass examines every timer, and fires the timers
+//! whose deadline is not in a later revolution.
 //!
-//! A pass first fires the overdue timers (those that were started after their deadline), in no particular order, and
+//! A pass first fires the overdue timers (timers that were started after their deadline), in no particular order, and
 //! then the other timers slot by slot. Within a slot, timers fire in the order in which they were started. So timers
 //! fire by deadline, unless the pass comes more than one revolution late.
 //!
@@ -26,12 +26,13 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct HashedWheel {
     ring: Ring,
-    /// The node that the hand examines next. If this node has no timer, the hand has finished its slot.
+    /// The node that the hand examines next. If this node is a list head, not a timer, the hand has finished its slot.
     cursor: u32,
 }
 
 impl HashedWheel {
-    /// The latest deadline within one revolution of `now`.
+    /// The latest deadline within one revolution, counted from `now`, or from the tick that passes have reached if that
+    /// tick is later.
     pub(crate) fn latest_in_this_round(&self, now: Tick) -> Tick {
         self.ring.latest(now)
     }

@@ -1,9 +1,9 @@
 //! Scheme 3 of Varghese & Lauck (1987): timers in a tree ordered by deadline, here a heap.
 //!
-//! The heap is 4-ary: it is half as deep as a binary heap, and four children share a cache line. The record of a timer
-//! has the timer's index in the heap. So a stop removes the timer at once, and no stopped timers are left in the heap.
-//! A pass first fires the overdue timers (those that were started after their deadline), and then the other timers by
-//! deadline. Timers with the same deadline fire in no particular order.
+//! The heap is 4-ary: it is half as deep as a binary heap, and the four children of a node lie side by side in 64
+//! bytes. The record of a timer has the timer's index in the heap. So a stop removes the timer at once, and no stopped
+//! timers are left in the heap. A pass first fires the overdue timers (timers that were started after their deadline),
+//! and then the other timers by deadline. Timers with the same deadline fire in no particular order.
 //!
 //! | | cost |
 //! |---|---|
@@ -25,14 +25,15 @@ const ARITY: usize = 4;
 /// Scheme 3 of Varghese & Lauck (1987): a heap that writes the position of each timer to the timer's record.
 #[derive(Debug)]
 pub struct Heap {
-    /// INVARIANT: no timer is earlier than its parent. The parent of the timer at `index` is at `(index - 1) / ARITY`.
+    /// INVARIANT: no timer has an earlier deadline than its parent. The parent of the timer at `index` is at
+    /// `(index - 1) / ARITY`.
     timers: Vec<(Tick, u32)>,
     overdue: Overdue,
 }
 
 impl Heap {
-    /// Moves the timer at `index` up until its parent is not later. Returns the timer's new index, which the caller
-    /// must write to the timer's record.
+    /// Moves the timer at `index` up until its parent's deadline is not later. Returns the timer's new index, which the
+    /// caller must write to the timer's record.
     fn sift_up(&mut self, records: &mut impl Records, mut index: usize) -> usize {
         let timer = self.timers[index];
         while index > 0 {
@@ -47,8 +48,8 @@ impl Heap {
         index
     }
 
-    /// Moves the timer at `index` down until no child is earlier. Returns the timer's new index, which the caller must
-    /// write to the timer's record.
+    /// Moves the timer at `index` down until no child has an earlier deadline. Returns the timer's new index, which the
+    /// caller must write to the timer's record.
     fn sift_down(&mut self, records: &mut impl Records, mut index: usize) -> usize {
         let timer = self.timers[index];
         loop {
@@ -72,8 +73,8 @@ impl Heap {
         records.set_position(timer.1, Position::new(index as u32));
     }
 
-    /// Removes the timer at `index`, if there is one. The last timer of the vector takes this place, and is then moved
-    /// up or down.
+    /// Removes the timer at `index`. Does nothing if there is none. The last timer of the vector takes the free place,
+    /// and then moves up or down until the order is right.
     fn remove(&mut self, records: &mut impl Records, index: usize) {
         if index >= self.timers.len() {
             return;

@@ -2,11 +2,14 @@
 //!
 //! Each level has `slots` slots, and a slot is as wide as the whole level below. A level is added when a deadline needs
 //! it. A *bucket* is a slot of a level with its timers; [`Geometry::locate`](crate::parts::geometry::Geometry::locate)
-//! chooses the bucket of a timer. When time reaches a bucket of a higher level, the bucket's timers *cascade*: each
-//! timer moves to a lower level, until it lies in a slot one tick wide. So each timer fires exactly in its tick.
+//! chooses the bucket of a timer.
 //!
-//! The deadline of a bucket is the first tick of its window. A binary heap holds the deadlines of the buckets that are
-//! not empty. So time jumps from bucket to bucket, and empty slots cost nothing.
+//! The *deadline* of a bucket is the first tick of its window, the range of deadlines that it holds. When time reaches
+//! the deadline of a bucket, timers with this deadline fire. The others *cascade*: each moves to a bucket of a lower
+//! level. A bucket of the lowest level is one tick wide. So each timer fires exactly in its tick.
+//!
+//! A binary heap holds the deadlines of the buckets that are not empty. So time jumps from bucket to bucket, and empty
+//! slots cost nothing.
 //!
 //! | | cost |
 //! |---|---|
@@ -20,9 +23,9 @@
 //! INVARIANT: a bucket that is not empty has exactly one entry in the heap, and an empty bucket has at most one. When a
 //! bucket becomes empty, its entry stays in the heap until it comes to the top.
 //!
-//! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket is drained,
-//! `current` is the start of the bucket's window, and a timer that is started during that time is filed in another
-//! bucket.
+//! INVARIANT: `current`, the tick that the wheel has reached, is never past the deadline of a bucket that is not empty.
+//! So while a pass drains a bucket, `current` is the start of the bucket's window. A timer that is started during that
+//! time is filed in another bucket, so the pass does not meet this timer.
 
 use crate::parts::bucket_pool::Entry;
 use crate::parts::levels::Levels;
@@ -38,7 +41,7 @@ pub struct HierarchicalWheel {
     levels: Levels,
     /// The buckets below this number have windows so narrow that the low bits in an [`Entry`] identify the deadline.
     narrow: u32,
-    /// All buckets with a deadline up to this tick are empty, except the bucket that is being drained.
+    /// All buckets with a deadline up to this tick are empty, except the bucket from which a pass is taking the timers.
     current: Tick,
     /// The deadline and the number of each queued bucket.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
@@ -55,7 +58,8 @@ impl HierarchicalWheel {
         Started::at(position, before, self.next_deadline())
     }
 
-    /// The earliest deadline of a bucket that is not empty.
+    /// The earliest deadline of a bucket that is not empty. Removes entries of empty buckets from the top of the queue.
+    /// `None` if all buckets are empty.
     #[inline(always)]
     fn next_bucket(&mut self) -> Option<Tick> {
         while let Some(&Reverse((deadline, number))) = self.queue.peek() {
@@ -69,7 +73,7 @@ impl HierarchicalWheel {
         None
     }
 
-    /// Files timer `id` in the bucket for `deadline`, which is past `current`.
+    /// Files timer `id` in the bucket for `deadline`, which is later than `current`.
     #[inline(always)]
     fn file(&mut self, id: u32, deadline: Tick) -> Started {
         let location = self.levels.geometry().locate(self.current, deadline);
@@ -83,21 +87,21 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// Files a timer from the log of a [`LoggedWheel`](crate::LoggedWheel). The deadline is past `current`, but the
-    /// present may have reached it.
+    /// Files a timer from the log of a [`LoggedWheel`](crate::LoggedWheel). The deadline is later than `current`, but
+    /// it may have passed, because the wheel waits for the log.
     pub(crate) fn file_late(&mut self, records: &mut impl Records, id: u32, deadline: Tick) {
         self.len += 1;
         let position = self.file(id, deadline).position;
         records.set_position(id, position);
     }
 
-    /// The part of a [`step`](Scheme::step) that concerns overdue timers.
+    /// The part of a [`step`](Scheme::step) that examines overdue timers.
     #[inline]
     pub(crate) fn step_overdue(&mut self, records: &mut impl Records, now: Tick) -> Step {
         self.overdue.step(records, now)
     }
 
-    /// The part of a [`step`](Scheme::step) that concerns buckets.
+    /// The part of a [`step`](Scheme::step) that takes timers out of buckets.
     pub(crate) fn step_in_buckets(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let due = self.next_bucket().filter(|&deadline| deadline <= now);
         self.current = self.current.max(due.unwrap_or(now));
@@ -131,8 +135,8 @@ impl HierarchicalWheel {
         }
     }
 
-    /// Queues bucket `number`, whose deadline is `start`. Returns `start` if it is now the earliest deadline of the
-    /// scheme.
+    /// Queues bucket `number`, whose deadline is `start`. Returns `start` if `start` is now the earliest deadline of
+    /// the scheme, otherwise `None`.
     #[cold]
     fn enqueue(&mut self, number: u32, start: Tick) -> Option<Tick> {
         self.levels.bucket(number).queued = true;
@@ -171,8 +175,9 @@ impl Scheme for HierarchicalWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        // First move `current` forward: if the wheel was idle, `current` is far behind `now`. A timer gets a lower
-        // level, and cascades less often, if `current` is nearer to its deadline.
+        // First move `current` forward, because after an idle time `current` is far behind `now`. A timer gets a lower
+        // level, and cascades less often, if `current` is nearer to its deadline. Stop before the deadline of the next
+        // bucket that is not empty, because a pass has yet to drain this bucket.
         let limit = match self.next_bucket() {
             Some(next) => now.min(next.saturating_sub(1)),
             None => now,
@@ -189,8 +194,8 @@ impl Scheme for HierarchicalWheel {
     fn stop(&mut self, records: &mut impl Records, position: Position) {
         match self.levels.remove(records, position) {
             Some(_) => self.len -= 1,
-            // Look among the overdue timers last, because they are rare. No bucket has the position of an overdue
-            // timer.
+            // No bucket has the position of an overdue timer. Look among the overdue timers last, because they are
+            // rare.
             None => self.overdue.remove(records, position),
         }
     }

@@ -1,8 +1,8 @@
 //! A [`HierarchicalWheel`] behind a log of arrivals.
 //!
-//! A new timer is appended to the log. The log consists of segments. Shortly before the earliest deadline of a segment,
-//! the segment is visited, and its timers with near deadlines move to the wheel. Most timers are stopped before this
-//! visit. A timer that is stopped leaves a hole in the log, and the stop touches no bucket and no other timer.
+//! A new timer is appended to the log, which consists of segments. Shortly before the earliest deadline of a segment, a
+//! pass visits the segment, and moves its timers with near deadlines to the wheel. Most timers are stopped before this
+//! visit. A stop leaves a hole in the log, and touches no bucket and no other timer.
 //!
 //! | | cost |
 //! |---|---|
@@ -13,8 +13,9 @@
 //! Timers fire in the same order as in the wheel without a log, also in a late pass: the wheel advances only to the
 //! tick before the first deadline in the log, until the timer with this deadline has moved to the wheel.
 //!
-//! INVARIANT: the deadline of a timer in the log is past the wheel's `current` tick, and past the present of every pass
-//! that had begun when the timer was started.
+//! INVARIANT: the deadline of a timer in the log is past the wheel's `current` tick, so the wheel can still take the
+//! timer. The deadline is also past the present of every pass that had begun when the timer was started, so no such
+//! pass fires the timer.
 
 use crate::hierarchical_wheel::HierarchicalWheel;
 use crate::parts::arrivals::{Arrivals, Taken};
@@ -27,13 +28,13 @@ use crate::scheme::{Scheme, sealed::Sealed};
 pub struct LoggedWheel {
     log: Arrivals,
     wheel: HierarchicalWheel,
-    /// The latest `now` that a pass or a [slow start](Self::start_slowly) was given.
+    /// The latest `now` that [`begin_pass`](Scheme::begin_pass) or [`start_slowly`](Self::start_slowly) has got.
     seen: Tick,
 }
 
 impl LoggedWheel {
-    /// Starts a timer that [`Arrivals::push`] does not take: in the log if [`Arrivals::push_slowly`] takes it,
-    /// otherwise in the wheel.
+    /// Starts a timer that [`Arrivals::push`] has not taken. [`Arrivals::push_slowly`] appends the timer to the log if
+    /// it can; otherwise the timer goes to the wheel.
     #[cold]
     #[inline(never)]
     fn start_slowly(
@@ -62,7 +63,7 @@ impl LoggedWheel {
         Ok(Started::at(position, before, self.next_deadline()))
     }
 
-    /// The tick to which the wheel may advance: `now`, or the tick before the first deadline in the log if that is
+    /// The tick to which the wheel may advance: `now`, or the tick before the first deadline in the log if that tick is
     /// earlier.
     fn before_log(&mut self, now: Tick) -> Tick {
         let first = self.log.first_deadline();
@@ -122,8 +123,8 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // While a segment is visited, the wheel has nothing to do: it has advanced as far as the log allows, and the
-        // timers that the visit files are due later.
+        // While a visit is in progress, skip the wheel: it has advanced as far as the log allows, and the timers that
+        // the visit moves to it are due later.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);
@@ -149,7 +150,7 @@ impl Scheme for LoggedWheel {
     }
 
     fn upcoming(&self) -> impl Iterator<Item = u32> {
-        // The log comes first: while a segment is visited, the first bucket of the wheel is not due yet.
+        // The log comes first, because the first bucket of the wheel is not due while a segment is visited.
         self.log.upcoming().chain(self.wheel.upcoming())
     }
 }

@@ -1,9 +1,9 @@
 //! Scheme 2 of Varghese & Lauck (1987): timers in a list sorted by deadline.
 //!
-//! The list is doubly linked, so a stop needs no search. A start searches backwards from the latest deadline: if all
-//! timeouts are equal, the search ends at the first node that it examines. A pass first fires the overdue timers (those
-//! that were started after their deadline), in no particular order, and then the other timers by deadline. Timers with
-//! the same deadline fire in the order in which they were started.
+//! The list is doubly linked, so a stop needs no search. A start searches backwards from the latest deadline. If all
+//! timeouts are equal, the search ends at the first node that it examines. A pass first fires the overdue timers
+//! (timers that were started after their deadline), in no particular order, and then the other timers by deadline.
+//! Timers with the same deadline fire in the order in which they were started.
 //!
 //! | | cost |
 //! |---|---|

@@ -65,14 +65,14 @@ impl Records for Vec<(Tick, Position)> {
 pub struct Started {
     /// The position of the timer, which the caller stores in its record.
     pub position: Position,
-    /// The new [`next_deadline`](crate::Scheme::next_deadline), if this start made it earlier, otherwise `None`. If it
-    /// is given, wake a thread that sleeps until the old deadline.
+    /// The scheme's new [`next_deadline`](crate::Scheme::next_deadline), if this start made the next deadline earlier:
+    /// then wake the thread that sleeps until the old one. `None` if this start did not make the next deadline earlier.
     pub earliest: Option<Tick>,
 }
 
 impl Started {
-    /// The result of a start that put the timer at `position`, and changed the scheme's next deadline from `before` to
-    /// `after`.
+    /// The result of a start that put the timer at `position`. The start changed the scheme's next deadline from
+    /// `before` to `after`, each of which is `None` for an empty scheme.
     pub(crate) fn at(position: Position, before: Option<Tick>, after: Option<Tick>) -> Self {
         let earlier = |&after: &Tick| before.is_none_or(|before| after < before);
         Self {
@@ -102,7 +102,7 @@ impl Step {
         Self::Fired(id, deadline)
     }
 
-    /// This step, or `other` if this step is [`Idle`](Self::Idle).
+    /// Returns this step. If this step is [`Idle`](Self::Idle), calls `other` and returns its step.
     #[inline]
     pub(crate) fn or_else(self, other: impl FnOnce() -> Self) -> Self {
         match self {
@@ -112,7 +112,8 @@ impl Step {
     }
 }
 
-/// A deadline is past the horizon of the scheme. Only a simple wheel has a horizon: one revolution ahead.
+/// The error of a start whose deadline is past the horizon: the latest deadline that the scheme can hold. Only a simple
+/// wheel has a horizon, which is one revolution ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HorizonError {

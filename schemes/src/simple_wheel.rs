@@ -1,8 +1,8 @@
 //! Scheme 4 of Varghese & Lauck (1987): one slot for each of the next ticks.
 //!
 //! The wheel has a horizon of one revolution: with `slots` slots, a deadline lies at most `slots - 1` ticks ahead. So
-//! it is a [hashed wheel](crate::HashedWheel) without timers of later revolutions: if there is a pass at each tick,
-//! every timer in the slot of this tick fires. Timers fire in the same order as in a hashed wheel.
+//! this is a [hashed wheel](crate::HashedWheel) in which no slot has timers of later revolutions: if there is a pass at
+//! each tick, every timer in the slot of this tick fires. Timers fire in the same order as in a hashed wheel.
 //!
 //! | | cost |
 //! |---|---|

@@ -1,10 +1,10 @@
 //! Scheme 5 of Varghese & Lauck (1987): a hashed wheel with sorted slots.
 //!
-//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. A pass turns the *hand* of the wheel
-//! through the slots of the ticks since the last pass. If the first timer of a slot is not due, the hand skips the
-//! others.
+//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. The *hand* of the wheel points to one
+//! slot. A pass turns the hand through the slots of the ticks since the last pass. In each slot the pass fires timers
+//! until the first timer of the list is not due, and examines no timer behind it.
 //!
-//! A pass first fires the overdue timers (those that were started after their deadline), in no particular order, and
+//! A pass first fires the overdue timers (timers that were started after their deadline), in no particular order, and
 //! then the other timers slot by slot. Within a slot, timers fire by deadline; timers with the same deadline fire in
 //! the order in which they were started. So timers fire by deadline, unless the pass comes more than one revolution
 //! late.

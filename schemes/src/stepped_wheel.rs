@@ -1,12 +1,12 @@
 //! Scheme 7 of Varghese & Lauck (1987), advanced tick by tick.
 //!
 //! Levels, slots and cascades work as in a [`HierarchicalWheel`](crate::HierarchicalWheel), but the buckets are not
-//! queued. While the wheel holds a timer, `next_deadline` asks for an advance at every tick. The wheel counts the
-//! timers of each level, and skips a level without timers. So a late pass visits at most one revolution of a level, and
-//! then goes from slot to slot of the next higher level. In each bucket that the pass reaches, timers whose deadline is
-//! not later than the present fire, and the other timers move to the slots below.
+//! queued. While the wheel holds a timer, `next_deadline` asks for a pass at every tick. The wheel counts the timers of
+//! each level, and skips a level without timers. So a late pass visits at most one revolution of a level, and then goes
+//! from slot to slot of the next higher level. In each bucket that the pass reaches, timers whose deadline is not later
+//! than the present fire, and the other timers move to a lower level.
 //!
-//! A pass first fires the overdue timers (those that were started after their deadline), in no particular order, and
+//! A pass first fires the overdue timers (timers that were started after their deadline), in no particular order, and
 //! then the other timers by deadline. In a late pass, the timers of one bucket of a higher level fire in no particular
 //! order.
 //!
@@ -20,8 +20,9 @@
 //! bitmap of the slots in use. *Choose it* if the program runs at every tick anyway: then a wake-up at every tick costs
 //! nothing more.
 //!
-//! INVARIANT: `current` is never past the start of a bucket that is not empty. So while a bucket is drained, `current`
-//! is the start of the bucket's window, and a timer that is started during that time is filed in another bucket.
+//! INVARIANT: `current`, the tick that the wheel has reached, is never past the start of a bucket that is not empty. So
+//! while a pass drains a bucket, `current` is the start of the bucket's window. A timer that is started during that
+//! time is filed in another bucket, so the pass does not meet this timer.
 
 use crate::parts::geometry::Location;
 use crate::parts::levels::Levels;
@@ -33,12 +34,12 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct SteppedWheel {
     levels: Levels,
-    /// All buckets that start up to this tick are empty, except the bucket that is being drained.
+    /// All buckets that start up to this tick are empty, except the bucket from which a pass is taking the timers.
     current: Tick,
-    /// The bucket that starts at `current`. `None` when this bucket has been found empty.
+    /// The bucket that starts at `current`, while a pass drains it. `None` when the pass has found this bucket empty.
     draining: Option<u32>,
-    /// The number of timers in each level. There are the most levels with two slots per level: one for each bit of a
-    /// tick.
+    /// The number of timers in each level. The array has room for the largest number of levels: with two slots per
+    /// level, there is one level for each bit of a tick.
     timers: [usize; Tick::BITS as usize],
     overdue: Overdue,
     /// The number of timers in the buckets.
@@ -46,8 +47,8 @@ pub struct SteppedWheel {
 }
 
 impl SteppedWheel {
-    /// Moves `current` to `now` if all buckets are empty. A timer gets a lower level if `current` is nearer to its
-    /// deadline.
+    /// Moves `current` to `now` if all buckets are empty. The next timer then gets a lower level, and cascades less
+    /// often, because `current` is nearer to its deadline.
     fn catch_up(&mut self, now: Tick) {
         if self.len == 0 {
             self.current = self.current.max(now);
@@ -55,17 +56,17 @@ impl SteppedWheel {
         }
     }
 
-    /// The next bucket that `current` will reach, in the lowest level that has a timer.
+    /// The next bucket that `current` will reach, in the lowest level that has a timer. `None` if no level has a timer.
     fn next_bucket(&self) -> Option<Location> {
         let level = self.timers.iter().position(|&timers| timers > 0)?;
-        // INVARIANT: every timer of this level lies in the present revolution, in a slot after the slot of `current`.
-        // So the slot that follows the slot of `current` belongs to this revolution.
+        // INVARIANT: every timer of this level lies in a later slot than `current`, in the same revolution of the
+        // level. So this revolution has a slot after the slot of `current`.
         let geometry = self.levels.geometry();
         let start = geometry.next_slot(self.current, level as u32);
         Some(geometry.locate(self.current, start))
     }
 
-    /// Files timer `id` in the bucket for `deadline`, which is past `current`.
+    /// Files timer `id` in the bucket for `deadline`, which is later than `current`.
     fn file(&mut self, id: u32, deadline: Tick) -> Position {
         let location = self.levels.geometry().locate(self.current, deadline);
         self.timers[location.level as usize] += 1;
@@ -74,13 +75,13 @@ impl SteppedWheel {
         self.levels.push(number, id, deadline).0
     }
 
-    /// Subtracts a timer that has left bucket `number` from the counts.
+    /// Lowers the counts after a timer has left bucket `number`.
     fn removed(&mut self, number: u32) {
         self.timers[self.levels.level(number)] -= 1;
         self.len -= 1;
     }
 
-    /// Takes a timer out of bucket `number`, which is being drained, and fires the timer or moves it to a slot below.
+    /// Takes a timer out of bucket `number`, which a pass is draining. Fires the timer, or moves it to a lower level.
     /// `None` if the bucket is empty.
     fn drain(&mut self, records: &mut impl Records, number: u32, now: Tick) -> Option<Step> {
         let id = self.levels.pop(number)?.id;
@@ -151,7 +152,7 @@ impl Scheme for SteppedWheel {
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let step = self.overdue.step(records, now);
-        // If `current` is past `now`, a later pass has advanced further than this pass can.
+        // If `current` is past `now`, a later pass has already advanced further than this pass may.
         if step != Step::Idle || self.current > now {
             return step;
         }

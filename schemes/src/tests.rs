@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 
 /// A scheme, and the promises in which schemes differ.
 trait Tested: Scheme {
-    /// Whether `next_deadline` is the earliest deadline, unless the earliest deadline has passed.
+    /// Whether `next_deadline` returns exactly the earliest deadline, as long as this deadline has not passed.
     const EXACT: bool;
-    /// Whether every deadline is accepted.
+    /// Whether the scheme accepts every deadline.
     const ENDLESS: bool;
 }
 
@@ -92,8 +92,8 @@ fn started<S: Scheme>(slots: u32, now: Tick, deadlines: &[Tick]) -> (S, Table) {
     (scheme, records)
 }
 
-/// A stop of any position, even in the callback of an advance, does not panic and removes at most one timer. The scheme
-/// fires the other timers.
+/// A stop at any position does not panic, and removes at most one timer, even inside the callback of an advance. The
+/// scheme fires the other timers.
 fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32]) {
     let (mut scheme, mut records) = started::<S>(16, 100, deadlines);
     let mut positions = positions.iter().map(|&number| Position::new(number));
@@ -119,8 +119,8 @@ fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32])
     assert_eq!(scheme.next_deadline(), None);
 }
 
-/// Two jumps of a hundred years, at a tick of 1 ms and at a tick of 1 ns, with eleven timers: some near, some far, and
-/// one that fires in the second jump.
+/// Makes two jumps of a hundred years, at a tick of 1 ms and at a tick of 1 ns. There are eleven timers: some near,
+/// some far, and one that fires in the second jump.
 fn a_jump_costs_entries_not_ticks<S: Tested>() {
     for century in [CENTURY, CENTURY * 1_000_000] {
         for slots in [2, 20, 64, 1_000] {
@@ -204,7 +204,7 @@ fn fires_at_the_borders_of_levels<S: Tested>() {
     }
 }
 
-/// The schemes that promise an order within one revolution keep the order.
+/// Schemes that promise an order of firing keep this order within one revolution.
 #[test]
 fn timers_fire_by_deadline() {
     fn order<S: Scheme>() -> Vec<(Tick, u32)> {

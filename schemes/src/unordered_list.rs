@@ -1,7 +1,7 @@
-//! Scheme 1 of Varghese & Lauck (1987): timers in no order, all of which each pass examines.
+//! Scheme 1 of Varghese & Lauck (1987): timers in no order. Each pass examines all of them.
 //!
 //! The timers lie in a vector, and a removal fills the hole with another timer. The scheme does not keep track of the
-//! earliest deadline, but searches for it when `next_deadline` is called. Timers fire in no particular order.
+//! earliest deadline: a call of `next_deadline` searches for it. Timers fire in no particular order.
 //!
 //! | | cost |
 //! |---|---|
@@ -43,8 +43,8 @@ impl Scheme for UnorderedList {
         deadline: Tick,
         _: Tick,
     ) -> Result<Started, HorizonError> {
-        // Compare lower bounds of the deadlines, because a search for the earliest would take O(n). The last call of
-        // `next_deadline` has returned this bound, and since then only earlier deadlines have lowered it.
+        // Compare lower bounds of the deadlines, because a search for the earliest deadline would take O(n). The bound
+        // is what the last call of `next_deadline` returned, or an earlier deadline of a timer that was started since.
         let before = self.timers.earliest();
         let position = self.timers.push(id, deadline);
         Ok(Started::at(position, before, self.timers.earliest()))

@@ -1,37 +1,38 @@
 //! The operation that the calling thread is examining, and why. An examination is a call of `try_complete`, or of the
 //! closure that changes an operation before it is forced to complete. A check made inside an examination waits on the
-//! [trampoline](crate::callbacks::trampoline) until the outermost call is about to return. This module tells which
-//! operation made the check.
+//! [trampoline](crate::callbacks::trampoline) until the thread's outermost call is about to return. From this module,
+//! the check learns which operation has made it.
 
 use std::cell::Cell;
 
-/// The identity of the operation that a thread is examining: the memory address of its slot, and its generation (which
-/// occupant of the slot). Unique across all purgatories.
+/// The identity of the operation that a thread is examining: the memory address of the state word of its slot, and its
+/// generation (which occupant of the slot it is). Unique across all purgatories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Examinee {
     pub(crate) slot: usize,
     pub(crate) generation: u32,
 }
 
-/// Why an operation is examined. Stored as a bit above the bits of the generation.
+/// Why an operation is examined. Stored as a bit above the 32 bits of the generation.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Trigger {
-    /// The operation is being parked, or this thread checks it.
+    /// The operation is being parked, this thread checks it, or this thread changes it before it is forced to complete.
     Check = 0,
-    /// Another thread asked for the examination while the operation was held.
+    /// Another thread asked for the examination by a mark (a bit in the state word), because the operation was held.
     Mark = 1 << 32,
-    /// The deadline of the operation has passed.
+    /// The timer of the operation has fired: at the deadline, or earlier, for a recheck that a listener has asked for.
     Deadline = 1 << 33,
 }
 
-/// One call of an operation's `try_complete`. It has only two words, because every examination writes them at its
+/// One examination of an operation. It has only two words: every examination writes them to a thread-local value at its
 /// beginning, and restores the previous ones at its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Examination {
-    /// 0 if the thread examines no operation.
+    /// The memory address of the operation's state word. 0 if the thread examines no operation.
     slot: usize,
-    /// The generation, the [reason](Trigger), and whether this examination or one around it is made at a deadline.
+    /// The generation of the operation and the [reason](Trigger) of the examination. The bit of [`Trigger::Deadline`]
+    /// is set too if an examination around this one on the stack has it.
     detail: u64,
 }
 
@@ -45,12 +46,12 @@ impl Examination {
         }
     }
 
-    /// Whether another thread asked for this examination.
+    /// Whether another thread has asked for this examination by a mark.
     pub(crate) fn is_for_a_mark(self) -> bool {
         self.detail & Trigger::Mark as u64 != 0
     }
 
-    /// Whether this examination, or one around it on the stack, is made because a deadline has passed.
+    /// Whether this examination, or one around it on the stack, is made because the timer of an operation has fired.
     pub(crate) fn is_in_expiry(self) -> bool {
         self.detail & Trigger::Deadline as u64 != 0
     }
@@ -60,13 +61,13 @@ crate::sync::thread_local! {
     static EXAMINING: Cell<Examination> = const { Cell::new(Examination::NONE) };
 }
 
-/// While this value exists, the thread is inside the `try_complete` of an operation.
+/// While this value exists, the thread is inside an examination. The destructor restores the examination around it.
 pub(crate) struct Examining {
     outer: Examination,
 }
 
 impl Examining {
-    /// Stands for every operation that is not parked yet. No slot has this memory address.
+    /// Stands for every operation that is not parked yet. No state word has this memory address.
     pub(crate) const UNPARKED: Examinee = Examinee {
         slot: 1,
         generation: 0,
@@ -88,7 +89,7 @@ impl Examining {
         }
     }
 
-    /// The innermost `try_complete` call that the calling thread is inside.
+    /// The innermost examination that the calling thread is inside. `None` if there is none.
     #[inline]
     pub(crate) fn current() -> Option<Examination> {
         let examination = EXAMINING.try_with(Cell::get).ok()?;
@@ -99,7 +100,7 @@ impl Examining {
 impl Drop for Examining {
     #[inline]
     fn drop(&mut self) {
-        // Ignore the error: the thread is ending, and the local may be destroyed.
+        // Ignore the error: it says that the thread is ending and has destroyed this local value.
         let _ = EXAMINING.try_with(|examining| examining.set(self.outer));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs several pieces of user code, each of them even if an earlier one panics.
+//! Catches the panics of user code, so that several pieces of user code all run, even if an earlier one panics.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,8 +9,8 @@ use std::thread;
 pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
 
 impl Panics {
-    /// Runs `user_code` and discards its panic. `None` if `user_code` panics. The panic's payload may be the user's
-    /// type, whose destructor may panic too.
+    /// Runs `user_code`, and returns its result. If it panics, discards the panic and returns `None`. The payload of
+    /// the panic may have a type of the user's, and a panic of the payload's destructor is discarded too.
     #[inline(always)]
     pub(crate) fn contain<R>(user_code: impl FnOnce() -> R) -> Option<R> {
         Self::caught(user_code).map_err(Self::discard).ok()
@@ -22,13 +22,13 @@ impl Panics {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| Self(Some(payload)))
     }
 
-    /// Whether no piece of user code has panicked.
+    /// Whether no panic is kept.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Runs `user_code`. If it panics, returns `None`, and keeps the panic if it is the first; otherwise discards it.
+    /// Runs `user_code`. If it panics, returns `None`. Keeps the first panic, and discards each later one.
     pub(crate) fn catch<R>(&mut self, user_code: impl FnOnce() -> R) -> Option<R> {
         let ran = Self::caught(user_code);
         ran.map_err(|panic| match self.0 {
@@ -38,7 +38,7 @@ impl Panics {
         .ok()
     }
 
-    /// Discards the panic.
+    /// Drops the payload of the panic. If the payload's destructor panics, discards that panic too.
     #[cold]
     pub(crate) fn discard(self) {
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(self))) {
@@ -48,8 +48,8 @@ impl Panics {
         }
     }
 
-    /// Resumes the panic, even if the thread is unwinding already. The process does not abort if the call is inside a
-    /// destructor, and that destructor catches the panic.
+    /// Resumes the panic, even if the thread is unwinding from another panic. In that case, the call must be inside a
+    /// destructor that catches the resumed panic. Otherwise the process aborts.
     pub(crate) fn go_on(self) -> ! {
         match self.0 {
             Some(payload) => resume_unwind(payload),
@@ -72,7 +72,7 @@ impl Panics {
 mod tests {
     use super::*;
 
-    /// Every piece of user code runs, and the first panic, the cause of the trouble, is the one reported.
+    /// Every piece of user code runs. The first panic, which may have caused the others, is the one that is resumed.
     #[test]
     fn g14_the_first_of_several_panics_goes_on() {
         let mut panics = Panics::default();

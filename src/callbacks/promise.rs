@@ -1,4 +1,4 @@
-//! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
+//! Promises: values that one side sets once, and that the other side awaits or blocks for. Needs no async runtime.
 use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -12,19 +12,21 @@ use std::thread::{self, Thread};
 /// A value, and the waker of the task that polled it last.
 pub(crate) struct WakeCell<V> {
     contents: Mutex<Contents<V>>,
-    /// A guess whether the next poll will find the value not ready, and so will leave a waker.
+    /// A guess: whether the next poll will find the value not ready, and so will leave a waker. Such a poll clones its
+    /// waker before it takes the lock.
     ///
-    /// ORDERING: Relaxed throughout: a wrong guess costs a second hold of the lock, or a waker that is cloned in vain.
+    /// ORDERING: Relaxed on all accesses: a wrong guess does no harm. It costs a second hold of the lock, or a waker
+    /// that is cloned in vain.
     will_wait: AtomicBool,
 }
 
 struct Contents<V> {
     value: V,
-    /// The waker of a task that has polled and found the value not ready.
+    /// The waker of the task that has polled last, and has found the value not ready.
     waker: Option<Waker>,
 }
 
-/// What a task finds when it reads the value.
+/// What a poll finds when it reads the value.
 pub(crate) enum Readiness<R> {
     Ready(R),
     /// The value is not ready yet.
@@ -41,13 +43,14 @@ impl<V> WakeCell<V> {
         }
     }
 
-    /// Calls `change` under the lock, so `change` must not run user code. If `change` returns `true`, wakes the waiting
-    /// task, with no lock held.
+    /// Calls `change` with the value, under the lock. `change` must not run user code, which might use this cell and
+    /// wait for the lock for ever. `change` returns the result, and whether to wake the waiting task. The task is woken
+    /// with no lock held.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
         let (result, waker) = {
             let mut contents = self.contents.lock();
             let (result, wake) = change(&mut contents.value);
-            // ORDERING: Relaxed, see `will_wait`.
+            // ORDERING: Relaxed: `will_wait` is only a guess.
             self.will_wait.store(false, Ordering::Relaxed);
             (result, contents.waker.take_if(|_| wake))
         };
@@ -57,17 +60,18 @@ impl<V> WakeCell<V> {
         result
     }
 
-    /// Calls `read` under the lock, so `read` must not run user code. If the value is not ready, the task of `cx`
-    /// replaces the task that waited before.
+    /// Calls `read` with the value, under the lock. `read` must not run user code, which might use this cell and wait
+    /// for the lock for ever. If the value is not ready, the task of `cx` is the one that will be woken, and replaces
+    /// the task that waited before.
     pub(crate) fn poll<R>(
         &self,
         cx: &Context<'_>,
         mut read: impl FnMut(&mut V) -> Readiness<R>,
     ) -> Poll<R> {
         // Cloning or dropping a waker may run user code, and that code may call this method again. So no lock is held
-        // during either. If the waker of this task is in place already, it is not cloned.
+        // during either. If the waker of this task is stored already, a second clone is not needed.
         //
-        // ORDERING: Relaxed, see `will_wait`.
+        // ORDERING: Relaxed: `will_wait` is only a guess.
         let will_wait = self.will_wait.load(Ordering::Relaxed);
         let mut clone = will_wait.then(|| cx.waker().clone());
         loop {
@@ -75,7 +79,7 @@ impl<V> WakeCell<V> {
             match read(&mut contents.value) {
                 Readiness::Ready(result) => {
                     let will_wait = contents.waker.is_none();
-                    // ORDERING: Relaxed, see `will_wait`.
+                    // ORDERING: Relaxed: `will_wait` is only a guess.
                     self.will_wait.store(will_wait, Ordering::Relaxed);
                     return Poll::Ready(result);
                 }
@@ -87,7 +91,7 @@ impl<V> WakeCell<V> {
                 return Poll::Pending;
             }
             if let Some(clone) = clone.take() {
-                // ORDERING: Relaxed, see `will_wait`.
+                // ORDERING: Relaxed: `will_wait` is only a guess.
                 self.will_wait.store(false, Ordering::Relaxed);
                 let old = contents.waker.replace(clone);
                 drop(contents);
@@ -99,8 +103,8 @@ impl<V> WakeCell<V> {
         }
     }
 
-    /// Sets the value and removes the waiting task. Returns the old value and the waker, because the destructors of
-    /// both may be user code.
+    /// Replaces the value, and removes the waker, so that the waiting task is not woken. Returns the old value and the
+    /// waker: their destructors may be user code, which must not run under the lock.
     pub(crate) fn close(&self, value: V) -> (V, Option<Waker>) {
         let mut contents = self.contents.lock();
         let value = std::mem::replace(&mut contents.value, value);
@@ -111,10 +115,11 @@ impl<V> WakeCell<V> {
 debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
 /// A value that one side sets once, and that a task of the other side awaits. Both sides share the promise, for example
-/// in an `Arc`. With it, an operation or a value of a tracker can complete a future of your own.
+/// in an `Arc`. If an operation keeps a promise at its end, or a tracker's callback does, a future of your own is
+/// completed.
 ///
-/// None of your code runs under the promise's lock: wakers are cloned, woken and dropped without it. A value or waker
-/// that is not wanted any more is returned to you, so that you drop it where its destructor may run.
+/// None of your code runs under the promise's lock: wakers are cloned, woken and dropped without the lock. A value or
+/// waker that is not wanted any more is returned to you. You drop it at a place where its destructor may run.
 ///
 /// ```
 /// use request_purgatory::future::{Promise, block_on};
@@ -132,19 +137,19 @@ pub struct Promise<T>(WakeCell<Promised<T>>);
 pub(crate) enum Promised<T> {
     /// There is no value yet.
     Open,
-    /// The value is there, but the task is not told yet: see [`Promise::hand_over`].
+    /// The value is set, but the task does not know yet: its polls are still pending. See [`Promise::hand_over`].
     Untold(Untold<T>),
     Kept(T),
-    /// The value was handed out, or is not wanted any more.
+    /// The task has got the value, or the promise was closed.
     Spent,
 }
 
-/// A value that the task is not told of yet. Boxed, because few promises ever have such a value, and without the box
-/// all promises would be larger.
+/// A value of which the task has not been told yet. Boxed, because few promises ever have such a value, and without the
+/// box all promises would be larger.
 pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
 
 struct UntoldParts<T> {
-    /// Dropped before the task is told. Its destructors may be user code, and take long.
+    /// Dropped before the task is told of the value. The destructors in it may be user code, and may take long.
     before: Before,
     /// `None` after the value was moved out.
     value: Option<T>,
@@ -154,7 +159,7 @@ struct UntoldParts<T> {
 pub(crate) type Before = Option<Box<dyn Any + Send>>;
 
 impl<T> Drop for Untold<T> {
-    /// Drops one part after the other: two destructors that panic together would abort the process.
+    /// Drops one part after the other. If both destructors panicked in one drop, the process would abort.
     fn drop(&mut self) {
         let mut panics = Panics::default();
         panics.catch(|| drop(self.0.before.take()));
@@ -169,7 +174,7 @@ impl<T> Promise<T> {
         Self(WakeCell::new(Promised::Open))
     }
 
-    /// Sets the value and wakes the task that waits for it, on this thread, with no lock held.
+    /// Sets the value, and wakes the task that waits for it. The waker runs on this thread, with no lock held.
     ///
     /// # Errors
     /// Returns `value` if the promise has had a value already, or was [closed](Self::close).
@@ -183,11 +188,13 @@ impl<T> Promise<T> {
         })
     }
 
-    /// Keeps the value here until [`tell`](Self::tell) is called. That call may wait in a queue. If the other side
-    /// [closes](Self::close) the promise before that call, the other side gets the value at once.
+    /// Stores the value, but does not tell the task of it: until [`tell`](Self::tell) is called, polls are pending.
+    /// That call may wait in a queue. If the other side [closes](Self::close) the promise before that call, the other
+    /// side gets the value at once.
     ///
-    /// `make` turns `source` into the value, and into what is dropped before the task is told. `make` runs under the
-    /// lock, so it must run no user code. Returns `source` as `Err` if there is a value already, or none is wanted.
+    /// `make` turns `source` into two things: the value, and what is dropped before the task is told. `make` runs under
+    /// the lock, so it must run no user code. Returns `source` as `Err` if the promise has had a value already, or was
+    /// closed.
     pub(crate) fn hand_over<S>(
         &self,
         source: S,
@@ -204,8 +211,9 @@ impl<T> Promise<T> {
         })
     }
 
-    /// The value, if it was set. Otherwise the task of `cx` is woken when the value is set; a task that polled before
-    /// is not woken any more. After the value was handed out, or after a [`close`](Self::close), every poll is pending.
+    /// The value, if it was set. Otherwise the poll is pending, and the task of `cx` is woken when the value is set.
+    /// Only the task that polled last is woken. After the value was handed out, or after a [`close`](Self::close),
+    /// every poll is pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |promised| match promised {
             Promised::Open | Promised::Untold(_) => Readiness::NotYet,
@@ -216,8 +224,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// Closes the promise: from now on [`keep`](Self::keep) returns every value, and no task is woken. Returns the
-    /// value and the waker that were there.
+    /// Closes the promise: from now on [`keep`](Self::keep) returns every value as an error, and no task is woken.
+    /// Returns the value and the waker that were there.
     pub fn close(&self) -> (Option<T>, Option<Waker>) {
         match self.close_promised() {
             (Promised::Kept(value), waker) => (Some(value), waker),
@@ -226,16 +234,17 @@ impl<T> Promise<T> {
         }
     }
 
-    /// [Closes](Self::close) the promise, and returns what it contained, including a value that the task is not told
-    /// of. All destructors of the result may be user code.
+    /// [Closes](Self::close) the promise, and returns what it contained, also a value of which the task has not been
+    /// told yet. All destructors of the result may be user code.
     pub(crate) fn close_promised(&self) -> (Promised<T>, Option<Waker>) {
         self.0.close(Promised::Spent)
     }
 }
 
 impl<T: 'static> Promise<T> {
-    /// Tells the waiting task of the value that was [handed over](Self::hand_over), unless the promise was closed
-    /// meanwhile. The caller is inside a call of the library.
+    /// Tells the waiting task of the value that was [handed over](Self::hand_over). Does nothing if the promise was
+    /// closed meanwhile. The caller must be inside a call of the library ([`Trampoline::enter`]), which runs the
+    /// destructors that have to wait.
     pub(crate) fn tell(&self) {
         let untold = self
             .0
@@ -250,7 +259,8 @@ impl<T: 'static> Promise<T> {
             let mut panics = Panics::default();
             panics.catch(|| drop(untold.0.before.take()));
             if let Some(value) = untold.0.value.take() {
-                // `keep` fails if the promise was closed meanwhile. Then the value is not wanted.
+                // `keep` returns the value if the promise was closed meanwhile. The value is then dropped, because no
+                // task wants it.
                 panics.catch(|| drop_user_value(self.keep(value).err()));
             }
             panics.resume();
@@ -279,9 +289,9 @@ impl Wake for Unpark {
 /// runtime.
 ///
 /// # Panics
-/// If the caller is a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that gives a
-/// taken value back), because the future might wait for a call that only this thread can run. Also passes on a panic of
-/// `future`.
+/// If the caller is inside a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that
+/// gives a taken value back). The future might wait for a call that only this thread can run, after the callback has
+/// returned. Also passes on a panic of `future`.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !Trampoline::in_progress(),
@@ -293,7 +303,8 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(output) => return output,
-            // A wake-up before this line is kept by the thread's token; a spurious wake-up only polls once more.
+            // If the task was woken before this line, `park` returns at once. If `park` returns without a wake-up, the
+            // loop only polls once more.
             Poll::Pending => thread::park(),
         }
     }

@@ -1,13 +1,14 @@
 //! The trampoline: calls caused inside a callback run after that callback has returned, not inside it.
 //!
-//! User code that the library calls may call the library again. If a completion caused by such an inner call ran on the
-//! spot, a chain of operations that complete one another would recurse as deep as the chain is long, and a completion
-//! could run in the middle of another operation's `try_complete`. So the calls that inner calls cause wait in a queue
-//! of the thread, and the outermost call runs them before it returns.
+//! User code that the library calls may call the library again. Such an inner call may cause a completion. If the
+//! completion ran on the spot, a chain of operations that complete one another would recurse as deep as the chain is
+//! long, and a completion could run in the middle of another operation's `try_complete`. So what an inner call causes
+//! waits in a queue of the thread, and the thread's *outermost call* of the library (which is inside no callback) runs
+//! the queue before it returns.
 //!
-//! There are two queues. Completions and destructors of ended values run first. *Nested checks*, made by a
-//! `try_complete`, run when no completion or destructor waits. The module `examining` tells which `try_complete` a
-//! thread is inside.
+//! There are two queues. The first has completions, and destructors of ended values. The second has *nested checks*:
+//! checks made by a `try_complete`. It runs only while the first is empty. The module `examining` knows which
+//! `try_complete` a thread is inside.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::SLICE;
@@ -16,15 +17,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A call that waits for the end of the outermost call.
+/// A queued call, which runs when the outermost call of its thread is about to return.
 pub(crate) type WaitingCall = Box<dyn FnOnce()>;
 
-/// The calls that wait for the end of the outermost call.
+/// The queues of one thread.
 struct Waiting {
+    /// Completions, and destructors of ended values.
     calls: VecDeque<WaitingCall>,
-    /// Run only when `calls` is empty.
+    /// Nested checks. Run only while `calls` is empty.
     checks: VecDeque<WaitingCall>,
-    /// Bookkeeping of the nested checks, one entry for each purgatory, cleared when no check waits.
+    /// Which nested checks the thread has queued and made: one entry for each purgatory. Cleared when no check waits.
     known: Vec<Rc<dyn Any>>,
 }
 
@@ -45,17 +47,18 @@ crate::sync::thread_local! {
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A call of the library in progress on this thread.
+/// A call of the library in progress on this thread. The destructor ends the call: it runs the queued calls if the call
+/// is the outermost one.
 pub(crate) struct Trampoline {
     outermost: bool,
 }
 
 impl Trampoline {
-    /// Begins a call that may run user code.
+    /// Begins a call of the library that may run user code.
     #[inline]
     pub(crate) fn enter() -> Self {
-        // Outside the loom models this thread-local value is never destroyed. So nesting is tracked on an ending thread
-        // as well.
+        // `ACTIVE` has no destructor, so it is never destroyed (except in the loom models). Inner calls are therefore
+        // recognised on an ending thread as well.
         let nested = ACTIVE.try_with(|active| active.replace(true));
         Self {
             outermost: !nested.unwrap_or(false),
@@ -67,13 +70,14 @@ impl Trampoline {
         ACTIVE.try_with(Cell::get).unwrap_or(false)
     }
 
-    /// Whether no other call of the library is below this one on the stack.
+    /// Whether this is the outermost call: no other call of the library is below it on the stack.
     #[inline(always)]
     pub(crate) fn is_outermost(&self) -> bool {
         self.outermost
     }
 
-    /// Runs `call` outside every callback: now, or when the outermost call is about to return.
+    /// Runs `call` outside every callback: at once if this call is the outermost one, otherwise when the outermost call
+    /// is about to return.
     pub(crate) fn run(&self, call: WaitingCall) {
         match self.outermost {
             true => call(),
@@ -81,14 +85,14 @@ impl Trampoline {
         }
     }
 
-    /// Whether calls wait for the end of this call.
+    /// Whether queued calls wait for the end of this call. Always `false` if this call is not the outermost one.
     #[inline(always)]
     pub(crate) fn has_waiting(&self) -> bool {
         self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false)
     }
 
-    /// Runs the calls that wait for the end of this call, and ends this call. Returns their panics instead of resuming
-    /// the first one, for a caller that has a value to return.
+    /// Runs the calls that wait for the end of this call, and ends this call. Returns the first of their panics instead
+    /// of resuming it, for a caller that has a value to return.
     pub(crate) fn leave(self) -> Panics {
         match self.has_waiting() {
             true => run_waiting(),
@@ -108,10 +112,10 @@ impl Drop for Trampoline {
     }
 }
 
-/// Marks the thread as outside the library.
+/// Notes that the thread is outside the library.
 #[inline]
 fn leave() {
-    // Ignore the error: the thread is ending, and the local may be destroyed.
+    // Ignore the error: it says that the thread is ending and has destroyed this local value.
     let _ = ACTIVE.try_with(|active| active.set(false));
 }
 
@@ -122,8 +126,8 @@ fn leave_after_waiting() {
     panics.resume();
 }
 
-/// Runs `call` when the outermost call in progress on this thread is about to return. Runs `call` at once if the thread
-/// is ending and its queue is destroyed.
+/// Queues `call`, to run when the outermost call in progress on this thread is about to return. If the thread is ending
+/// and has destroyed its queue, runs `call` at once.
 pub(crate) fn run_later(call: WaitingCall) {
     let mut call = Some(call);
     let queue = |waiting: &RefCell<Waiting>| waiting.borrow_mut().calls.extend(call.take());
@@ -134,13 +138,13 @@ pub(crate) fn run_later(call: WaitingCall) {
     }
 }
 
-/// Runs `call` on this thread, outside every callback of the library: now, or when the outermost call of the library in
-/// progress on this thread is about to return.
+/// Runs `call` on this thread, outside every callback of the library: at once, or, if the thread is inside a call of
+/// the library, when the outermost of these calls is about to return.
 ///
 /// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) in which a wake-up, completion or
 /// destructor may cause another one of its kind. With `run_unnested`, a chain of any length needs no deep stack. Queued
-/// calls run in the order in which they were made. If one of them panics, the others still run. Then the outermost call
-/// passes the first panic on, or, if it has a result to return, only counts it.
+/// calls run in the order in which they were queued. If one of them panics, the others still run. Then the outermost
+/// call passes the first panic on. If the outermost call has a result to return, it only counts the panic.
 ///
 /// ```
 /// use request_purgatory::threads::run_unnested;
@@ -166,8 +170,9 @@ pub fn run_unnested(call: impl FnOnce() + 'static) {
     }
 }
 
-/// Runs `call` as [`run_unnested`] does. Most calls run now, and get `of` itself; a call that has to wait gets a clone
-/// of `of`. So if `T` is an `Arc`, the reference count changes only for a call that waits.
+/// Runs `call` with `of`, at once or later, as [`run_unnested`] does. If `call` runs at once, as most calls do, it gets
+/// `of` itself. If it has to wait, it gets a clone of `of`. So if `T` is an `Arc`, the reference count changes only for
+/// a call that waits.
 pub fn run_unnested_on<T: Clone + 'static>(of: &T, call: impl FnOnce(&T) + 'static) {
     let trampoline = Trampoline::enter();
     match trampoline.is_outermost() {
@@ -179,20 +184,21 @@ pub fn run_unnested_on<T: Clone + 'static>(of: &T, call: impl FnOnce(&T) + 'stat
     }
 }
 
-/// Runs all waiting calls and nested checks. If one panics, the others still run. Returns the panics.
+/// Runs all queued calls and nested checks. If one panics, the others still run. Returns the first panic.
 #[cold]
 fn run_waiting() -> Panics {
     let mut panics = Panics::default();
     let run_next = || {
         run_one() || {
-            // Clear the bookkeeping of the checks. Dropping its keys may run destructors that queue more calls.
+            // No call waits any more, so clear `known`. It contains keys, which are user values, and their destructors
+            // may queue more calls. So if `known` was not empty, the loop looks again.
             let known = WAITING.try_with(|waiting| std::mem::take(&mut waiting.borrow_mut().known));
             known.is_ok_and(|known| !known.is_empty())
         }
     };
     while panics.catch(run_next).unwrap_or(true) {}
     SOMETHING_WAITS.with(|something| something.set(false));
-    // Release the memory of a long chain.
+    // Shrink the queues: a long chain of calls has made them large.
     let _ = WAITING.try_with(|waiting| {
         let waiting = &mut *waiting.borrow_mut();
         [&mut waiting.calls, &mut waiting.checks].map(|queue| queue.shrink_to(SLICE))
@@ -200,7 +206,7 @@ fn run_waiting() -> Panics {
     panics
 }
 
-/// Runs one waiting call or, if no call waits, one nested check. `false` if the queues are empty, or if they are
+/// Runs one queued call or, if there is none, one nested check. `false` if both queues are empty, or if they are
 /// destroyed because the thread is ending.
 fn run_one() -> bool {
     let next = WAITING.try_with(|waiting| {
@@ -214,13 +220,13 @@ fn run_one() -> bool {
     next.map(|call| call()).is_some()
 }
 
-/// Whether the calling thread runs a nested check.
+/// Whether the calling thread runs a nested check that was queued.
 pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// Finds the bookkeeping of this thread's nested checks that `is_wanted` accepts. If there is none, makes and stores
-/// one by `new`. `None` if the thread is ending and its queue is destroyed.
+/// Finds, among the bookkeeping of this thread's nested checks, the entry of type `T` that `is_wanted` accepts. If
+/// there is none, makes and stores an entry by `new`. `None` if the thread is ending and has destroyed its queues.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,
@@ -238,15 +244,15 @@ pub(crate) fn known_of_nested_checks<T: 'static>(
     found.ok()
 }
 
-/// Queues `check` to run when the outermost call is about to return and no other call waits. Call
-/// [`known_of_nested_checks`] first: its `Some` says that the queue exists.
+/// Queues a nested check. It runs when the outermost call is about to return and no call waits in the other queue. Call
+/// [`known_of_nested_checks`] first: if it returns `Some`, the queue exists. If the queue is destroyed, this panics.
 pub(crate) fn queue_check(check: WaitingCall) {
     WAITING.with(|waiting| waiting.borrow_mut().checks.push_back(check));
 }
 
-/// Drops a value whose destructor may be user code. If this thread is inside another such destructor, the value is
-/// dropped when the outermost call is about to return, otherwise at once. So destructors that end other operations run
-/// one after another, not nested. The caller is inside a call of the library.
+/// Drops a value whose destructor may be user code: at once, or, if this thread is inside another such destructor, when
+/// the outermost call is about to return. So destructors that end other operations run one after another, not nested.
+/// The caller must be inside a call of the library, which runs what is queued.
 #[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
@@ -254,8 +260,8 @@ pub(crate) fn drop_user_value<T: 'static>(value: T) {
     }
 }
 
-/// [Drops](drop_user_value) several values one after another: two destructors that panic together would abort the
-/// process. The first panic is resumed when all values are dropped.
+/// [Drops](drop_user_value) several values, one after another. If two destructors panicked during one drop, the process
+/// would abort. The first panic is resumed after the last value.
 pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
     let mut panics = Panics::default();
     for value in values {
@@ -264,7 +270,7 @@ pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) 
     panics.resume();
 }
 
-/// Several values whose destructors may be user code. The values are [dropped](drop_user_values) one after another.
+/// Several values whose destructors may be user code. They are [dropped](drop_user_values) one after another.
 pub(crate) struct UserValues<C: Default + IntoIterator<Item: 'static>>(pub(crate) C);
 
 impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
@@ -276,20 +282,22 @@ impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
     }
 }
 
-/// Runs `call`, which destroys a user's value, at once or later, by the rule of [`drop_user_value`].
+/// Runs `call`, which drops a user's value: at once, or, if this thread is inside another such `call`, when the
+/// outermost call is about to return.
 pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            // Ignore the error: the thread is ending, and the local may be destroyed.
+            // Ignore the error: it says that the thread is ending and has destroyed this local value.
             let _ = IN_DESTRUCTOR.try_with(|inside| inside.set(false));
         }
     }
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
         return run_later(Box::new(move || {
-            // Usually the destructor that this call waited for has returned. But if the thread is ending and its queue
-            // is destroyed, this call runs inside that destructor.
+            // Usually the destructor that this call waited for has returned, and `IN_DESTRUCTOR` is false. But if the
+            // thread is ending and has destroyed its queue, `run_later` runs this closure inside that destructor. So
+            // reset `IN_DESTRUCTOR` first: otherwise `in_turn` would call itself without end.
             drop(Reset);
             in_turn(call);
         }));
@@ -298,14 +306,14 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     call();
 }
 
-/// A park made inside another call of the library.
+/// A park that is made inside another call of the library.
 pub(crate) struct NestedPark(());
 
 impl NestedPark {
-    /// The limit of nested parks, because each of them takes stack.
+    /// At most this many parks are nested, because each of them takes stack.
     const MAX: u32 = 8;
 
-    /// `None` if the maximum number of parks is nested already.
+    /// Begins a nested park. `None` if [`MAX`](Self::MAX) parks are nested already.
     pub(crate) fn enter() -> Option<Self> {
         NESTED_PARKS.with(|nested| {
             let depth = nested.get();

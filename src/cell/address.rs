@@ -1,21 +1,21 @@
-//! The name of one parked payload.
+//! The address: the name of one parked payload.
 
 #![allow(unreachable_pub, reason = "the models see it")]
 
-/// The 64-bit name of one parked payload: its timer shard, its slot in that shard, and its generation (how many
-/// occupants the slot had before). Watch lists and handles refer to an operation only by its address. Once the payload
-/// has ended, its address is *stale*: it names no payload.
+/// The 64-bit name of one parked payload (an operation, or the value of a timer): its timer shard, its slot in that
+/// shard, and its generation (how many occupants the slot had before). Watch lists and handles refer to an operation
+/// only by its address. Once the payload has ended, its address is *stale*: it names no payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(pub(crate) u64);
 
-/// The number of bits for the timer shard.
+/// The number of bits that hold the timer shard.
 pub(crate) const SHARD_BITS: u32 = 6;
-/// The number of slots of one timer shard that addresses can name: one less than the bits allow, so that the low 32
-/// bits of an address are never all set.
+/// The number of slots that addresses can name in one timer shard. It is one less than the remaining bits allow, so
+/// that no address has all of its low 32 bits set, and none is equal to [`Address::NONE`].
 pub(crate) const SLOTS: u32 = (1 << (u32::BITS - SHARD_BITS)) - 1;
 
 impl Address {
-    /// The address that names no payload. The low 32 bits of every other address are never all set.
+    /// The address that names no payload: all bits are set. Every other address has a zero among its low 32 bits.
     pub(crate) const NONE: Self = Self(u64::MAX);
 
     pub(crate) fn new(shard: usize, index: u32, generation: u32) -> Self {

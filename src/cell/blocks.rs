@@ -1,9 +1,12 @@
-//! Which blocks of slots have vacant slots.
+//! Keeps track of which blocks have vacant slots. A *block* is a group of at most 64 slots whose memory is allocated
+//! and freed as a whole.
 //!
-//! Behind the resident slots of a slab, slots lie in [`Block`](super::chunks::Block)s. A block is *empty* if all its
-//! slots are vacant. One empty block, the spare one, keeps its memory. The memory of each further empty block is freed,
-//! and allocated again when no other slot is vacant. So if many operations end, memory is freed little by little while
-//! their slots are vacated. No pass over all slots is needed, and no hold of the lock is longer than usual.
+//! The first slots of a slab are *resident*: their memory is never freed. All further slots lie in
+//! [`Block`](super::chunks::Block)s. A block is *empty* if all its slots are vacant. One empty block, the *spare*
+//! block, keeps its memory, so that the next slot can be taken without an allocation. The memory of every other empty
+//! block is freed. It is allocated again when a thread needs a slot and no slot with memory is vacant. So if many
+//! operations end, memory is freed little by little while their slots are vacated. No thread has to visit all slots,
+//! and no thread holds the lock for longer than usual.
 //!
 //! | block | slots taken | memory | which list |
 //! |---|---|---|---|
@@ -12,69 +15,74 @@
 //! | spare | none | yes | none: the field `spare` names it |
 //! | absent | none | no | `absent` |
 //!
-//! Everything in this file is used under the slab's lock, except [`Record::prefetch`].
+//! All data in this file is accessed under the slab's lock. The only exception is [`Record::prefetch`].
 
 use super::chunks::Chunks;
 use super::remote::NIL;
 use crate::sync::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Which slots of one block are vacant, and the neighbours of the block on a list. Written under the slab's lock.
-/// Small, because the records of thousands of blocks change when many operations end.
+/// Which slots of one block are vacant, and the neighbours of the block on its list. Written under the slab's lock.
+/// When many operations end together, the records of thousands of blocks change. A record is small, so that all of
+/// these stay in the processor's caches.
 ///
-/// loom does not model these numbers: the lock orders every use whose result matters.
+/// The atomics are std's in loom models too, so loom does not check their order. This is sound: the slab's lock orders
+/// every access, except the one in [`prefetch`](Record::prefetch), whose result is not used.
 pub(super) struct Record {
-    /// A bit for each vacant slot.
+    /// One bit for each slot of the block. The bit is set if the slot is vacant.
     vacant: AtomicU64,
     before: Neighbour,
     after: Neighbour,
 }
 
 impl Record {
-    /// Loads the record into the processor's cache, ahead of its use. The caller need not have the lock.
+    /// Loads the record into the processor's cache before the record is needed. The caller need not have the slab's
+    /// lock, because the loaded value is not used.
     pub(super) fn prefetch(&self) {
         std::hint::black_box(self.vacant());
     }
 
     fn vacant(&self) -> u64 {
-        // ORDERING: Relaxed: the slab's lock orders all uses of the value but the one in `prefetch`, which ignores it.
+        // ORDERING: Relaxed: the slab's lock orders all uses of the value, except the one in `prefetch`, which ignores
+        // the value.
         self.vacant.load(Ordering::Relaxed)
     }
 
     fn set_vacant(&self, slots: u64) {
-        // ORDERING: Relaxed: the slab's lock orders, see `vacant`.
+        // ORDERING: Relaxed: the slab's lock orders this store and every load whose value is used.
         self.vacant.store(slots, Ordering::Relaxed);
     }
 }
 
-/// The number of a neighbouring block on a list, or [`NIL`].
+/// The number of a neighbouring block on a list, or [`NIL`] if there is no neighbour on that side.
 struct Neighbour(AtomicU32);
 
 impl Neighbour {
     fn get(&self) -> u32 {
-        // ORDERING: Relaxed: every access is under the slab's lock.
+        // ORDERING: Relaxed: the slab's lock orders all accesses.
         self.0.load(Ordering::Relaxed)
     }
 
     fn set(&self, block: u32) {
-        // ORDERING: Relaxed: every access is under the slab's lock.
+        // ORDERING: Relaxed: the slab's lock orders all accesses.
         self.0.store(block, Ordering::Relaxed);
     }
 }
 
 /// The blocks of a slab that have vacant slots.
 pub(super) struct Vacancies {
-    /// The value of [`Record::vacant`] if all slots of a block are vacant.
+    /// The value of [`Record::vacant`] for a block whose slots are all vacant.
     all: u64,
-    /// The first block of each of the two lists.
+    /// The first block on the list of partly taken blocks, or [`NIL`].
     part: u32,
+    /// The first block on the list of blocks without memory, or [`NIL`].
     absent: u32,
-    /// The empty block that keeps its memory for the next slot that is taken.
+    /// The empty block that keeps its memory for the next slot that is taken, or [`NIL`].
     spare: u32,
 }
 
 impl Vacancies {
-    /// The vacancies of a slab with this many slots in a block.
+    /// The vacancies of a new slab, which has no block yet. `slots` is the number of slots in each block.
     pub(super) fn of(slots: u32) -> Self {
         Self {
             all: u64::MAX >> (u64::BITS - slots),
@@ -84,12 +92,13 @@ impl Vacancies {
         }
     }
 
-    /// Whether there is a vacant slot, with memory or without.
+    /// Whether a block has a vacant slot, even if the memory of that block is not allocated yet.
     pub(super) fn any(&self) -> bool {
         self.first() != NIL
     }
 
-    /// The block with the next slot to take: a block in part taken, else the spare one, else one without memory.
+    /// The number of the block from which the next slot is taken: a partly taken block, else the spare block, else a
+    /// block without memory. [`NIL`] if no block has a vacant slot.
     pub(super) fn first(&self) -> u32 {
         match self {
             Self { part, .. } if *part != NIL => *part,
@@ -98,7 +107,7 @@ impl Vacancies {
         }
     }
 
-    /// The record of a block that is to be [added](Self::add).
+    /// Makes the record of a new block. The caller stores the record and then [adds](Self::add) the block.
     pub(super) fn record(&self) -> Record {
         Record {
             vacant: AtomicU64::new(self.all),
@@ -107,15 +116,15 @@ impl Vacancies {
         }
     }
 
-    /// Adds a new block, which has no memory yet, as the first of `absent`.
+    /// Puts a new block, which has no memory yet, at the front of the list `absent`.
     pub(super) fn add(&mut self, blocks: &Chunks<Record>, number: u32) {
         if let Some(block) = blocks.get(number) {
             self.list_absent(block, number);
         }
     }
 
-    /// Takes a slot of the [first](Self::first) block, which the caller has given memory. Returns the offset of the
-    /// slot.
+    /// Takes a vacant slot from the [first](Self::first) block, whose memory the caller has allocated if it had none.
+    /// Returns the offset of the slot in the block, or `None` if no block has a vacant slot.
     pub(super) fn take(&mut self, blocks: &Chunks<Record>) -> Option<u32> {
         let number = self.first();
         let block = blocks.get(number)?;
@@ -123,7 +132,8 @@ impl Vacancies {
         let left = vacant & (vacant - 1);
         block.set_vacant(left);
         if vacant == self.all {
-            // The block was the spare one, which is on no list, or else the first of `absent`.
+            // All slots of the block were vacant: it was the spare block, which is on no list, or else the first block
+            // on the list `absent`.
             match number == self.spare {
                 true => self.spare = NIL,
                 false => self.absent = block.after.get(),
@@ -137,8 +147,8 @@ impl Vacancies {
         Some(vacant.trailing_zeros())
     }
 
-    /// Makes the slot vacant again. If this returns `true`, the block is listed as absent, and the caller frees its
-    /// memory.
+    /// Makes a slot vacant again: the slot at `offset` in block `number`. Returns `true` if the block is now listed as
+    /// absent: the caller must free its memory. Returns `false` if the block keeps its memory.
     pub(super) fn put_back(&mut self, blocks: &Chunks<Record>, number: u32, offset: u32) -> bool {
         let Some(block) = blocks.get(number) else {
             return false;
@@ -164,7 +174,8 @@ impl Vacancies {
         true
     }
 
-    /// Lists the spare block as absent, and returns its number. The caller frees its memory.
+    /// Lists the spare block as absent, and returns its number. The caller must free its memory. `None` if there is no
+    /// spare block.
     pub(super) fn give_up_spare(&mut self, blocks: &Chunks<Record>) -> Option<u32> {
         let number = std::mem::replace(&mut self.spare, NIL);
         self.list_absent(blocks.get(number)?, number);

@@ -1,18 +1,20 @@
-//! The memory of the slots, in which nothing ever moves: [`Chunks`], which only grow, and [`Block`]s, whose memory is
-//! allocated and freed. This file also has the [`Slot`], and the tokens that prove what a thread may do with a slot
-//! ([`Held`], [`Ended`], [`Spent`], [`Vacant`], [`EndedSlot`]). The head of [`slab`](super::slab) has the rules of the
-//! tokens.
+//! The memory of the slots. There are two kinds of memory, and in both of them nothing ever moves: [`Chunks`], which
+//! only grow, and [`Block`]s, whose memory is allocated and freed.
+//!
+//! This file also has the [`Slot`], and the tokens: values which prove what their owner may do with a slot ([`Held`],
+//! [`Ended`], [`Spent`], [`Vacant`], [`EndedSlot`]). The head of [`slab`](super::slab) has the rules of the tokens.
 //!
 //! # Ground rules
 //!
-//! An item of [`Chunks`] or [`EqualChunks`] is written once, before its index is below [`len`](Growing::len), and
-//! dropped with the storage. In between, threads only borrow it shared. So any thread may look up any index at any
-//! time, even a stale one. Only one thread at a time adds items: the caller of [`push`](Growing::push) ensures that.
+//! An item of [`Chunks`] or [`EqualChunks`] is written once, before [`len`](Growing::len) rises above its index. It is
+//! dropped with the storage. In between, threads only borrow the item shared. So any thread may look up any index at
+//! any time, even an index from a stale address (the name of an operation that has ended). Only one thread at a time
+//! adds items. The caller of [`push`](Growing::push) must ensure this.
 //!
 //! All items of a [`Block`] are written when its memory is allocated, and are gone when the memory is freed. Only one
-//! thread at a time allocates or frees memory. Every use of the items happens after the allocation and before the
-//! memory is freed. The caller of [`make`](Block::make) and [`free`](Block::free) ensures this. So no thread follows a
-//! stale pointer to an item. Any thread may ask [whether](Block::is_made) a block has memory.
+//! thread at a time allocates or frees memory. Every use of an item happens after the allocation and before the memory
+//! is freed. The caller of [`make`](Block::make) and [`free`](Block::free) must ensure both. So no thread follows a
+//! pointer into freed memory. Any thread may ask at any time [whether](Block::is_made) a block has memory.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
@@ -30,22 +32,24 @@ use std::mem::{ManuallyDrop, MaybeUninit, needs_drop};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32 as Link;
 
-/// The size of a cache line. If a processor's lines have another size, the code is only slower.
+/// The size of a cache line in bytes. On a processor whose lines have another size, the code is only slower.
 const LINE: usize = 64;
 /// The items of a block take at most this many bytes, unless a single item takes more.
 const PAGE: usize = 4_096;
 
-/// Chunks that double in size: chunk `c` has room for `FIRST_CHUNK << c` items. So few chunks hold any number of items.
+/// Storage in chunks that double in size: chunk `c` has room for `FIRST_CHUNK << c` items. So a few chunks are enough
+/// for any number of items.
 pub(super) type Chunks<T> = Growing<T, CHUNKS, true>;
 
-/// Chunks with room for `RESIDENT_CHUNK` items each. An item is found in fewer steps than in [`Chunks`].
+/// Storage in chunks with room for `RESIDENT_CHUNK` items each. A lookup takes fewer instructions than in [`Chunks`].
 pub(super) type EqualChunks<T> = Growing<T, RESIDENT_CHUNKS, false>;
 
-/// Items in chunks, each written once: see [`Chunks`] and [`EqualChunks`].
+/// Storage to which items are only added, and in which each item is written once. Its two forms are [`Chunks`] and
+/// [`EqualChunks`].
 pub(super) struct Growing<T, const CHUNKS: usize, const DOUBLING: bool> {
     /// The memory of each chunk. Null if the chunk is not allocated yet.
     chunks: [AtomicPtr<T>; CHUNKS],
-    /// Items below this index are written.
+    /// The number of items. Every item with a lower index is written.
     len: AtomicU32,
     items: PhantomData<T>,
 }
@@ -61,62 +65,67 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
 
     /// The number of items, which is one more than the highest index.
     pub(super) fn len(&self) -> u32 {
-        // ORDERING: Acquire, as in `get`.
+        // ORDERING: Acquire pairs with the Release in `push`: the writes of all items below the result happen before
+        // this load.
         self.len.load(Ordering::Acquire)
     }
 
     #[inline(always)]
     pub(super) fn get(&self, index: u32) -> Option<&T> {
-        // ORDERING: Acquire pairs with the Release in `push`: for every item below `len`, the write of the item and of
-        // the pointer to its chunk happen before this load.
+        // ORDERING: Acquire pairs with the Release in `push`: for every item below `len`, the write of the item and the
+        // store of the pointer to its chunk happen before this load.
         if index >= self.len.load(Ordering::Acquire) {
             return None;
         }
         let (chunk, offset) = Self::locate(index);
-        // SAFETY: the item is below `len`, so `push` has indexed the table by the same chunk number, with a check of
-        // the bound.
+        // SAFETY: the index is below `len`, so `push` has added an item at this index. To do so, `push` has indexed
+        // `chunks` by the same chunk number, with a check of the bound. So the number is within the bound.
         let chunk = unsafe { self.chunks.get_unchecked(chunk) };
-        // ORDERING: Relaxed: the load of `len` above orders this load after the store of the pointer.
+        // ORDERING: Relaxed: the load of `len` above acquires the Release in `push`, so the store of the pointer
+        // happens before this load.
         let chunk = chunk.load(Ordering::Relaxed);
         if cfg!(any(debug_assertions, request_purgatory_loom)) {
             assert!(!chunk.is_null(), "an item below `len` is in a chunk");
         }
-        // SAFETY: `locate` keeps the offset inside the chunk, which `push` allocated.
+        // SAFETY: `push` has allocated the chunk, and the offset that `locate` returns is inside the chunk.
         let item = unsafe { chunk.add(offset) };
-        // SAFETY: the item is below `len`, so `push` has written it. From then on the item is only borrowed shared,
-        // until the storage is dropped, which the result does not outlive.
+        // SAFETY: the index is below `len`, so `push` has written the item. From then on the item is only borrowed
+        // shared, until the storage is dropped. The result borrows the storage, so it does not outlive the item.
         Some(unsafe { &*item })
     }
 
     /// Adds an item, and returns its index.
     ///
     /// # Safety
-    /// No other thread calls this at the same time. If several threads call it, one after another, `T` is `Send`.
+    /// At most one thread at a time calls this function. If different threads call it one after another, it must be
+    /// sound to send a `T` from one of them to another.
     pub(super) unsafe fn push(&self, item: T) -> u32 {
         let index = self.len();
         let (number, offset) = Self::locate(index);
-        // ORDERING: Relaxed on both: only the adding thread reads the pointer before `len` publishes it.
+        // ORDERING: Relaxed on the load and the store of the pointer. The Acquire in `len()` orders the load after the
+        // store of an earlier `push`. Other threads read the pointer only after the Release below has published it.
         let mut chunk = self.chunks[number].load(Ordering::Relaxed);
         if chunk.is_null() {
             chunk = allocate(Self::room(number));
             self.chunks[number].store(chunk, Ordering::Relaxed);
         }
-        // SAFETY: `locate` keeps the offset inside the chunk.
+        // SAFETY: the chunk is allocated, and the offset that `locate` returns is inside the chunk.
         let place = unsafe { chunk.add(offset) };
-        // SAFETY: `place` is memory for an item. No other thread writes it, by the contract of this function; no thread
-        // reads an item that is not below `len`.
+        // SAFETY: `place` is allocated memory for one item. By the contract of this function, no other thread writes
+        // there. No thread reads there either, because the index is not below `len` yet.
         unsafe { place.write(item) };
-        // ORDERING: Release pairs with the Acquire in `get`.
+        // ORDERING: Release pairs with the Acquire in `get` and `len`: the write of the item and the store of the
+        // pointer happen before a lookup that finds the index below `len`.
         self.len.store(index + 1, Ordering::Release);
         index
     }
 
-    /// The layout of a chunk.
+    /// The memory layout of the chunk with this number.
     pub(super) fn layout(chunk: usize) -> Layout {
         layout::<T>(Self::room(chunk))
     }
 
-    /// The number of items in a chunk.
+    /// The number of items for which the chunk with this number has room.
     fn room(chunk: usize) -> usize {
         match DOUBLING {
             true => (FIRST_CHUNK as usize) << chunk,
@@ -124,7 +133,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         }
     }
 
-    /// The index of the first item in a chunk.
+    /// The index of the first item in the chunk with this number.
     fn first(chunk: usize) -> u32 {
         match DOUBLING {
             true => FIRST_CHUNK * ((1 << chunk) - 1),
@@ -132,7 +141,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         }
     }
 
-    /// Chunk and offset of an item.
+    /// The number of the chunk in which the item at `index` lies, and the offset of the item in that chunk.
     #[inline(always)]
     fn locate(index: u32) -> (usize, usize) {
         let chunk = match DOUBLING {
@@ -155,25 +164,27 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Drop for Growing<T, CHUNKS, D
             if needs_drop::<T>() {
                 let written = (len - Self::first(number)) as usize;
                 let items = ptr::slice_from_raw_parts_mut(chunk, written.min(Self::room(number)));
-                // SAFETY: `push` has written these items, and no thread borrows one: this is the last use of them.
+                // SAFETY: `push` has written these items. No thread borrows one, because this call borrows the storage
+                // exclusively. Nothing uses the items after this call.
                 unsafe { items.drop_in_place() };
             }
-            // SAFETY: `push` allocated the chunk with this layout.
+            // SAFETY: `push` has allocated the chunk with this layout.
             unsafe { dealloc(chunk.cast(), Self::layout(number)) };
         }
     }
 }
 
-/// The memory of a few items. It can be freed and allocated again. The items need no drop.
+/// Memory for a few items, which can be freed and allocated again. The type of the items must not need a drop, because
+/// freeing the memory drops no item.
 pub(super) struct Block<T> {
-    /// Null if there is no memory.
+    /// The pointer to the first item. Null if the block has no memory.
     items: AtomicPtr<T>,
     owned: PhantomData<T>,
 }
 
 impl<T> Block<T> {
-    /// The number of items of a block: the highest power of two that fits a page, at most [`BLOCK`]. An item that does
-    /// not fit a page twice has a block of its own.
+    /// The number of items in a block: the highest power of two that fits into `PAGE` bytes, at most [`BLOCK`]. If two
+    /// items do not fit, each item has a block of its own.
     pub(super) const LEN: u32 = {
         let fit = PAGE / size_of::<T>();
         let len = if fit == 0 { 1 } else { 1 << fit.ilog2() };
@@ -194,20 +205,21 @@ impl<T> Block<T> {
 
     /// Whether the block has memory.
     pub(super) fn is_made(&self) -> bool {
-        // ORDERING: Relaxed: this call reads nothing through the pointer.
+        // ORDERING: Relaxed: this call only compares the pointer with null, and reads nothing through it.
         !self.items.load(Ordering::Relaxed).is_null()
     }
 
-    /// The item at `offset`, if the block has memory. The caller may use the item until the memory is freed.
+    /// A pointer to the item at `offset`, or `None` if the block has no memory. The pointer is valid until the memory
+    /// is freed.
     pub(super) fn get(&self, offset: u32) -> Option<NonNull<T>> {
         debug_assert!(offset < Self::LEN);
         // ORDERING: Relaxed. If the caller uses the item, the contracts of `make` and `free` order this load after the
-        // store in `make` and before the store in `free`. So it reads the pointer to the present items.
+        // store in `make` and before the store in `free`. So this load reads the pointer to the present items.
         let first = NonNull::new(self.items.load(Ordering::Relaxed))?;
         NonNull::new(first.as_ptr().wrapping_add(offset as usize))
     }
 
-    /// Allocates memory for the items, and writes them. `item` makes the item for an offset.
+    /// Allocates memory for the items, and writes all of them. `item` returns the item for an offset.
     ///
     /// # Safety
     /// The block has no memory. No other thread calls this or [`free`](Self::free) at the same time. Every use of an
@@ -215,25 +227,28 @@ impl<T> Block<T> {
     pub(super) unsafe fn make(&self, item: impl Fn(u32) -> T) {
         let first = allocate::<T>(Self::LEN as usize);
         for offset in 0..Self::LEN {
-            // SAFETY: the offset is inside the memory just allocated.
+            // SAFETY: the offset is inside the memory that was just allocated.
             let place = unsafe { first.add(offset as usize) };
-            // SAFETY: no other thread knows the memory, and there is no item in it.
+            // SAFETY: this call has just allocated the memory, so no other thread knows it, and no item is overwritten.
             unsafe { place.write(item(offset)) };
         }
-        // ORDERING: Relaxed, as argued in `get`.
+        // ORDERING: Relaxed: by the contract of this function, every use of an item happens after this store, and so
+        // does the load in `get` that leads to the use.
         self.items.store(first, Ordering::Relaxed);
     }
 
-    /// Frees the memory.
+    /// Frees the memory of the block.
     ///
     /// # Safety
     /// The block has memory. No other thread calls this or [`make`](Self::make) at the same time. Every use of an item
     /// happens before this call.
     pub(super) unsafe fn free(&self) {
-        // ORDERING: Relaxed on both, as argued in `get`.
+        // ORDERING: Relaxed on the load and the store: by the contract of this function, the store in `make` and every
+        // use of an item happen before this call.
         let items = self.items.load(Ordering::Relaxed);
         self.items.store(ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: `make` allocated it with this layout, and no item is used any more.
+        // SAFETY: `make` has allocated the memory with this layout. By the contract of this function, no item is used
+        // any more.
         unsafe { dealloc(items.cast(), layout::<T>(Self::LEN as usize)) };
     }
 }
@@ -242,13 +257,15 @@ impl<T> Drop for Block<T> {
     fn drop(&mut self) {
         let items = last_pointer(&mut self.items);
         if !items.is_null() {
-            // SAFETY: `make` allocated it with this layout, and no thread uses an item: the block is not borrowed.
+            // SAFETY: `make` has allocated the memory with this layout. This call borrows the block exclusively, so no
+            // thread uses an item.
             unsafe { dealloc(items.cast(), layout::<T>(Self::LEN as usize)) };
         }
     }
 }
 
-/// The layout of an array. It begins at the start of a cache line, so that few items lie in two lines.
+/// The memory layout of an array of this many items. The array begins at the start of a cache line, so that few items
+/// span two lines.
 fn layout<T>(items: usize) -> Layout {
     const { assert!(size_of::<T>() > 0) };
     Layout::array::<T>(items)
@@ -256,12 +273,12 @@ fn layout<T>(items: usize) -> Layout {
         .expect("what the indices can name is smaller than the address space")
 }
 
-/// Allocates memory for this many items.
+/// Allocates memory for this many items, and writes nothing there.
 fn allocate<T>(items: usize) -> *mut T {
     assert_ne!(items, 0);
     let layout = layout::<T>(items);
-    // SAFETY: the size of the layout is not zero: this function asserts that there are items, and `layout` that they
-    // have a size.
+    // SAFETY: the size of the layout is not zero: the assertion above excludes zero items, and the assertion in
+    // `layout` excludes items without a size.
     let memory = unsafe { alloc(layout) }.cast::<T>();
     if memory.is_null() {
         handle_alloc_error(layout);
@@ -269,33 +286,33 @@ fn allocate<T>(items: usize) -> *mut T {
     memory
 }
 
-/// The timer's fields of a slot, used under the slab's lock. Packed, so that there is no padding before the link of the
-/// slot: with a payload of half a cache line, a slot fills one line.
+/// The data of a slot's timer, accessed under the slab's lock. Packed to an alignment of 4 bytes, so that no padding
+/// lies between these fields and the `link` of the slot: with a payload of 32 bytes, a slot then fills one cache line.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, packed(4))]
 pub(crate) struct Fields {
-    /// The tick at which the operation is due.
+    /// The tick at which the timer fires.
     pub(crate) deadline: u64,
     /// The tick at which the operation arrived.
     pub(crate) arrived_at: u64,
-    /// The position in the wheel of the operation's timer.
+    /// The position of the operation's timer in the wheel.
     pub(crate) position: u32,
 }
 
 pub(super) struct Slot<P> {
     word: Word,
     pub(super) fields: UnsafeCell<Fields>,
-    /// The next slot on a free list. A std atomic under loom as well: all accesses are Relaxed, and loom sees what
-    /// orders them (the lock and the word of the list).
+    /// The index of the next slot on a free list. A std atomic in loom models too: all accesses are Relaxed, and loom
+    /// models what orders them (the slab's lock, and the word of the remote free list).
     pub(super) link: Link,
     pub(super) payload: UnsafeCell<MaybeUninit<P>>,
 }
 
-/// The state word of a slot, or a pointer to the word.
+/// The state word of a slot, or a pointer to the state word. The index of the slot decides which: see [`Place::state`].
 pub(super) union Word {
-    /// The word itself, in a resident slot.
+    /// The state word itself, in a resident slot (one of the first slots, whose memory is never freed).
     pub(super) here: ManuallyDrop<State>,
-    /// The pointer, in a slot of a block. The word lives longer than the slot.
+    /// The pointer to the state word, in a slot of a block. The state word outlives the memory of the slot.
     pub(super) apart: NonNull<State>,
 }
 
@@ -309,8 +326,8 @@ impl<P> Slot<P> {
         }
     }
 
-    /// The number of resident slots: as many chunks of them as fit a mebibyte, at most `RESIDENT_CHUNKS`. None if a
-    /// payload is [`LARGE`].
+    /// The number of resident slots (the first slots, whose memory is never freed): as many whole chunks as fit into a
+    /// mebibyte, at most `RESIDENT_CHUNKS` chunks. No slot is resident if a payload has [`LARGE`] bytes or more.
     pub(super) const RESIDENT: u32 = {
         if size_of::<P>() >= LARGE {
             0
@@ -325,23 +342,24 @@ impl<P> Slot<P> {
         }
     };
 
-    /// The state word of a resident slot.
+    /// The state word of a resident slot. Must not be called on a slot in a block.
     #[inline(always)]
     pub(super) fn state_here(&self) -> &State {
-        // SAFETY: the slot is from `Slab::resident`, and `take_beyond` makes each slot there with `here`.
+        // SAFETY: all callers pass a resident slot, and `take_beyond` makes every resident slot with the variant
+        // `here`.
         unsafe { &self.word.here }
     }
 }
 
 const MEBIBYTE: usize = 1 << 20;
-/// A payload of this many bytes or more counts as large.
+/// A payload of this many bytes or more counts as large: its slot lies in a block.
 const LARGE: usize = 1_024;
 
-/// A pointer to a slot, for a thread that may use the slot.
+/// A pointer to a slot, in the hands of a thread that may use the slot.
 pub(super) struct Place<'a, P> {
     pub(super) slot: NonNull<Slot<P>>,
-    /// Binds the place to the life of the slab. `Slot<P>` is invariant in `P`, so a place of a longer-lived payload
-    /// cannot become one of a shorter-lived payload.
+    /// Keeps the place from outliving the slab. `Slot<P>` is invariant in `P`: the compiler does not turn a place of a
+    /// payload with a longer lifetime into a place of a payload with a shorter lifetime.
     payload: PhantomData<&'a Slot<P>>,
 }
 
@@ -373,9 +391,9 @@ impl<'a, P> Place<'a, P> {
 
     #[inline(always)]
     pub(super) fn slot(&self) -> &Slot<P> {
-        // SAFETY: a resident slot lives as long as the slab. A slot in a block has memory as long as the place is used,
-        // by the contract of `in_block`. Every slot is written before there is a place of it, and from then on it is
-        // only borrowed shared.
+        // SAFETY: the memory of the slot exists. A resident slot lives as long as the slab. A slot in a block has
+        // memory while the place is used, by the contract of `in_block`. The slot is written before a place of it is
+        // made, and from then on the slot is only borrowed shared.
         unsafe { self.slot.as_ref() }
     }
 
@@ -384,20 +402,20 @@ impl<'a, P> Place<'a, P> {
     pub(super) fn state(&self, index: u32) -> &'a State {
         if index < Slot::<P>::RESIDENT {
             let state: *const State = self.slot().state_here();
-            // SAFETY: a resident slot lives as long as the slab, and the place does not outlive the slab.
+            // SAFETY: a resident slot lives as long as the slab, and `'a` does not outlive the slab.
             return unsafe { &*state };
         }
-        // SAFETY: the index is not that of a resident slot, so `take_beyond` has made the slot with `apart`.
+        // SAFETY: the slot is not resident, so `take_beyond` has made it with the variant `apart`.
         let apart = unsafe { self.slot().word.apart };
-        // SAFETY: the word lies in `Slab::words`, and lives as long as the slab.
+        // SAFETY: the state word lies in `Slab::words`, and lives as long as the slab.
         unsafe { apart.as_ref() }
     }
 }
 
-/// Exclusive access to the operation in one slot.
+/// Exclusive access of one thread, the *holder*, to the operation in one slot.
 ///
-/// The owner must [release](Held::release) or [end](Held::end) it. Otherwise no thread can end the operation any more.
-/// In a build with debug assertions, the destructor panics.
+/// The owner of this value must [release](Held::release) or [end](Held::end) the operation. Otherwise the operation
+/// stays held, and no thread can end it any more. In a build with debug assertions, the destructor panics.
 #[must_use = "an operation that is neither released nor ended stays held"]
 pub struct Held<'a, P> {
     pub(super) place: Place<'a, P>,
@@ -422,17 +440,20 @@ impl<'a, P> Held<'a, P> {
     #[inline(always)]
     pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: `self` is the only proof that the slot is held, and is borrowed exclusively. `fill` has
-            // initialised the payload, and it is moved out only after this proof is consumed.
+            // SAFETY: only the owner of the slot's `Held` may use the payload. There is only one `Held` of a slot, and
+            // this call borrows it exclusively. `fill` has initialised the payload, and the payload is moved out only
+            // after the `Held` is consumed.
             access(unsafe { &mut *payload.cast::<P>() })
         })
     }
 
-    /// Releases the operation, unless a mark forbids it.
+    /// Releases the operation, unless another thread has left a mark: a bit in the state word that asks the holder for
+    /// an examination or an ending.
     ///
-    /// `Ok(false)`: released, and there was no mark. `Ok(true)`: released, but a mark asks for another examination, and
-    /// the caller must arrange for it. This happens only if `examine_again` is false. `Err`: the caller still holds the
-    /// operation, and acts on the mark.
+    /// * `Ok(false)`: the operation is released, and there was no mark.
+    /// * `Ok(true)`: the operation is released, but a mark asks for another examination. The caller must arrange for
+    ///   it. Returned only if `examine_again` is `false`.
+    /// * `Err`: the caller still holds the operation, and must act on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
         let state = self.place.state(self.at.index());
@@ -445,14 +466,15 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    /// Removes the mark which says that the deadline has passed, because the operation gets another deadline.
+    /// Removes the mark which says that the operation's timer has fired, because the operation may get another
+    /// deadline.
     #[cold]
     pub(crate) fn forget_expiry(&mut self) {
         self.place.state(self.at.index()).forget_expiry();
     }
 
     /// Ends the operation: its address is stale from now on. The operation stays in its slot until it is
-    /// [taken](Ended::take).
+    /// [taken](Ended::take) out.
     #[inline(always)]
     pub(crate) fn end_in_place(self) -> Ended<'a, P> {
         let held = ManuallyDrop::new(self);
@@ -464,17 +486,17 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    /// Ends the operation, and moves it out at once.
+    /// Ends the operation, and moves it out of its slot at once.
     #[inline(always)]
     pub(crate) fn end(self) -> (P, Spent<'a, P>) {
         self.end_in_place().take()
     }
 }
 
-/// An operation that this thread has ended, still in its slot.
+/// An operation that this thread has ended, and that is still in its slot.
 ///
-/// The owner must [take](Self::take) it. Otherwise the slot is lost. In a build with debug assertions, the destructor
-/// panics.
+/// The owner of this value must [take](Self::take) the operation out. Otherwise the slot is never used again. In a
+/// build with debug assertions, the destructor panics.
 #[must_use = "an ended operation that is not taken is lost, with its slot"]
 pub(crate) struct Ended<'a, P> {
     pub(super) place: Place<'a, P>,
@@ -491,9 +513,9 @@ impl<'a, P> Ended<'a, P> {
     #[inline(always)]
     pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
         self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: the holder made `self`, which is the only token of the slot. No other thread gets the slot before
-            // it is on a free list, and only a token that `take` returns can put it there. So the payload is
-            // initialised, and no other thread uses it.
+            // SAFETY: `self` is the only token of the slot. No other thread gets the slot before the slot is on a free
+            // list, and only the token that `take` returns can put it there. So the payload is still initialised, and
+            // no other thread uses it.
             access(unsafe { &*payload.cast::<P>() })
         })
     }
@@ -503,8 +525,8 @@ impl<'a, P> Ended<'a, P> {
     pub(crate) fn take(self) -> (P, Spent<'a, P>) {
         let ended = ManuallyDrop::new(self);
         let payload = ended.place.slot().payload.with_mut(|payload| {
-            // SAFETY: the payload is initialised, and no other thread uses it, as in `with`. `self` is consumed, so the
-            // payload is moved out only once.
+            // SAFETY: `self` is the only token of the slot, and the slot is on no free list. So the payload is still
+            // initialised, and no other thread uses it. `self` is consumed, so the payload is moved out only once.
             unsafe { payload.cast::<P>().read() }
         });
         let spent = Spent {
@@ -537,7 +559,8 @@ impl<P> Drop for Ended<'_, P> {
     }
 }
 
-/// The slot of an operation that has ended and was taken out, on its way back to the free list of its slab.
+/// The slot of an operation that has ended and was moved out. The owner of this value puts the slot back on the free
+/// list of its slab.
 #[must_use = "a slot that is not given back is lost"]
 pub(crate) struct Spent<'a, P> {
     pub(super) place: Place<'a, P>,
@@ -545,14 +568,14 @@ pub(crate) struct Spent<'a, P> {
 }
 
 impl<P> Spent<'_, P> {
-    /// Makes a token without the place in memory, for a slot that is given back later.
+    /// Makes a token without a pointer to the slot. The slot can be put back later, by another thread too.
     #[inline(always)]
     pub(crate) fn detach(self) -> EndedSlot {
         EndedSlot { at: self.at }
     }
 }
 
-/// A slot without an occupant. It is on no free list.
+/// A slot without an operation. It is on no free list: the owner of this value fills the slot or puts it back.
 #[must_use = "a vacant slot that is neither filled nor put back is lost"]
 pub(crate) struct Vacant<'a, P> {
     pub(super) place: Place<'a, P>,
@@ -565,14 +588,15 @@ impl<P> Vacant<'_, P> {
     }
 }
 
-/// An ended slot on its way back to the free list.
+/// The slot of an operation that has ended and was moved out. In contrast to [`Spent`], this token has no pointer to
+/// the slot.
 #[must_use = "a slot that is not given back is lost"]
 pub(crate) struct EndedSlot {
     pub(super) at: Address,
 }
 
 impl EndedSlot {
-    /// The address of the operation that has ended.
+    /// The address of the operation that was in the slot.
     #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at

@@ -1,18 +1,20 @@
 //! The remote free list: slots that were freed by threads that do not have the slab's lock.
 //!
-//! A lock-free stack of slot indices, linked through the slots. Threads push one slot at a time. A thread that has the
-//! lock takes the whole stack by one swap. The swap relies on no earlier load, so the ABA problem does not arise.
+//! The list is a lock-free stack of slot indices. The link in each slot is the index of the next slot. Threads push one
+//! slot at a time. A thread that has the lock takes the whole stack by one swap. The swap relies on no earlier load, so
+//! the ABA problem does not arise.
 
 use crate::sync::{AtomicU64, Ordering};
-// A std atomic under loom as well. The slab's lock, or the push that publishes a slot, makes the write of the slot's
-// link happen before each read that uses the link. Loom explores the interleavings of the lock and of the pushes.
+// The link of a slot is a std atomic in loom models too. The slab's lock, or the push that publishes a slot, makes the
+// write of the slot's link happen before each read that uses the link. Loom explores the interleavings of the lock and
+// of the pushes.
 use std::sync::atomic::AtomicU32 as Link;
 
-/// End of a list of slots.
+/// The end of a list of slots. No slot has this index.
 pub(super) const NIL: u32 = u32::MAX;
 const EMPTY: u64 = NIL as u64;
 
-/// The index of the first slot and the length of the list, in one word.
+/// The list in one word: the index of the first slot in the low 32 bits, and the number of slots in the high 32 bits.
 pub(super) struct RemoteList(AtomicU64);
 
 impl RemoteList {
@@ -20,11 +22,13 @@ impl RemoteList {
         Self(AtomicU64::new(EMPTY))
     }
 
-    /// Pushes the slot at `index`; `link` is the link inside that slot. Returns the length of the list.
+    /// Pushes the slot at `index`; `link` is the link inside that slot. Returns the length of the list, this slot
+    /// included.
     pub(super) fn push(&self, index: u32, link: &Link) -> usize {
         let mut length = 0;
         // ORDERING: Release pairs with the Acquire in `take_all`: the write of the link, and all that this thread did
-        // with the slot, happen before the slot's reuse. The load is Relaxed: the exchange compares the loaded value.
+        // with the slot, happen before the next use of the slot. The load is Relaxed: if its value is outdated, the
+        // exchange fails.
         let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
         // `fetch_update` fails only if the closure returns `None`.
         let _ = self.0.fetch_update(set, fetch, |head| {
@@ -40,21 +44,23 @@ impl RemoteList {
     /// Takes all slots. Returns the index of the first one, which links to the others; [`NIL`] if the list is empty.
     #[inline(always)]
     pub(super) fn take_all(&self) -> u32 {
-        // ORDERING: Relaxed: a slot whose push this load misses can wait for the next holder of the lock.
+        // ORDERING: Relaxed: if this load misses a push, the pushed slot stays on the list for the next holder of the
+        // lock.
         if self.0.load(Ordering::Relaxed) == EMPTY {
             return NIL;
         }
-        // ORDERING: Acquire pairs with the Release of every `push` since the list was last empty. Each push is a
-        // read-modify-write, so it continues the release sequences of the pushes before it.
+        // ORDERING: Acquire pairs with the Release of every `push` since the list was last empty: each push is a
+        // read-modify-write, so it continues the release sequences of the earlier pushes. So the links of all taken
+        // slots can be read.
         let word = self.0.swap(EMPTY, Ordering::Acquire);
         decode(word).0
     }
 
-    /// For the loom models: the length.
+    /// For the loom models: the number of slots on the list.
     #[cfg(request_purgatory_loom)]
     pub(super) fn len(&self) -> u32 {
-        // ORDERING: Relaxed: a count for a loom model. It is a read-modify-write, because loom does not try every order
-        // of a plain load and the exchanges of other threads.
+        // ORDERING: Relaxed: only a loom model reads this number. It is read by a read-modify-write, because loom does
+        // not try every order of a plain load and the exchanges of other threads.
         decode(self.0.fetch_or(0, Ordering::Relaxed)).1
     }
 }

@@ -1,4 +1,5 @@
-//! The slots: type-stable records of parked operations.
+//! The slab: the slots of one timer shard. State words are type-stable: their memory is never used for anything else
+//! while the slab lives.
 //!
 //! # Ground rules
 //!
@@ -6,14 +7,18 @@
 //!
 //! | part | which threads may use it |
 //! |---|---|
-//! | `state` | every thread, through [`State`]'s transitions |
-//! | `payload` | the *holder* only: the thread that filled the slot or claimed the operation, until it releases the operation or takes it out. [`Held`] and [`Ended`] prove this, and cannot be copied |
+//! | `state` (the state word) | every thread, through [`State`]'s transitions |
+//! | `payload` | the *holder* only. [`Held`] and [`Ended`] prove this, and cannot be copied |
 //! | `fields` | a thread that has the slab's lock. [`SlabGuard`] proves this |
-//! | `link` | every thread (it is atomic). It means something only while the slot is on a free list |
+//! | `link` | every thread (it is atomic). Its value means something only while the slot is on a free list |
+//!
+//! The *holder* is the thread that has filled the slot or claimed the operation, until it releases the operation or
+//! takes the operation out of the slot.
 //!
 //! Any thread may follow any index, even a stale one, to the state word: state words lie in [`Chunks`] or
-//! [`EqualChunks`], never move, and live as long as the slab. The generation in the word tells the occupants of a slot
-//! apart. Only a thread that has the slot or the lock may go on to the other parts. Where they lie depends on the slot:
+//! [`EqualChunks`], never move, and live as long as the slab. The generation in the state word tells the occupants of a
+//! slot apart. Only a thread that has a token of the slot (a value that proves its right, see below), or the slab's
+//! lock, may use the other parts. Where these lie depends on the slot:
 //!
 //! * The first slots, the *resident* ones, lie in [`EqualChunks`], each beside its state word. So a small operation and
 //!   its state word share one cache line.
@@ -21,23 +26,36 @@
 //!   allocated when one of its slots is needed. It is freed when all its slots are vacant, except for one spare block
 //!   (see [`blocks`](super::blocks)).
 //!
-//! A slot is *taken* from [`SlabGuard::take_vacant`] until it is put back under the lock. As long as a slot is taken,
-//! an operation is parked in it, or a token of it exists ([`Vacant`], [`Held`], [`Ended`], [`Spent`] or [`EndedSlot`]),
-//! or it is on the remote free list. The memory of a block is freed under the lock, when none of its slots is taken. So
-//! the owner of a token may use the slot, and a thread that has the lock may use every slot that has memory. Every use
-//! of a slot happens before the slot is put back (the lock or the remote free list provides this), and so before its
-//! memory is freed. A stale address leads only to the state word, where [`State::claim_or_mark`] rejects it, whether
-//! the slot has memory or not.
+//! A slot is *taken* from [`SlabGuard::take_vacant`] until it is put back under the lock. While a slot is taken, one of
+//! these is true:
 //!
-//! An occupant goes through stages, and the token of each stage consumes the token before. [`Held`] comes first. With
-//! [`Ended`], the operation is still in its slot, but its addresses are stale. With [`Spent`], the operation was moved
-//! out. As long as there is an [`Ended`], the state word already has the generation of the next occupant. That is
-//! sound: the slot is on no free list, so no thread can fill it, and no address names it, so no thread can claim it.
+//! * An operation is parked in the slot.
+//! * A token of the slot exists ([`Vacant`], [`Held`], [`Ended`], [`Spent`] or [`EndedSlot`]).
+//! * The slot is on the remote free list, or in a chain that a holder of the lock took off that list.
+//! * The slot is *retired*: it has had its last generation. It stays taken for ever, and so does the memory of its
+//!   block.
+//!
+//! The memory of a block is freed under the lock, when none of its slots is taken. So the following is sound:
+//!
+//! * The owner of a token may use the slot.
+//! * A thread that has the lock may use every slot that has memory.
+//! * Every use of a slot happens before the slot is put back (the lock or the remote free list orders them), and so
+//!   before its memory is freed.
+//! * A stale address leads only to the state word, where [`State::claim_or_mark`] rejects it, whether the slot has
+//!   memory or not.
+//!
+//! An operation ends in stages, and the token of each stage consumes the token of the stage before:
+//!
+//! 1. [`Held`]: a thread has exclusive access to the operation.
+//! 2. [`Ended`]: the operation is still in its slot, but its address is stale.
+//! 3. [`Spent`]: the operation was moved out of its slot.
+//!
+//! During the second stage, the state word already has the generation of the next occupant. This is sound: the slot is
+//! on no free list, so no thread can fill it, and the state word does not say `PARKED`, so no thread can claim it.
 //!
 //! A thread that has the lock puts a spent slot back by [`SlabGuard::put_back_spent`]. A thread without the lock makes
 //! the slot an [`EndedSlot`], and [`Slab::push_remote`] pushes it on the [`RemoteList`] for a later holder of the lock.
-//! A token goes back to the slab that gave it out. A slot that has had its last generation stays taken for ever, and
-//! the memory of its block stays too.
+//! A token must go back to the slab that gave it out: another slab would free a wrong slot.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, reason = "the models see it")]
 
@@ -52,43 +70,46 @@ use std::mem::ManuallyDrop;
 pub use super::chunks::Held;
 pub(crate) use super::chunks::{Ended, EndedSlot, Fields, Spent};
 
-/// If memory was allocated for this many slots, [`SlabGuard::has_grown`] reports it.
+/// [`SlabGuard::has_grown`] returns `true` after memory was allocated for this many slots in blocks.
 const MANY: u32 = 1_024;
 
-/// Slots for payloads `P`, and the data `G` under the same lock.
+/// Slots for payloads `P`, and data `G` that the same lock guards.
 pub(crate) struct Slab<P, G> {
-    /// The slots with the lowest indices. Every check of an operation reads the table of their chunks; only growth of
-    /// the slab writes the table.
+    /// The resident slots: those with the lowest indices, whose memory is never freed. Every check of an operation
+    /// reads the table of their chunks. Only growth of the slab writes the table.
     resident: EqualChunks<Slot<P>>,
-    /// The other slots, in three arrays: their state words, the memory of their other parts, and which of them are
-    /// vacant. If many operations end, their slots are visited in no order. In arrays of their own, the small state
-    /// words and records stay in the processor's caches.
+    /// The slots in blocks, in three arrays: `words` has their state words, `blocks` has the memory of their other
+    /// parts, and `records` says which of them are vacant. When many operations end together, a thread visits their
+    /// slots in no order. State words and records are small, and in arrays of their own they stay in the processor's
+    /// caches.
     words: Chunks<State>,
     blocks: Chunks<Block<Slot<P>>>,
     records: Chunks<Record>,
-    /// The number of its timer shard.
+    /// The number of the timer shard that owns this slab.
     shard: usize,
-    // Parks and endings write these two. So each has cache lines of its own, apart from the fields that are mostly
-    // read.
+    // Parks and endings write the next two fields. Each of these has cache lines of its own, to avoid false sharing
+    // with the fields above, which are mostly read.
     remote: CachePadded<RemoteList>,
     locked: CachePadded<Mutex<Locked<G>>>,
 }
 
 struct Locked<G> {
-    /// The first vacant resident slot. Each links to the next one.
+    /// The index of the first vacant resident slot, or [`NIL`]. Each of these slots links to the next one.
     free: u32,
-    /// The vacant slots in blocks.
+    /// Which slots in blocks are vacant.
     vacancies: Vacancies,
-    /// For how many slots in blocks memory was allocated since [`SlabGuard::has_grown`] last returned `true`.
+    /// The number of slots in blocks for which memory was allocated since [`SlabGuard::has_grown`] last returned
+    /// `true`.
     made: u32,
-    /// The first of the slots that were taken off the remote free list, but are not on another free list yet.
+    /// The index of the first slot of the *chain*, or [`NIL`]: the slots that were taken off the remote free list, but
+    /// are not vacant yet.
     chain: u32,
     beside: G,
 }
 
 // SAFETY: by the rules at the head of this file, only one thread at a time uses the raw parts of a slot. The payload
-// goes from thread to thread with the holder's exclusive access, which needs `P: Send`. `fields` and `beside` go with
-// the lock, which needs `G: Send`.
+// passes from thread to thread with the holder's exclusive access, so `P: Send` is enough. `fields` and `beside` pass
+// from thread to thread with the lock, so `G: Send` is enough.
 unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
 // SAFETY: a slab owns its payloads and `beside`, and both are `Send`.
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
@@ -98,7 +119,7 @@ impl<P, G> Slab<P, G> {
     /// The number of slots in a block.
     const BLOCK: u32 = Block::<Slot<P>>::LEN;
 
-    /// The slots of the timer shard with this number.
+    /// An empty slab for the timer shard with this number. The lock of the slab guards `beside` too.
     pub(crate) fn new(shard: usize, beside: G) -> Self {
         Self {
             resident: EqualChunks::new(),
@@ -117,21 +138,21 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// Takes the lock.
+    /// Waits until the lock is free, and takes it.
     pub(crate) fn lock(&self) -> SlabGuard<'_, P, G> {
         let locked = self.locked.lock();
         SlabGuard { slab: self, locked }
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock if it is free. `None` if a thread has the lock.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<SlabGuard<'_, P, G>> {
         let locked = self.locked.try_lock()?;
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Claims the operation at `at`: makes this thread the holder. `None` if the operation has ended, or is held
-    /// already. A held operation gets `mark`, and its holder acts on the mark.
+    /// Claims the operation at `at`: makes this thread the holder. Returns `None` if the operation has ended, or is
+    /// held already. A held operation gets `mark`, and its holder acts on the mark when it releases the operation.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let Some(slot) = self.resident.get(at.index()) else {
@@ -151,15 +172,15 @@ impl<P, G> Slab<P, G> {
         // With a stale address, only the state word may be used: the slot may have no memory.
         let claim = self.word(at.index())?.claim_or_mark(at.generation(), mark);
         (claim == Claim::Held).then(|| {
-            // SAFETY: this thread holds the operation in the slot. So the slot is taken until the `Held` below is used
-            // up.
+            // SAFETY: this thread holds the operation in the slot. So the slot is taken until the `Held` below is
+            // consumed.
             let place = unsafe { self.place(at.index()) };
             let place = place.expect("the slot of an operation has memory");
             Held { place, at }
         })
     }
 
-    /// The state word of the slot at `index`.
+    /// The state word of the slot at `index`. `None` if the slab has no such slot.
     #[inline(always)]
     fn state(&self, index: u32) -> Option<&State> {
         match self.resident.get(index) {
@@ -168,29 +189,30 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// The state word of a slot in a block. For the index of a resident slot that does not exist, the subtraction wraps
-    /// to an index without a word.
+    /// The state word of the slot at `index`, which lies in a block. `None` if the slab has no such slot. If `index` is
+    /// that of a resident slot which was not added yet, the subtraction wraps to an index without a state word.
     fn word(&self, index: u32) -> Option<&State> {
         self.words.get(index.wrapping_sub(Self::RESIDENT))
     }
 
-    /// Where the slot at `index` is. `None` if the slot was never used, or has no memory.
+    /// A pointer to the slot at `index`. `None` if the slab has no such slot, or the slot has no memory.
     ///
     /// # Safety
-    /// While the result is used, the slot must be taken, or the caller must have the lock and put no slot back.
+    /// While the result is used, the slot must be taken, or the caller must have the lock and put no slot back: putting
+    /// a slot back may free the memory of a block.
     #[inline(always)]
     unsafe fn place(&self, index: u32) -> Option<Place<'_, P>> {
         match self.resident.get(index) {
             Some(slot) => Some(Place::resident(slot)),
-            // SAFETY: by the contract of this function.
+            // SAFETY: this function has the same contract as `place_in_block`.
             None => unsafe { self.place_in_block(index) },
         }
     }
 
-    /// The place of a slot in a block.
+    /// A pointer to the slot at `index`, which lies in a block.
     ///
     /// # Safety
-    /// As for [`place`](Self::place).
+    /// The same contract as that of [`place`](Self::place).
     #[cold]
     #[inline(never)]
     unsafe fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
@@ -201,27 +223,28 @@ impl<P, G> Slab<P, G> {
         Some(unsafe { Place::in_block(slot) })
     }
 
-    /// The number of a slot's block, and the offset of the slot in that block.
+    /// The number of the block that has the slot at `index`, and the offset of the slot in that block.
     fn in_block(index: u32) -> (u32, u32) {
-        // For the index of a resident slot that does not exist, the subtraction wraps to a block that does not exist.
+        // If `index` is that of a resident slot which was not added yet, the subtraction wraps to a block that does not
+        // exist.
         let number = index.wrapping_sub(Self::RESIDENT);
         (number / Self::BLOCK, number % Self::BLOCK)
     }
 
-    /// Whether the operation that `at` names has not ended.
+    /// Whether the operation at `at` is parked (held or not). `false` if it has ended.
     pub(crate) fn is_parked(&self, at: Address) -> bool {
         let state = self.state(at.index());
         state.is_some_and(|state| state.is_parked(at.generation()))
     }
 
-    /// The operation in the slot at `index`, if it has not ended.
+    /// The address of the operation in the slot at `index`. `None` if no operation is parked there.
     pub(crate) fn occupant(&self, index: u32) -> Option<Address> {
         let generation = self.state(index)?.occupant()?;
         Some(Address::new(self.shard, index, generation))
     }
 
-    /// Loads slots that the caller is about to free. The slots lie far apart. In a loop of their own, the loads overlap
-    /// instead of waiting for one another.
+    /// Loads into the processor's cache the slots that the caller is about to free. The slots lie far apart, so that
+    /// each load misses the cache. In a loop of their own, the loads overlap instead of waiting for one another.
     pub(crate) fn prefetch(&self, ended: &[EndedSlot]) {
         for ended in ended {
             // SAFETY: `ended` is a token of the slot, so the slot is taken.
@@ -234,12 +257,13 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// The operations that are in the slab now.
+    /// The addresses of the operations that are parked now. The result may or may not have an operation that is parked
+    /// or ended meanwhile.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
         (0..self.used()).filter_map(|index| self.occupant(index))
     }
 
-    /// One more than the highest index ever used.
+    /// The number of slots that were ever added: one more than the highest index.
     pub(crate) fn used(&self) -> u32 {
         match self.words.len() {
             0 => self.resident.len(),
@@ -247,7 +271,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// For the loom models: how many slots wait on the remote free list.
+    /// For the loom models: the number of slots on the remote free list.
     #[cfg(request_purgatory_loom)]
     pub(crate) fn waiting(&self) -> u32 {
         self.remote.len()
@@ -288,27 +312,28 @@ impl<P, G> Drop for Slab<P, G> {
     }
 }
 
-/// The slab's lock, held.
+/// Proof that this thread has the slab's lock. The destructor releases the lock.
 pub(crate) struct SlabGuard<'a, P, G> {
     slab: &'a Slab<P, G>,
     locked: MutexGuard<'a, Locked<G>>,
 }
 
 impl<'a, P, G> SlabGuard<'a, P, G> {
-    /// The data beside the slots under this lock, and the slots' timer fields.
+    /// Borrows two things that the lock guards, for use at the same time: the data `G`, and the timer fields of the
+    /// slots.
     pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
         let fields = FieldsView { slab: self.slab };
         (&mut self.locked.beside, fields)
     }
 
-    /// Whether no slot is vacant, and no slots can be added without exceeding `limit`. Slots in blocks are added a
-    /// whole block at a time.
+    /// Whether no slot is vacant, and none can be added because the slab would have more than `limit` slots. Slots in
+    /// blocks are added a whole block at a time, so a slab may be full with fewer than `limit` slots.
     #[inline(always)]
     pub(crate) fn is_full(&self, limit: u32) -> bool {
         self.locked.free == NIL && self.is_full_beyond(limit)
     }
 
-    /// Whether the slab [is full](Self::is_full), if no resident slot is vacant.
+    /// Whether the slab [is full](Self::is_full). The caller has found no vacant resident slot.
     #[cold]
     #[inline(never)]
     fn is_full_beyond(&self, limit: u32) -> bool {
@@ -320,7 +345,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         !may_add && !self.locked.vacancies.any()
     }
 
-    /// Takes a vacant slot: a resident one, if one is vacant. `None` if the slab [is full](Self::is_full).
+    /// Takes a vacant slot, a resident one if possible. Adds a slot if none is vacant. `None` if the slab [is
+    /// full](Self::is_full).
     #[inline(always)]
     pub(crate) fn take_vacant(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
         if self.locked.free == NIL {
@@ -328,13 +354,14 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         let index = self.locked.free;
         let slot = self.slab.resident.get(index)?;
-        // ORDERING: Relaxed: the link was written under this lock.
+        // ORDERING: Relaxed: the link of a vacant resident slot is written and read only under this lock.
         self.locked.free = slot.link.load(Ordering::Relaxed);
         let place = Place::resident(slot);
         Some(Vacant { place, index })
     }
 
-    /// Takes a vacant slot if no resident slot is vacant: adds a resident slot, or takes a slot of a block.
+    /// Takes a slot when no resident slot is vacant: adds a resident slot, or takes a slot of a block. `None` if the
+    /// slab [is full](Self::is_full).
     #[cold]
     #[inline(never)]
     fn take_beyond(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
@@ -345,11 +372,12 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         if slab.resident.len() < Slab::<P, G>::RESIDENT {
             let here = ManuallyDrop::new(State::vacant());
             let word = Word { here };
-            // The slots of a fresh chunk are not all put on the free list: that would take time in proportion to the
-            // size of the chunk, under the lock.
+            // Add one slot only. To put all slots of a fresh chunk on the free list would take time in proportion to
+            // the size of the chunk, and other threads would wait for the lock that long.
             //
-            // SAFETY: resident slots are added here only, and this thread has the lock, so no other thread calls `push`
-            // at the same time. Another thread can have `&Slab` only if `P`, and with it the slot, is `Send`.
+            // SAFETY: resident slots are added only here, and this thread has the lock, so no other thread calls `push`
+            // at the same time. Other threads can have `&Slab` only if `P` is `Send`, and then a slot may pass from
+            // thread to thread too.
             let index = unsafe { slab.resident.push(Slot::vacant(word)) };
             let place = Place::resident(slab.resident.get(index)?);
             return Some(Vacant { place, index });
@@ -366,8 +394,9 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
                 let apart = apart.expect("words are added with their block").into();
                 Slot::vacant(Word { apart })
             };
-            // SAFETY: this thread has the lock, and the memory of blocks is allocated and freed only under the lock. No
-            // slot of this block is taken, so no thread uses one before this call returns it.
+            // SAFETY: `is_made` has found no memory. This thread has the lock, and the memory of blocks is allocated
+            // and freed only under the lock. No slot of this block is taken, so no thread uses one before this call
+            // returns it.
             unsafe { block.make(slot) };
             let made = &mut self.locked.made;
             *made = made.saturating_add(Slab::<P, G>::BLOCK);
@@ -383,19 +412,21 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     fn add_block(&mut self) {
         let slab = self.slab;
         let record = self.locked.vacancies.record();
-        // SAFETY: this thread has the lock, and `push` is called on records, blocks and words only here. Another thread
-        // can have `&Slab` only if `P` is `Send`.
+        // SAFETY: records, blocks and words are pushed only in this function, and this thread has the lock. So no other
+        // thread pushes at the same time. Other threads can have `&Slab` only if `P` is `Send`.
         let number = unsafe { slab.records.push(record) };
-        // SAFETY: this thread has the lock, as for the records.
+        // SAFETY: only this function pushes blocks, and this thread has the lock, so no other thread pushes one now.
         unsafe { slab.blocks.push(Block::new()) };
         for _ in 0..Slab::<P, G>::BLOCK {
-            // SAFETY: this thread has the lock, as for the records.
+            // SAFETY: only this function pushes state words, and this thread has the lock, so no other thread pushes
+            // one now.
             unsafe { slab.words.push(State::vacant()) };
         }
         self.locked.vacancies.add(&slab.records, number);
     }
 
-    /// Moves `payload` into a vacant slot of this slab. The caller becomes the holder of the operation.
+    /// Moves `payload` into a vacant slot of this slab, and parks it there. The caller becomes the holder of the
+    /// operation.
     #[inline(always)]
     pub(crate) fn fill(
         &mut self,
@@ -406,10 +437,10 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let Vacant { place, index } = vacant;
         let slot = place.slot();
         slot.fields.with_mut(|place| {
-            // SAFETY: this thread has the lock. No `FieldsView` exists, because it would borrow this guard.
+            // SAFETY: this thread has the lock. No `FieldsView` exists, because a view would borrow this guard.
             let place = unsafe { &mut *place };
-            // Store field by field, each from its register. One wide copy would load the result of narrower stores,
-            // which defeats store forwarding.
+            // Store field by field, each from its register. One wide copy would load what several narrower stores have
+            // just written, and such a load defeats store forwarding.
             place.deadline = fields.deadline;
             place.arrived_at = fields.arrived_at;
             place.position = fields.position;
@@ -424,13 +455,14 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Held { place, at }
     }
 
-    /// Puts a slot back that has no token any more: on the free list, or into its block.
+    /// Makes a slot vacant: puts it on the free list, or back into its block. The caller has consumed the token of the
+    /// slot.
     #[inline(always)]
     fn list(&mut self, place: Place<'a, P>, index: u32) {
         if index >= Slab::<P, G>::RESIDENT {
             return self.list_in_block(index);
         }
-        // ORDERING: Relaxed: the link is read under this lock only.
+        // ORDERING: Relaxed: the link of a vacant resident slot is written and read only under this lock.
         place.slot().link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = index;
     }
@@ -445,33 +477,33 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
     }
 
-    /// Puts a vacant slot back that was not filled.
+    /// Puts back a slot that was taken, but not filled.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, vacant: Vacant<'a, P>) {
         self.list(vacant.place, vacant.index);
     }
 
-    /// Frees the memory of a block. `vacancies` lists this block as absent already.
+    /// Frees the memory of the block with this number. The caller has listed the block as absent in `vacancies`.
     fn free(&mut self, number: u32) {
         let Some(block) = self.slab.blocks.get(number) else {
             return;
         };
         #[cfg(request_purgatory_loom)]
         for slot in (0..Block::<Slot<P>>::LEN).filter_map(|offset| block.get(offset)) {
-            // SAFETY: as for `block.free` below. By these accesses, loom checks that all uses of the slot happen before
-            // the memory is freed.
+            // SAFETY: as for `block.free` below, no thread uses the slot any more, and its memory is not freed yet. By
+            // these two accesses, loom checks that all uses of the slot happen before its memory is freed.
             let slot = unsafe { slot.as_ref() };
             slot.fields.with_mut(|_| ());
             slot.payload.with_mut(|_| ());
         }
         // SAFETY: this thread has the lock, and the memory of blocks is allocated and freed only under the lock. All
         // slots of the block have been put back, so no token of one exists. Every use of a slot happens before this
-        // call: it was made under this lock, or before a push on the remote free list that a holder of this lock has
-        // acquired. No `FieldsView` exists, because it would borrow this guard.
+        // call: the use was made under this lock, or before a push on the remote free list that a holder of this lock
+        // has acquired. No `FieldsView` exists, because a view would borrow this guard.
         unsafe { block.free() };
     }
 
-    /// Whether memory for [`MANY`] slots was allocated since the last call that returned `true`.
+    /// Whether memory for [`MANY`] slots in blocks was allocated since this method last returned `true`.
     pub(crate) fn has_grown(&mut self) -> bool {
         let has_grown = self.locked.made >= MANY;
         if has_grown {
@@ -480,31 +512,31 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         has_grown
     }
 
-    /// Frees the memory of the spare block: the one vacant block whose memory is kept for the next operation.
+    /// Frees the memory of the spare block, if there is one: an empty block that keeps its memory for the next
+    /// operation.
     pub(crate) fn free_spare(&mut self) {
         if let Some(number) = self.locked.vacancies.give_up_spare(&self.slab.records) {
             self.free(number);
         }
     }
 
-    /// The position in the wheel of the timer of a spent slot of this slab.
+    /// The position in the wheel of the timer that belongs to a spent slot of this slab.
     #[inline(always)]
     pub(crate) fn position_of(&mut self, spent: &Spent<'a, P>) -> u32 {
         spent.place.slot().fields.with_mut(|fields| {
-            // SAFETY: this thread has the lock. No `FieldsView` exists, because it would borrow this guard.
+            // SAFETY: this thread has the lock. No `FieldsView` exists, because a view would borrow this guard.
             unsafe { (*fields).position }
         })
     }
 
-    /// Puts a spent slot of this slab back, unless it has had its last generation.
+    /// Puts a spent slot of this slab back. Retires the slot instead if it has had its last generation.
     #[inline(always)]
     pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
         let Spent { place, at } = spent;
         self.put_back_unless_retired(place, at);
     }
 
-    /// Puts a slot of this slab back, as [`put_back_spent`](Self::put_back_spent) does, if the token has no place in
-    /// memory.
+    /// [Puts back](Self::put_back_spent) a slot of this slab whose token has no pointer to the slot.
     #[inline(always)]
     pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
@@ -516,13 +548,15 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
 
     #[inline(always)]
     fn put_back_unless_retired(&mut self, place: Place<'a, P>, ended: Address) {
-        // After the last generation the count would begin again, and a stale address could name a new occupant.
+        // A slot that has had its last generation is not put back. With another occupant, its generations would begin
+        // again, and a stale address could name the new occupant.
         if ended.generation() != LAST_GENERATION {
             self.list(place, ended.index());
         }
     }
 
-    /// Takes one slot off the remote free list. The caller puts it back.
+    /// Takes one slot off the remote free list. `None` if the list is empty. The caller must [put the slot
+    /// back](Self::put_back_ended).
     #[inline(always)]
     pub(crate) fn next_remote(&mut self) -> Option<EndedSlot> {
         if self.locked.chain == NIL {
@@ -534,8 +568,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let index = self.locked.chain;
         // SAFETY: a slot on the chain is taken until the caller puts the returned token back.
         let place = unsafe { self.slab.place(index)? };
-        // ORDERING: Relaxed: `take_all` has acquired all links of the chain, in this hold of the lock or in an earlier
-        // one.
+        // ORDERING: Relaxed: this thread or an earlier holder of the lock has called `take_all`, which has acquired all
+        // links of the chain. The lock orders that call before this load.
         self.locked.chain = place.slot().link.load(Ordering::Relaxed);
         let generation = place.state(index).last_generation();
         let at = Address::new(self.slab.shard, index, generation);
@@ -543,52 +577,57 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 }
 
-/// The timer fields of a slab's slots. Lives no longer than the lock is held.
+/// Access to the timer fields of a slab's slots. Lives no longer than the lock is held.
 pub(crate) struct FieldsView<'g, P, G> {
     slab: &'g Slab<P, G>,
 }
 
 impl<P, G> FieldsView<'_, P, G> {
-    /// The slot at `index`, if it was ever used, and has memory.
+    /// The slot at `index`. `None` if the slab has no such slot, or the slot has no memory.
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<P>> {
         // SAFETY: the lock is held as long as there is a view. Putting a slot back and freeing a block need `&mut` of
         // the guard, which the view borrows. So the memory of the block stays as long as there is a view.
         let place = unsafe { self.slab.place(index)? };
-        // SAFETY: for the same reason, the slot stays as long as there is a view, and the result borrows the view.
+        // SAFETY: the memory of the slot stays as long as there is a view (see above), and the result borrows the view.
         Some(unsafe { place.slot.as_ref() })
     }
 
-    /// Loads the timer fields and the state words of slots that the caller is about to work on. The slots lie far
-    /// apart. In a loop of their own, the loads overlap instead of waiting for one another.
+    /// Loads into the processor's cache the timer fields and the state words of slots that the caller is about to use.
+    /// The slots lie far apart, so that each load misses the cache. In a loop of their own, the loads overlap instead
+    /// of waiting for one another.
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             let occupant = self.slab.occupant(index);
-            // A resident slot lies beside its state word, which is loaded above.
+            // The fields of a resident slot lie beside its state word, which `occupant` has just loaded. Only other
+            // slots need a second load.
             let position = (index >= Slot::<P>::RESIDENT).then(|| self.read(index).position);
             std::hint::black_box((occupant, position));
         }
     }
 
-    /// The timer fields of the slot at `index`. All are zero if the slot was never used, or has no memory.
+    /// The timer fields of the slot at `index`. All fields are zero if the slab has no such slot, or the slot has no
+    /// memory.
     #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> Fields {
         match self.slot(index) {
             Some(slot) => slot.fields.with_mut(|fields| {
                 // SAFETY: a view borrows its guard exclusively, so the lock is held and there is only one view. A write
-                // needs `&mut` of the view, which no code has while this call borrows the view.
+                // of the fields needs `&mut` of the view, which no code has while this call borrows the view.
                 unsafe { *fields }
             }),
             None => Fields::default(),
         }
     }
 
-    /// Changes the timer fields of the slot at `index`.
+    /// Changes the timer fields of the slot at `index`. Does nothing if the slab has no such slot, or the slot has no
+    /// memory.
     #[inline(always)]
     pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut Fields)) {
         if let Some(slot) = self.slot(index) {
             slot.fields.with_mut(|fields| {
-                // SAFETY: the lock is held, as in `read`. This call borrows the only view exclusively.
+                // SAFETY: a view borrows its guard exclusively, so the lock is held and there is only one view. This
+                // call borrows that view exclusively.
                 change(unsafe { &mut *fields });
             });
         }

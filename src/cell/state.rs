@@ -1,19 +1,19 @@
-//! The state word: which thread holds the operation, and what other threads ask of the holder.
+//! The state word of a slot: which thread holds the operation, and what other threads ask of the holder.
 //!
 //! | bits | name | set by | meaning |
 //! |---|---|---|---|
-//! | 0 | `PARKED` | occupy | the slot holds an operation |
-//! | 1 | `HELD` | occupy, claim | one thread, the *holder*, has exclusive access |
-//! | 2 | `EXAMINE` | claim | a check came while the operation was held: the holder must examine it (again) |
-//! | 3 | `Mark::Force` | claim | the holder must end it as satisfied |
-//! | 4 | `Mark::Cancel` | claim | the holder must end it as cancelled |
-//! | 5 | `Mark::Expire` | claim | the deadline has passed: the holder must end it as expired |
-//! | 6 | `Mark::ShutDown` | claim | the holder must end it as shut down |
-//! | 32.. | generation | end | which occupant of the slot: a reference with another generation is stale |
+//! | 0 | `PARKED` | `occupy` | the slot holds an operation |
+//! | 1 | `HELD` | `occupy`, `claim_or_mark` | one thread, the *holder*, has exclusive access |
+//! | 2 | `EXAMINE` | `claim_or_mark` | a check came while the operation was held: the holder must examine it (again) |
+//! | 3 | `Mark::Force` | `claim_or_mark` | the holder must end it as satisfied |
+//! | 4 | `Mark::Cancel` | `claim_or_mark` | the holder must end it as cancelled |
+//! | 5 | `Mark::Expire` | `claim_or_mark` | its timer has fired: the holder ends it as expired, or extends its wait |
+//! | 6 | `Mark::ShutDown` | `claim_or_mark` | the holder must end it as shut down |
+//! | 32.. | generation | `end` | the number of the occupant: an address with another generation is stale |
 //!
 //! Truth table (`-` is 0):
 //!
-//! | PARKED | HELD | marks | state | who may touch the operation |
+//! | PARKED | HELD | marks | state | who may use the operation |
 //! |---|---|---|---|---|
 //! | - | - | - | vacant | no thread: there is no operation |
 //! | 1 | - | - | parked | no thread, until one claims it |
@@ -35,24 +35,27 @@
 //!          gen g+1, no marks
 //! ```
 //!
-//! When a holder releases an operation, the first line that fits applies:
+//! An *ending mark* is any mark but `EXAMINE`. If several are set, the holder acts on the first of `Force`, `Cancel`,
+//! `Expire` and `ShutDown`. When a holder releases an operation, the first line that fits applies:
 //!
-//! | the word has | the holder | the word then |
+//! | the state word has | the holder | the next state |
 //! |---|---|---|
-//! | `EXAMINE`, and the holder has not yet examined it `MAX_EXAMINATIONS` times in a row | examines it again | held, without `EXAMINE` |
-//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it as the mark says; if `EXAMINE` is set too, after one more examination | held, until the end |
+//! | `EXAMINE`, and fewer than `MAX_EXAMINATIONS` examinations in a row | examines it again | held, without `EXAMINE` |
+//! | an ending mark | examines it once more if `EXAMINE` is set, then acts on the mark | held |
 //! | `EXAMINE` | defers a check of this operation | parked |
 //! | no mark | is done | parked |
 //!
 //! The third line bounds the work of one thread: the events of a hot key do not keep one holder examining for ever.
 //!
-//! No thread waits for a holder. A thread that finds the operation held leaves a mark. A mark makes the holder's
-//! release fail, and the holder then acts on the mark. That is the whole handoff.
+//! No thread waits for a holder. A thread that finds the operation held leaves a mark. The mark makes the holder's
+//! release fail, and the holder then acts on the mark.
 //!
-//! INVARIANT: a check is consumed only by an examination that begins after it, or by the end of the operation.
+//! INVARIANT: after each check of the operation comes an examination that begins after the check, or the end of the
+//! operation. Otherwise an event could be missed, and the operation would wait until its deadline.
 //!
 //! While a thread examines an operation that it holds, it runs no check: a check made inside `try_complete` waits for
-//! the end of the thread's outermost call (see `trampoline`). So only other threads leave marks, with these exceptions:
+//! the end of the thread's outermost call (see `trampoline`). So the holder itself leaves no marks, with these
+//! exceptions:
 //!
 //! * `EXAMINE`: at the deadline, the holder may call the user's clock or wake function outside an examination, and that
 //!   code may check a key of the operation. The cost is one more examination.
@@ -66,11 +69,13 @@ const PARKED: u64 = 1;
 const HELD: u64 = 1 << 1;
 const EXAMINE: u64 = Mark::Examine as u64;
 const GENERATION: u32 = 32;
-/// The generation after the last one, where the count begins again. A slot that was never used has this generation too.
-/// A slot that was used has it only when it is retired: no occupant follows.
+/// The value that the generation has after the last one: the count has wrapped to 0. It is also the first generation,
+/// that of a slot that was never used. A slot that was used has this value only when it is retired: it gets no other
+/// occupant.
 const RETIRED: u32 = 0;
 
-/// A request to the holder, left by a thread that finds the operation held.
+/// A bit in the state word by which a thread that finds the operation held asks the holder for an examination or an
+/// ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Mark {
@@ -80,35 +85,36 @@ pub enum Mark {
     Force = 1 << 3,
     /// End the operation as cancelled.
     Cancel = 1 << 4,
-    /// End the operation as expired.
+    /// The operation's timer has fired. End the operation as expired, or give it another deadline.
     Expire = 1 << 5,
     /// End the operation as shut down.
     ShutDown = 1 << 6,
 }
 
 impl Mark {
-    /// Marks that end the operation, by precedence: the first of them that is set decides the ending.
+    /// The ending marks, by precedence: the first of these that is set decides how the operation ends.
     const ENDING: [Self; 4] = [Self::Force, Self::Cancel, Self::Expire, Self::ShutDown];
 }
 
-/// Answer of [`State::claim_or_mark`].
+/// The answer of [`State::claim_or_mark`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// The caller is the holder now.
     Held,
-    /// The operation is held already, perhaps by this thread further down its stack; the holder will see the mark.
+    /// The operation was held already, perhaps by this thread further down its stack. The mark is set, and the holder
+    /// acts on it when it releases the operation.
     Marked,
-    /// The address is stale: that operation has ended.
+    /// The address is stale: the operation that it names has ended.
     Stale,
 }
 
-/// Why a caller of [`State::release`] still is the holder.
+/// Why the caller of [`State::release`] is still the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreleased {
-    /// The holder must examine the operation again.
+    /// Another examination was asked for, and the holder must make it.
     Examine,
-    /// The holder must end the operation as `mark` says. With `unexamined`, another examination was asked for, and the
-    /// holder makes it first.
+    /// The holder must act on `mark`, which asks for an ending. If `unexamined`, another examination was asked for too,
+    /// and the holder must make it first.
     End { mark: Mark, unexamined: bool },
 }
 
@@ -152,8 +158,8 @@ impl State {
         Self(AtomicU64::new(0))
     }
 
-    /// The only compare-and-swap loop on the word. `now` is the caller's guess at the word. `step` returns the answer
-    /// and, if the word is to change, the next word.
+    /// The only compare-and-swap loop on the state word. `now` is the value that the caller expects in the word. `step`
+    /// gets the present value. It returns the answer, and the next value (`None` if the word stays as it is).
     #[inline(always)]
     fn transition_from<A>(
         &self,
@@ -165,10 +171,13 @@ impl State {
             let Some(next) = next else {
                 return answer;
             };
-            // ORDERING: AcqRel. The Release of a transition pairs with the Acquire of a later one. What a holder did to
-            // the operation before `release` happens before the accesses of the next holder, after its `claim_or_mark`.
-            // What a thread did before it left a mark happens before the examination or the ending that follows when
-            // the holder finds the mark in `release`.
+            // ORDERING: AcqRel: the Release of each transition pairs with the Acquire of the later ones. There are two
+            // cases:
+            //
+            // * What a holder did to the operation before `release` happens before the accesses of the next holder,
+            //   which come after its `claim_or_mark`.
+            // * What a thread did before it left a mark (the event) happens before the holder finds the mark in
+            //   `release`, and so before the examination or the ending that follows.
             match self
                 .0
                 .compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire)
@@ -179,21 +188,23 @@ impl State {
         }
     }
 
-    /// The first try of a transition, with the most likely value of the word as the guess.
+    /// The first attempt at a transition, for the most likely value `from` of the state word. `Err` has the value that
+    /// was found instead.
     #[inline(always)]
     fn exchange(&self, from: Snapshot, to: Snapshot) -> Result<u64, u64> {
-        // ORDERING: AcqRel, as argued in `transition_from`.
+        // ORDERING: AcqRel, as argued in `transition_from`: it orders holders one after another, and a mark before its
+        // holder's answer.
         self.0
             .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// vacant -> held. The caller took the slot from the free list. Returns the generation of the new occupant.
+    /// vacant -> held. The caller has taken the slot off the free list. Returns the generation of the new occupant.
     #[inline]
     pub fn occupy(&self) -> u32 {
-        // ORDERING: Relaxed on both. The end of the last occupant happens before this call, by the lock of the free
-        // list. No thread can name the new occupant before its address is published, and every publication is a
-        // Release: the unlock of the timer shard or of a watch list, or the exchange of a resolved list's word
-        // (`ResolvedList::swap`).
+        // ORDERING: Relaxed on the load and the store. The load: the end of the previous occupant happens before this
+        // call, by the lock under which the slot was put back. The store: no thread can name the new occupant before
+        // its address is published, and every publication is a Release (the unlock of the timer shard or of a watch
+        // list, or the exchange of a resolved list's word in `ResolvedList::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | HELD));
         self.0
@@ -201,7 +212,7 @@ impl State {
         vacant.generation()
     }
 
-    /// parked -> held. If the operation is held already: held -> held with `mark`, and the holder will act on the mark.
+    /// parked -> held. If the operation is held already: held -> held with `mark`, and the holder acts on the mark.
     #[inline(always)]
     pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claim {
         // Exchange without a load first: most operations are parked and not held. A load would fetch the cache line as
@@ -222,7 +233,7 @@ impl State {
                 (Claim::Held, Some(now.with(HELD)))
             } else {
                 // Write even if the mark is set already: this write publishes the event of this thread to the holder.
-                // The earlier write published only the event of the other thread.
+                // The write that has set the mark published only the event of another thread.
                 (Claim::Marked, Some(now.with(mark as u64)))
             }
         })
@@ -231,12 +242,13 @@ impl State {
     /// held -> parked, unless a mark forbids it. Called only by the holder, after an examination that did not complete
     /// the operation.
     ///
-    /// `Ok(false)`: released, and there was no mark. `Ok(true)`: released, but [`Mark::Examine`] was set, and the
-    /// caller must arrange for that examination. This happens only if `examine_again` is false and there is no ending
-    /// mark. `Err`: the caller still is the holder, and acts on the mark.
+    /// * `Ok(false)`: the operation is released, and there was no mark.
+    /// * `Ok(true)`: the operation is released, but [`Mark::Examine`] was set, and the caller must arrange for that
+    ///   examination. Returned only if `examine_again` is `false` and no mark asks for an ending.
+    /// * `Err`: the caller is still the holder, and must act on the mark.
     #[inline(always)]
     pub fn release(&self, generation: u32, examine_again: bool) -> Result<bool, Unreleased> {
-        // Most operations have no mark.
+        // First expect a state word without marks: most operations have none.
         let held = Snapshot::of(generation, PARKED | HELD);
         match self.exchange(held, held.without(HELD)) {
             Ok(_) => Ok(false),
@@ -249,7 +261,7 @@ impl State {
         self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
             let unexamined = now.has(EXAMINE);
-            // An event that was reported before the ending is examined first, then the operation ends.
+            // First examine, then end: an event that was reported before the ending may complete the operation.
             if unexamined && examine_again {
                 return (Err(Unreleased::Examine), Some(now.without(EXAMINE)));
             }
@@ -260,11 +272,12 @@ impl State {
         })
     }
 
-    /// held -> held, without [`Mark::Expire`]. Called only by the holder, before it restarts the operation's timer. If
-    /// that timer fires while the operation is held, the mark is set again.
+    /// held -> held, without [`Mark::Expire`]. Called only by the holder, before it starts the operation's timer again.
+    /// If the new timer fires while the operation is held, the mark is set again.
     #[cold]
     pub(crate) fn forget_expiry(&self) {
-        // ORDERING: Relaxed: the load is a guess, which `transition_from` checks.
+        // ORDERING: Relaxed: the load is only a guess, and the exchange in `transition_from` fails if the guess is
+        // wrong.
         let now = self.0.load(Ordering::Relaxed);
         self.transition_from(now, |now| ((), Some(now.without(Mark::Expire as u64))));
     }
@@ -272,11 +285,11 @@ impl State {
     /// held -> vacant, whatever marks are set. Called only by the holder.
     #[inline(always)]
     pub fn end(&self, generation: u32) {
-        // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: what the holder did before the
-        // end happens before everything that a thread does after it has seen the end.
+        // ORDERING: Release pairs with the Acquire in `transition_from`, `is_parked` and `occupant`: what the holder
+        // did before the end happens before everything that a thread does after it has seen the end.
         //
-        // A plain store may overwrite a mark that another thread is leaving. That mark is not lost: the end answers
-        // every mark.
+        // This plain store may overwrite a mark that another thread is leaving. No request is lost: each mark asks for
+        // an examination or an ending, and the end of the operation answers both.
         let next = match generation {
             LAST_GENERATION => RETIRED,
             _ => generation + 1,
@@ -295,13 +308,15 @@ impl State {
 
     /// Whether the occupant with `generation` is still parked, held or not.
     pub fn is_parked(&self, generation: u32) -> bool {
-        // ORDERING: Acquire pairs with the Release in `end`.
+        // ORDERING: Acquire pairs with the Release in `end`: a thread that finds the operation ended sees what its
+        // holder did before.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)
     }
 
     /// The generation of the present occupant, held or not. `None` if the slot is vacant.
     pub(crate) fn occupant(&self) -> Option<u32> {
-        // ORDERING: Acquire pairs with the Release in `end`, as in `is_parked`.
+        // ORDERING: Acquire pairs with the Release in `end`: a thread that finds the slot vacant sees what the holder
+        // did before.
         let now = Snapshot(self.0.load(Ordering::Acquire));
         now.has(PARKED).then(|| now.generation())
     }
@@ -313,8 +328,8 @@ impl State {
     }
 }
 
-/// Tests of the word on one thread, against its truth table in plain variables. The loom models test the races between
-/// threads.
+/// Tests of the state word on one thread, compared with its truth table in plain variables. The loom models test the
+/// races between threads.
 #[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::{Claim, Mark, State, Unreleased};
@@ -329,7 +344,7 @@ mod tests {
         Mark::ShutDown,
     ];
 
-    /// The contents that the word should have.
+    /// The contents that the state word should have.
     #[derive(Debug, Default)]
     struct Table {
         generation: u32,
@@ -359,8 +374,8 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// A claim. The first number says how many generations old its reference is. The second is the index of its
-        /// mark in [`MARKS`].
+        /// A claim. The first number says how many generations old the claimed address is. The second number is the
+        /// index of the claim's mark in [`MARKS`].
         Claim(u32, usize),
         Release(bool),
         End,

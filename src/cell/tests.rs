@@ -1,5 +1,5 @@
-//! Tests of the slab on one thread: reuse, growth, what happens after a slot's last generation, and what is dropped
-//! when.
+//! Tests of the slab: reuse, growth, what happens after a slot's last generation, what is dropped when, and stale
+//! addresses that other threads claim meanwhile.
 
 use super::slab::{Fields, Held, Slab};
 use super::state::Mark;
@@ -32,8 +32,8 @@ fn end<P>(cells: &Slab<P, ()>, at: Address) -> Option<P> {
     Some(payload)
 }
 
-/// The reading thread takes no lock: it learns of the slots only from the length of the storage. For Miri, which tries
-/// the reorderings of a weak memory model.
+/// The reading thread takes no lock, and learns only from the length of the storage which slots exist. For Miri, which
+/// tries the reorderings of a weak memory model.
 #[test]
 fn a_thread_that_looks_at_all_slots_races_their_growth() {
     let cells = Arc::new(Cells::new(0, ()));
@@ -117,7 +117,7 @@ fn a_dropped_slab_drops_what_is_parked() {
     );
 }
 
-/// A slot is aligned as its payload demands, even to more than a cache line.
+/// A slot has the alignment that its payload needs, even if that is more than a cache line.
 #[test]
 fn g12_a_slot_is_aligned_as_its_payload_has_to_be() {
     type Payload = crate::sync::CachePadded<u64>;
@@ -132,10 +132,11 @@ fn a_slot_with_half_a_line_of_payload_is_one_line() {
     assert_eq!(layout.size(), 64 * crate::sync::RESIDENT_CHUNK as usize);
 }
 
-/// A payload that is so large that its slots are not resident. The number tells payloads apart.
+/// A payload so large that its slots lie in blocks, whose memory is freed. The number tells payloads apart.
 type Large<const BYTES: usize> = (Arc<u32>, [u8; BYTES]);
 
-/// Takes and vacates slots at random, and frees memory. No payload is lost, and no stale address finds a payload.
+/// Takes and vacates slots at random, and frees memory meanwhile. No payload is lost, and no stale address finds a
+/// payload.
 fn comes_and_goes<const BYTES: usize>(rounds: u32) {
     let cells = Slab::<Large<BYTES>, ()>::new(0, ());
     let mut parked = Vec::new();
@@ -143,7 +144,7 @@ fn comes_and_goes<const BYTES: usize>(rounds: u32) {
     let mut lot = 1_u32;
     for number in 0..rounds {
         lot = lot.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // The slab grows, and then shrinks to nothing.
+        // The slab grows in the first half of the rounds, and then shrinks to nothing.
         let grows = if number < rounds / 2 { 3 } else { 1 };
         if lot >> 30 < grows {
             let at = insert(&cells, (Arc::new(number), [7; BYTES]), u32::MAX);
@@ -175,11 +176,11 @@ fn g28_slots_of_any_size_come_and_go_with_their_memory() {
     comes_and_goes::<5_000>(rounds);
 }
 
-/// The memory of a slot that is not resident is freed and allocated again, while threads claim old addresses of the
-/// slot. For Miri and the sanitizers.
+/// The memory of a slot in a block is freed and allocated again, while other threads claim old addresses of the slot.
+/// For Miri and the sanitizers.
 #[test]
 fn g18_stale_addresses_meet_memory_that_goes_and_comes_back() {
-    // One slot in a block, and two.
+    // With 5,000 bytes, a block has one slot. With 1,024 bytes, it has two.
     meet_memory_that_goes::<5_000>();
     meet_memory_that_goes::<1_024>();
 }
@@ -194,12 +195,12 @@ fn meet_memory_that_goes<const BYTES: usize>() {
         let _enders = [(); 2].map(|()| {
             scope.spawn(|| {
                 let all = ROUNDS * SLOTS as u32;
-                // ORDERING: Relaxed: a count.
+                // ORDERING: Relaxed: nothing but the count itself is read.
                 while ended.load(Ordering::Relaxed) < all {
                     for latest in &latest {
-                        // ORDERING: Acquire pairs with the Release below: an address is published as the library does.
+                        // ORDERING: Acquire pairs with the Release by which the main thread stores this address.
                         let at = latest.load(Ordering::Acquire);
-                        // Also claim the address of the occupant before, which ended long ago.
+                        // Also claim the address of the slot's previous occupant, which ended long ago.
                         for at in [at.wrapping_sub(1 << 32), at].map(Address) {
                             if let Some(held) = hold(&cells, at) {
                                 let ((number, bytes), spent) = held.end();
@@ -207,8 +208,8 @@ fn meet_memory_that_goes<const BYTES: usize>() {
                                 let slot = spent.detach();
                                 cells.prefetch(std::slice::from_ref(&slot));
                                 assert_eq!(cells.push_remote(slot).min(1), 1);
-                                // ORDERING: Release pairs with the Acquire below: once all are counted, all slots are
-                                // on the remote free list.
+                                // ORDERING: Release pairs with the Acquire of the main thread: once all endings are
+                                // counted, all slots are on the remote free list.
                                 ended.fetch_add(1, Ordering::Release);
                             }
                         }
@@ -224,7 +225,8 @@ fn meet_memory_that_goes<const BYTES: usize>() {
                 // ORDERING: Release pairs with the Acquire of the other threads, which read this address.
                 latest.store(at.0, Ordering::Release);
             }
-            // ORDERING: Acquire pairs with the Release of the other threads, which count what they have ended.
+            // ORDERING: Acquire pairs with the Release of the other threads, which count the operations that they have
+            // ended.
             while ended.load(Ordering::Acquire) < (number + 1) * SLOTS as u32 {
                 std::thread::yield_now();
             }
@@ -263,7 +265,7 @@ fn a_slot_in_a_block_whose_generations_are_used_up_has_no_other_occupant() {
     assert!(hold(&cells, first).is_none() && hold(&cells, last).is_none());
 }
 
-/// The same, for a slot that comes back by the remote free list.
+/// After its last generation, a slot that comes back by the remote free list is not used again.
 fn retires_by_the_remote_list<P>(payload: impl Fn() -> P) {
     let cells = Slab::<P, ()>::new(0, ());
     let first = insert(&cells, payload(), u32::MAX).expect("no limit");
@@ -290,7 +292,7 @@ fn g18_a_slot_that_is_used_up_does_not_come_back_by_the_remote_list() {
     retires_by_the_remote_list(|| [0_u8; 5_000]);
 }
 
-/// As many operations fit as the limit says, but for a part of a block.
+/// As many operations fit as the limit says, rounded down to whole blocks.
 fn fill<const BYTES: usize>(slots_in_block: u32) {
     for limit in 1..=3 * slots_in_block {
         let cells = Slab::<[u8; BYTES], ()>::new(0, ());
@@ -312,7 +314,7 @@ fn a_limit_counts_whole_blocks() {
     fill::<1_024>(2);
 }
 
-/// Small operations behind the resident slots, 64 in a block.
+/// Parks more small operations than there are resident slots. The others lie in blocks of 64 slots.
 #[test]
 fn g28_slots_behind_those_that_stay_come_and_go() {
     if cfg!(miri) {

@@ -1,4 +1,4 @@
-//! On which thread the user's code runs for a payload that has ended.
+//! Runs the user's code for payloads (operations or timer values) that have ended, each on the right thread.
 
 use super::handler::{EndedPayload, Handler};
 use crate::callbacks::trampoline::{Trampoline, run_later};
@@ -9,27 +9,29 @@ use crate::threads::dispatch::{Dispatch, Job};
 use scopeguard::guard;
 use std::mem::ManuallyDrop;
 
-/// Where the user's code runs for payloads that did not expire. For expired payloads, the builder's [`Dispatch`]
-/// decides.
+/// Where the user's code runs for a payload that has ended, unless the payload has expired. For expired payloads, the
+/// builder's [`Dispatch`] decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunOn {
     /// On the thread that ended the payload.
     Caller,
-    /// Where the builder's dispatch says, as for expired payloads.
+    /// Where the builder's [`Dispatch`] says, as for expired payloads.
     Dispatch,
 }
 
-/// Collects payloads that have ended, and delivers them when it is dropped, so that none of them is lost if other code
-/// panics first, for instance a key's `Hash`.
+/// Collects payloads that have ended during a call. Its drop delivers them: runs the user's code for them, or passes
+/// them to the thread that does. So no payload is lost if other code of the call panics first, for instance a key's
+/// `Hash`.
 pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    /// The destructor of the outbox empties this field, so nothing is left to drop.
+    /// `ManuallyDrop`, because the destructor of the outbox takes all payloads out of this field: nothing is left to
+    /// drop.
     ended: ManuallyDrop<Collected<EndedPayload<H::Value>>>,
 }
 
-/// The payloads that a call has ended: most calls end one or none.
+/// The payloads that one call has ended. Most calls end one payload or none, and then need no vector.
 enum Collected<T> {
     None,
     Only(T),
@@ -42,7 +44,7 @@ impl<T> Collected<T> {
         std::mem::replace(self, Self::None)
     }
 
-    /// Adds a payload to the payloads collected before. Not inlined, so that the first payload stays in registers.
+    /// Adds a second or later payload. Not inlined, so that a first payload stays in registers.
     #[inline(never)]
     fn push_another(&mut self, another: T) {
         let mut all = self.take().into_vec();
@@ -78,8 +80,9 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Called for the last payload that a call ends. If this is the only payload of the call, and its user code belongs
-    /// on this thread, runs that code now. Otherwise pushes the payload. A panic of the user's code is passed on.
+    /// Takes the last payload that a call ends. If the call has ended no other payload, and the user's code for this
+    /// one belongs on this thread, runs that code now. Otherwise collects the payload. A panic of the user's code is
+    /// passed on.
     #[inline(always)]
     pub(crate) fn complete_or_push(&mut self, last: EndedPayload<H::Value>) {
         let is_only = matches!(*self.ended, Collected::None);
@@ -104,8 +107,9 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// [Hands over](Handler::hand_over) the payload that was pushed last. Called after each push, before other user
-    /// code runs.
+    /// [Hands over](Handler::hand_over) the payload that was pushed last: moves values that a future awaits to where
+    /// the future finds them. Called after each push, before other user code runs, because that code may drop the
+    /// future.
     #[inline(always)]
     pub(crate) fn hand_over_last(&mut self) {
         let last = match &mut *self.ended {
@@ -118,7 +122,7 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Returns the collected payloads. None of them is delivered.
+    /// Returns the collected payloads to the caller. The user's code does not run for them.
     pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Value>> {
         self.ended.take().into_vec().into_iter()
     }
@@ -147,8 +151,8 @@ impl<H: Handler> Drop for Outbox<'_, H> {
     }
 }
 
-/// Runs the user's code for one payload: now, at the end of the outermost call, or where the builder's dispatch says.
-/// Called with no lock held.
+/// Delivers one payload that has ended: runs the user's code for it now, or at the end of the outermost call of the
+/// library on this thread, or on the thread that the builder's [`Dispatch`] names. The caller holds no lock.
 #[inline(always)]
 pub(crate) fn deliver<H: Handler>(
     handler: &Arc<H>,
@@ -163,7 +167,8 @@ pub(crate) fn deliver<H: Handler>(
     }
 }
 
-/// Whether the user's code for this payload runs on this thread, at once.
+/// Whether the user's code for this payload runs on this thread, at once: this thread is inside no other call of the
+/// library, and no other thread is to run the code.
 #[inline(always)]
 fn runs_here<H: Handler>(
     handler: &Arc<H>,
@@ -174,7 +179,8 @@ fn runs_here<H: Handler>(
     trampoline.is_outermost() && !runs_elsewhere::<H>(handler, ended, run_on)
 }
 
-/// [Delivers](deliver) one payload. Not inlined, so that a payload that completes at once stays in registers.
+/// [Delivers](deliver) one payload later or on another thread. Not inlined, so that a payload that completes at once
+/// stays in registers.
 #[cold]
 #[inline(never)]
 fn deliver_one<H: Handler>(
@@ -186,16 +192,16 @@ fn deliver_one<H: Handler>(
     deliver_all(handler, trampoline, vec![ended], run_on);
 }
 
-/// [Hands over](Handler::hand_over) a payload. Called before other user code runs. Returns whether the payload is still
-/// awaited.
+/// [Hands over](Handler::hand_over) a payload. Called before other user code runs. Returns `false` if the future that
+/// awaited the payload was dropped.
 #[inline(always)]
 pub(super) fn hand_over<H: Handler>(handler: &H, ended: &mut EndedPayload<H::Value>) -> bool {
     handler.hand_over(&mut ended.value, ended.ending)
 }
 
-/// [Delivers](deliver) several payloads. Payloads that other threads complete are passed on first, so that they do not
-/// wait for the completions on this thread. A payload that nothing awaits any more is completed on this thread, so that
-/// its destructors do not wait for slow completions of other payloads.
+/// [Delivers](deliver) several payloads. First passes on the payloads that other threads complete, so that these do not
+/// wait for the completions on this thread. A payload whose future was dropped is always completed on this thread:
+/// elsewhere, its destructors would wait behind slow completions of other payloads.
 pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
@@ -209,7 +215,7 @@ pub(crate) fn deliver_all<H: Handler>(
     };
     let mut elsewhere = Vec::new();
     let here = match &engine.dispatch {
-        // All payloads are completed on this thread, so there is nothing to sort.
+        // This dispatch completes all payloads on this thread, so there is nothing to sort.
         Dispatch::Inline => {
             for ended in &mut all {
                 hand_over(&**handler, ended);
@@ -229,16 +235,17 @@ pub(crate) fn deliver_all<H: Handler>(
         }
     };
     match &engine.dispatch {
-        // One job for each payload, so that the jobs can run in parallel.
+        // Make one job for each payload, so that the executor can run the jobs in parallel.
         Dispatch::Executor(executor) => elsewhere.into_iter().for_each(|ended| {
             let job = job(handler, vec![ended], true);
-            // If the executor panics, the unwinding drops the job, and the drop runs the job.
+            // If the executor panics, the unwinding drops the job, and the drop of a job runs it.
             let _ = engine.guarded(|| executor(job));
         }),
-        // One job for all payloads: the thread runs them one after another anyway.
+        // Make one job of all payloads: the completion thread runs them one after another anyway.
         Dispatch::OwnThread if !elsewhere.is_empty() => {
             let job = job(handler, elsewhere, false);
-            // The thread takes no job after the shutdown, and the system may refuse the thread.
+            // The completion thread takes no job after the shutdown, and the system may refuse to start the thread.
+            // This thread then runs the job itself.
             let untaken = match &engine.threads.completions {
                 Some(thread) => thread.submit(&engine.name, job).err(),
                 None => Some(job),
@@ -257,7 +264,7 @@ fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Value>, run_o
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
-/// Runs the user's code for one payload. A panic is counted, and affects this payload only.
+/// Runs the user's code for one payload. A panic of that code is caught and counted, and affects no other payload.
 #[inline(always)]
 fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     let _ = handler
@@ -266,11 +273,11 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
 }
 
 /// Runs the user's code for one payload, and then frees the payload's permit, even if the user's code panics. The panic
-/// is passed on. Only this function calls [`Handler::complete`].
+/// is passed on to the caller. Only this function calls [`Handler::complete`].
 #[inline(always)]
 fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
-    // Take the payload apart, so that its parts stay in registers. A closure that borrows one part of a payload would
-    // force the whole payload to memory.
+    // Take the struct apart first, so that its fields stay in registers. A closure that borrows one field of a struct
+    // would force the whole struct to memory.
     let EndedPayload {
         value,
         ending,
@@ -287,16 +294,18 @@ fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     handler.complete(value, ending);
 }
 
-/// Completes payloads when it is dropped, on any thread. So the payloads are completed even if an executor drops the
-/// job without running it.
+/// The contents of a job: payloads that are completed when this value is dropped, on any thread. So they are completed
+/// even if an executor drops the job without running it.
 struct Delivery<H: Handler> {
     handler: Arc<H>,
     ended: Vec<EndedPayload<H::Value>>,
-    /// Whether the user's executor runs the job. It may do so inside the call that hands the job over.
+    /// Whether the user's executor runs the job. The executor may run it inside the call of the library that hands the
+    /// job over.
     by_executor: bool,
 }
 
-/// Makes a job that delivers payloads, and counts them as handed over.
+/// Makes a job that completes `ended`. Counts these payloads as handed over: until they are completed, their
+/// completions are pending in the statistics.
 fn job<H: Handler>(
     handler: &Arc<H>,
     mut ended: Vec<EndedPayload<H::Value>>,
@@ -315,8 +324,8 @@ fn job<H: Handler>(
 impl<H: Handler> Drop for Delivery<H> {
     fn drop(&mut self) {
         let ended = std::mem::take(&mut self.ended);
-        // If the executor runs the job inside the call that hands it over, the completions wait for the end of the
-        // outermost call, because completions must not nest.
+        // The executor may run the job at once, inside the call of the library that hands the job over. Then the
+        // completions wait until the outermost call on this thread returns, because completions must not nest.
         if self.by_executor && Trampoline::in_progress() {
             let later = Self {
                 handler: self.handler.clone(),
@@ -325,18 +334,18 @@ impl<H: Handler> Drop for Delivery<H> {
             };
             return run_later(Box::new(move || drop(later)));
         }
-        // The thread may be the user's. Enter the library, so that calls that a completion causes run after it, not
-        // inside it.
+        // This thread may be the user's. Enter the library, so that calls that a completion causes wait on the
+        // trampoline and run after the completion, not inside it.
         let trampoline = Trampoline::enter();
         let engine = self.handler.engine();
         for ended in ended {
             complete(&*self.handler, ended);
-            // ORDERING: Release pairs with the Acquire fence in `Stats::of`: a thread that reads this delivery there
-            // sees the effects of the completion.
+            // ORDERING: Release pairs with the Acquire fence in `Stats::of`. The completion comes before this fence,
+            // and the count after it. So a thread that reads the count there sees the effects of the completion.
             fence(Ordering::Release);
             engine.count(Statistic::Delivered, 1);
         }
-        // Pass on no panic: the thread may be the user's, and a job never panics.
+        // Pass on no panic: this thread may be the user's, and a job must not panic.
         engine.leave(trampoline);
     }
 }

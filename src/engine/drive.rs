@@ -1,4 +1,5 @@
-//! Drives a handler (the inside of a purgatory or timer): expires what is due, and sets the alarm to the next deadline.
+//! Drives a handler (the inside of a purgatory or timer): expires payloads whose deadline has passed, and sets the
+//! alarm (the tick until which the reaper sleeps) to the next deadline.
 
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
@@ -10,13 +11,14 @@ use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::time::Duration;
 
-/// Expires payloads, makes deferred checks and reclaims, as [`Driven::drive`] does, for a caller that is not the
-/// reaper. Returns how many payloads expired.
+/// Drives the handler once, for a caller that is not the reaper. Expires payloads, makes the deferred checks (checks
+/// that are left to the thread that drives the timer), and reclaims slots and watches. Returns how many payloads
+/// expired.
 ///
-/// A timer that user code starts during this call waits for the next call, however near its deadline is, so that this
-/// call ends. One exception: after each deferred check, all timers whose deadline has passed expire, including timers
-/// that user code has just started. The exception does not keep this call from ending: the call makes only the checks
-/// that were deferred before it began.
+/// A timer that user code starts during this call waits for the next call, however near its deadline is. Otherwise user
+/// code that keeps starting timers could keep this call from returning. One exception: if a tick passes during a
+/// deferred check, all timers that are due after the check expire, including timers that user code has just started.
+/// This call returns even so, because it makes only the checks that were deferred before it began.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}
@@ -26,20 +28,21 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     expired
 }
 
-/// Releases memory. Called when no deadline is left.
+/// Releases memory that is not needed any more. Called when no deadline is left.
 fn idle<H: Handler>(handler: &H) {
     handler.on_idle();
     shrink(handler);
 }
 
-/// Releases the memory that no payload needs.
+/// Releases the memory that no payload needs, of the handler and of every timer shard.
 pub(crate) fn shrink<H: Handler>(handler: &H) {
     handler.shrink();
     handler.engine().shards.iter().for_each(Shard::shrink);
 }
 
-/// Lowers the alarm to the tick of the next work. Returns that tick, and whether the alarm was later than it. If so,
-/// the sleeping thread has to be woken.
+/// Lowers the alarm to the tick of the next work: tick 0 if a check is deferred, otherwise the earliest deadline.
+/// Returns that tick ([`NEVER`] if there is no work), and whether the alarm was later. If so, the caller must wake the
+/// sleeping thread.
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
@@ -48,8 +51,9 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     (next, engine.alarm.set(next))
 }
 
-/// Resets the alarm, and sets it to the next work. Called by the thread that sleeps until the alarm, or by a caller
-/// that acts for it. Returns the tick of the next work, and the tick of the alarm before the reset.
+/// Resets the alarm, and then sets it to the tick of the next work, which may be later than the alarm was. Called by
+/// the thread that sleeps until the alarm, or by a caller that acts for that thread. Returns the tick of the next work,
+/// and the tick of the alarm before the reset.
 fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     let alarm = &handler.engine().alarm;
     let before = alarm.reset();
@@ -58,29 +62,30 @@ fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     (next.min(alarm.time()), before)
 }
 
-/// The time of the next work, for a caller that drives the timer itself.
+/// The time of the next deadline or deferred check, for a caller that drives the timer itself. `None` if there is
+/// neither.
 pub(crate) fn next_deadline<H: Handler>(handler: &H) -> Option<Timestamp> {
     let next = rearm_for_caller(handler);
     (next != NEVER).then(|| handler.engine().scale.timestamp(next))
 }
 
-/// Sets the alarm for a caller that has driven the handler, or asks when to drive it. Returns the tick of the next
-/// work.
+/// Sets the alarm, for a caller that has driven the handler, or that asks when to drive it. Returns the tick of the
+/// next deadline or deferred check; [`NEVER`] if there is neither.
 fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
     let engine = handler.engine();
     let (next, tell) = if engine.threads.has_reaper() {
-        // The caller is not the sleeping thread, so it does not reset the alarm: if the scheduler stopped the caller
-        // right after a reset, a reaper that woke would find no alarm and sleep without end. An alarm that is too early
-        // costs one wake-up.
+        // The reaper sleeps until the alarm, and this caller is not the reaper. So this caller does not reset the
+        // alarm: if the scheduler stopped this caller right after a reset, a reaper that wakes then would find no
+        // alarm, and miss its deadlines. An alarm that is too early costs the reaper one wake-up.
         set_alarm(handler)
     } else {
-        // One caller at a time resets the alarm. Otherwise a second caller could read the `NEVER` of the first caller's
-        // reset as `before`, instead of the tick for which the reactor was woken.
+        // One caller at a time resets the alarm. Otherwise a second caller could read, as `before`, the `NEVER` that
+        // the first caller's reset has left, instead of the tick for which the reactor was woken.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // Wake the reactor here, because this caller may not be the reactor. Another thread may have filed a deadline
-        // and not announced it yet. If this caller finds that deadline first, the announcement finds the alarm set, and
-        // wakes no thread.
+        // Wake the reactor from here if the next work is earlier than the alarm was: this caller may not be the
+        // reactor. Another thread may have filed the earlier deadline, but not announced it yet. Its announcement will
+        // find that this caller has set the alarm already, and will wake no thread.
         (next, next < before)
     };
     if tell {
@@ -101,12 +106,12 @@ impl<H: Handler> Driven for H {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        // After many payloads have expired at once, reclaim only a part of their slots and watches. Then look at the
-        // alarm again.
+        // After many payloads have expired at once, `reclaim` reclaims only a part of their slots and watches. Return
+        // now, so that this thread looks at the alarm before the next part, and due timers do not wait.
         if reclaim(&self) {
             return Some(Duration::ZERO);
         }
-        // A deadline beyond the last reading of the clock never passes.
+        // A deadline beyond the last reading of the clock never passes, so it counts as no deadline.
         if next == NEVER || !engine.scale.can_come(next) {
             idle(&*self);
             return Some(Duration::MAX);

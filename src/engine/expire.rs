@@ -1,17 +1,18 @@
-//! A pass: expires payloads, runs the user's code for them, and reclaims their slots and watches.
+//! A pass: one round of expiry. It ends the payloads whose deadline has passed, runs the user's code for them, and
+//! reclaims their slots and watches.
 //!
-//! An expired payload has ended, and no thread finds it any more. But its slot and its entries in the watch lists are
-//! still there, and reclaiming them takes longer than all the rest of the pass. So the order of the steps depends on
-//! whether many payloads expire at once. This is called a storm: a slice or more of one timer shard expires, or more
-//! timers of the shard may be due, or the reclaim queue is not empty.
+//! A payload that has expired has ended, and no thread can claim it any more. But its slot and its entries in the watch
+//! lists are still there, and reclaiming them takes longer than the rest of the pass. So the order of the steps depends
+//! on whether there is a *storm*: a slice (64) or more payloads of one timer shard expire together, or more timers of
+//! the shard may be due, or the reclaim queue is not empty.
 //!
-//! * In a storm, completions run first. Slots and watches go to the reclaim queue, and a part of the queue is reclaimed
-//!   after each pass.
-//! * Otherwise, and always with `reclaim_first`, slots and watches are reclaimed first, so that the completions find no
-//!   watch of the expired payloads.
+//! * In a storm, the user's code runs first. Slots and watches go to the reclaim queue, and a part of the queue is
+//!   reclaimed after each pass.
+//! * Otherwise, and always with the setting `reclaim_first`, slots and watches are reclaimed first, so that the user's
+//!   code finds no watch of the expired payloads.
 //!
-//! Reclaiming costs cache misses, because a million slots and lists lie far apart. So each slice of them is prefetched
-//! before it is reclaimed: a loop that does nothing but load has many loads in flight together.
+//! Reclaiming costs cache misses, because the slots and lists of a million payloads lie far apart. So each slice of
+//! them is prefetched before it is reclaimed: in a loop that only loads, the processor overlaps many loads.
 
 use super::Engine;
 use super::deliver::{RunOn, deliver_all, hand_over};
@@ -25,25 +26,27 @@ use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
 use std::time::Duration;
 
-/// At most this many payloads expire before their completions run. These payloads are reclaimed together.
+/// At most this many payloads of a timer shard expire before their completions run. They are reclaimed together.
 const BATCH: usize = 8 * SLICE;
 
 /// Makes the deferred checks, and expires every payload whose deadline has passed. Returns how many payloads expired.
 ///
-/// A check that was deferred before a deadline is made before the expiry. Deferred checks do not delay timers: when a
-/// tick has passed, all due timers fire before the next deferred check, or before the next slice of a long check.
+/// If a check was deferred before the deadline of a payload, the check is made before the payload expires. Deferred
+/// checks do not delay timers: when a tick has passed, all due timers fire before the next deferred check, or before
+/// the next slice of a long check.
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
-    // A pass examines each operation that is due, and the operation's `try_complete` may drive the timer again. Then
-    // passes would nest, one for each due operation. So leave the due operations to the pass in progress.
+    // This thread may be examining an operation at its deadline, and the operation's `try_complete` may drive the
+    // timer. If this call then examined the next due operation, passes would nest, one for each due operation. So leave
+    // the due operations to the pass that has found the first one.
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
     let _underway = handler.engine().underway.begin();
     let mut now = handler.engine().now();
-    // Begin the pass in all timer shards: timers that user code starts from here on, in any shard, wait for the next
-    // pass.
+    // Begin the pass in all timer shards before any timer fires: timers that user code starts from here on, in any
+    // shard, wait for the next pass.
     let begin = |now| {
         let shards = handler.engine().shards.iter();
         let begun = shards.map(|shard| (shard, shard.begin_pass(now)));
@@ -53,15 +56,16 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
         begun.into_iter().map(each).sum::<usize>()
     };
-    // The timers that this pass has still to fire. `None` if `expire_meanwhile` has begun a later pass: that pass has
-    // fired these timers, and also due timers that the deferred checks have started.
+    // The timers that this pass has yet to fire. `None` if `expire_meanwhile` has begun a later pass, which has fired
+    // these timers, and also due timers that the deferred checks have started.
     let mut begun = Some(begin(now));
     let mut expired = 0;
     // If this thread is inside a `try_complete`, it holds an operation, and a deferred check on this thread could not
-    // examine that operation. So the deferred checks are left to the next pass.
+    // examine that operation. So leave the deferred checks to the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
     let mut expire_meanwhile = || {
-        // The clock may be user code. If it panics, the timers wait until the next check or slice has been made.
+        // The clock may be user code. If it panics, fire no timer now: the timers wait until the next check or slice is
+        // made.
         let later = handler.engine().guarded(|| handler.engine().now()).ok();
         if let Some(later) = later.filter(|later| *later > now) {
             now = later;
@@ -76,8 +80,9 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     expired + begun.map_or(0, |begun| expire(begun, now))
 }
 
-/// Expires the due payloads of one timer shard, batch by batch. Fires at most `timers_left` timers: without that limit,
-/// user code that starts timers with near deadlines could make the pass endless.
+/// Expires the due payloads of one timer shard, batch by batch. Returns how many payloads expired. Fires at most
+/// `timers_left` timers: without that limit, user code that starts timers with near deadlines could make the pass
+/// endless.
 fn expire_in<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
@@ -91,23 +96,26 @@ fn expire_in<H: Handler>(
     let mut more = timers_left > 0;
     let mut fired = Vec::new();
     while more {
-        // `all` has the payloads that have ended, `deadlines` the deadlines of those that have expired.
+        // `all` collects the payloads that have ended, `unreclaimed` their slots and watches, and `deadlines` the
+        // deadlines of the payloads that have expired.
         let (mut all, mut unreclaimed, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
         let began_at = engine.guarded(|| engine.now()).ok();
         while more && all.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && timers_left > fired.len();
             timers_left = timers_left.saturating_sub(fired.len());
-            // If no timer has fired, timers have only moved to a finer level of the wheel. Then end the batch: its
-            // completions do not wait for more such moves.
+            // If no timer has fired, this slice has only moved timers to a finer level of the wheel. Then end the
+            // batch, so that its completions do not wait for more such moves.
             if fired.is_empty() {
                 break;
             }
             for (at, deadline) in fired.drain(..) {
-                // If another thread holds the payload, that thread finds the mark and ends the payload.
+                // If another thread holds the payload, `held` is `None`: that thread finds the mark, and ends the
+                // payload.
                 let held = engine.claim_or_mark(at, Mark::Expire);
                 if let Some(expired) = held.and_then(|held| handler.expire(held, now)) {
                     let mut ended = expired.ended;
-                    // Hand this payload over now: the examination of the next payload runs user code.
+                    // Hand this payload over now: the examination of the next payload runs user code, which may drop
+                    // the future that awaits this payload.
                     hand_over(&**handler, &mut ended);
                     if ended.ending == Ending::Expired {
                         deadlines.push(expired.deadline.unwrap_or(deadline));
@@ -116,33 +124,34 @@ fn expire_in<H: Handler>(
                     unreclaimed.push(expired.rest);
                 }
             }
-            // If a tick has passed, for example in a slow `try_complete`, deliver what has expired so far. The clock
-            // may be user code.
+            // If a tick has passed since the batch began, for example in a slow `try_complete`, deliver what has
+            // expired so far. The clock may be user code, and may panic.
             if engine.guarded(|| engine.now()).ok() != began_at {
                 break;
             }
         }
-        // Count the endings before the completions run, so that a completion finds its own ending counted.
+        // Count the endings before the completions run, so that each completion finds its own ending in the statistics.
         expired += deadlines.len();
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // With `reclaim_first`, the bounds on parked operations and on watchers of a key are exact. So the slots and
-        // watches of ended payloads are reclaimed now, before user code hears of the endings.
+        // With `reclaim_first`, the bounds on parked operations and on watchers of a key are exact. So reclaim the
+        // slots and watches of ended payloads now: user code that hears of an ending may park again at once, and must
+        // find the place free.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);
         } else {
             handler.reclaim(unreclaimed);
         }
-        // `RunOn::Caller` concerns payloads whose `try_complete` panicked: they are dropped here. Completions of
-        // expired payloads go where the builder's `Dispatch` says, whatever `RunOn` is.
+        // `RunOn::Caller` concerns payloads whose `try_complete` panicked: they are dropped on this thread. Completions
+        // of expired payloads run where the builder's `Dispatch` says, whatever `RunOn` is.
         deliver_all(handler, trampoline, all, RunOn::Caller);
     }
     expired
 }
 
-/// Reclaims a part of the reclaim queue. `false` if the queue was empty.
+/// Reclaims a part of the reclaim queue: the slots and watches of expired payloads. `false` if the queue was empty.
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let _trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
@@ -153,12 +162,13 @@ pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     true
 }
 
-/// Counts how late payloads with these deadlines have expired: the time from each deadline to now.
+/// Adds the lateness of payloads with these deadlines to the statistics: the time from each deadline to now.
 fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, deadlines: &[Tick]) {
     // The clock may be user code. If it panics, the lateness is not counted.
     if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
         let (mut total, mut max) = (0_u64, 0);
-        // Compute the lateness once for a run of equal deadlines: in one bucket, most deadlines are equal.
+        // Compute the lateness once for each run of equal deadlines: most deadlines in one bucket of the wheel are
+        // equal.
         for same in deadlines.chunk_by(|one, next| one == next) {
             let late = now.saturating_since(engine.scale.timestamp(same[0]));
             let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! [`Handler`], the trait that the purgatory and the timer implement; and the values that a handler and the engine pass
-//! to each other: payloads that have ended, and their slots and watches.
+//! [`Handler`], the trait through which the engine calls a purgatory or a timer; and the values that both sides pass to
+//! each other: payloads that have ended, and their slots and watches.
 
 use super::Engine;
 use super::phase::UnderwayGuard;
@@ -9,19 +9,21 @@ use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex};
 
-/// [`ReclaimQueue::take`] takes one batch, and one more for each `LONG` batches in the queue.
+/// [`ReclaimQueue::take`] takes one batch, and one more for each `LONG` batches that are in the queue.
 const LONG: usize = 256;
 
-/// A payload that has ended, on its way to the user's code.
+/// A payload that has ended, and for which the user's code has not run yet.
 pub(crate) struct EndedPayload<V> {
     /// The part of the payload that the user's code gets.
     pub(crate) value: V,
     pub(crate) ending: Ending,
-    /// The address at which the payload was parked. Its permit is freed under this address. [`Address::NONE`] if it has
-    /// no permit, because it was never parked.
+    /// The address at which the payload was parked. The permit of the payload (its place under `max_parked` and
+    /// `max_weight`) is freed under this address. [`Address::NONE`] if the payload has no permit, because it was never
+    /// parked.
     pub(crate) permit: Address,
-    /// Set if a pass or the shutdown has left this ending to the payload's holder, by a mark. Dropped when the
-    /// completion is handed over or has run.
+    /// Set if the thread that held the payload has ended it because of a mark (a request to end it) by a pass or the
+    /// shutdown. While the guard exists, a drain or a shutdown waits. Dropped when the completion is handed over or has
+    /// run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
 
@@ -36,17 +38,19 @@ impl<V> EndedPayload<V> {
     }
 }
 
-/// A payload that has expired, or was aborted at its deadline.
+/// A payload whose timer has fired, and which has then ended: as expired, or as aborted because its `try_complete`
+/// panicked.
 pub(crate) struct Expired<H: Handler> {
     pub(crate) ended: EndedPayload<H::Value>,
-    /// The deadline, if the timer may have been filed at another time.
+    /// The payload's deadline, if its timer may have been filed at another time. `None`: the timer was filed at the
+    /// deadline.
     pub(crate) deadline: Option<Tick>,
-    /// The slot, and in a purgatory the watches.
+    /// What has to be reclaimed: the slot, and in a purgatory the watches.
     pub(crate) rest: H::Unreclaimed,
 }
 
-/// Ends payloads when the engine asks for it, and runs the user's code for them. Implemented by the purgatory
-/// (`src/purgatory/as_handler.rs`) and by the timer (`src/timer/inner.rs`).
+/// What the engine asks of a purgatory or a timer: to end its payloads, and to run the user's code for them.
+/// Implemented by the purgatory (`src/purgatory/as_handler.rs`) and by the timer (`src/timer/inner.rs`).
 pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// The contents of a slot.
     type Payload: Send + 'static;
@@ -61,60 +65,62 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
 
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
-    /// Ends a payload whose timer has fired at `now`: as expired, or as aborted if its `try_complete` panics. `None` if
-    /// the payload has a later deadline now, or if this call has ended it in another way and delivered it.
+    /// Ends a payload whose timer has fired in a pass at tick `now`: as expired, or as aborted if its `try_complete`
+    /// panics. `None` if the payload has a later deadline now, or if this call has ended and delivered it in another
+    /// way.
     fn expire(self: &Arc<Self>, held: Held<'_, Self::Payload>, now: Tick) -> Option<Expired<Self>>;
 
     /// Frees the slots of expired payloads, whose endings have been counted, and removes their watches.
     fn reclaim(&self, batch: Vec<Self::Unreclaimed>);
 
-    /// Ends a payload because of the shutdown. `None` if the payload is kept for the caller of the shutdown, so that no
-    /// callback runs for it.
+    /// Ends a payload because of the shutdown. `None` if the handler keeps the payload for the caller of the shutdown:
+    /// then no callback runs for the payload.
     fn on_shutdown(
         self: &Arc<Self>,
         held: Held<'_, Self::Payload>,
     ) -> Option<EndedPayload<Self::Value>>;
 
     /// Called when `value` has ended as `ending` says, if other user code may run before [`complete`](Self::complete).
-    /// If a future awaits `value`, moves the user's values to a place where a drop of the future finds them. Returns
-    /// `false` if the future was dropped: then the completion must not wait in a queue of another thread. A second call
-    /// does nothing. Runs no user code.
+    /// If a future awaits `value`, moves the user's values to a place where the future finds them, even in its drop.
+    /// Returns `false` if the future was dropped already. Nothing awaits the value then, so its completion must not
+    /// wait in a queue of another thread. A second call does nothing. Runs no user code.
     #[inline(always)]
     fn hand_over(&self, _value: &mut Self::Value, _ending: Ending) -> bool {
         true
     }
 
-    /// Runs the user's code for a payload that has ended; the caller catches its panics.
+    /// Runs the user's code for a payload that has ended. A panic is passed on, and the caller catches it.
     fn complete(&self, value: Self::Value, ending: Ending);
 
-    /// The number of checks that wait until the timer is driven.
+    /// The number of deferred checks: checks that wait until the timer is driven.
     fn deferred(&self) -> usize {
         0
     }
 
-    /// Makes one deferred check; calls `pause` between the slices of a long check.
+    /// Makes one deferred check. Calls `pause` between the slices of a long check, so that due timers can fire.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
-    /// Releases memory of the handler that is not needed. The caller shrinks the timer shards. Any thread may call
-    /// this, at any time.
+    /// Releases memory of the handler that is not needed. The engine itself shrinks the timer shards. Any thread may
+    /// call this, at any time.
     fn shrink(&self) {}
 
-    /// Called when the thread that drives the timer finds no deadline. Forgets notes about payloads that have ended.
+    /// Called when the thread that drives the timer finds no deadline. Removes the handler's notes about payloads that
+    /// have ended.
     fn on_idle(&self) {}
 
-    /// Drops the payloads that the shutdown has kept for its caller. Called when the last clone was dropped: then there
-    /// is no caller to return them to.
+    /// Drops the payloads that the shutdown has kept for its caller. Called when the last clone of the timer was
+    /// dropped: no caller is left to whom the payloads could be returned.
     fn on_dropped(&self) {}
 
-    /// Drops all deferred checks, and accepts no more. Called when the shutdown has ended every payload, or has left
-    /// the ending to the thread that holds the payload.
+    /// Drops all deferred checks, and accepts no more. Called by the shutdown, when every payload has ended, or has a
+    /// mark by which the thread that holds it will end it.
     fn on_closed(&self) {}
 }
 
-/// The reclaim queue: batches of slots, timers and watches of expired payloads, which no thread needs any more.
+/// The reclaim queue: batches of slots and watches of expired payloads, which no thread uses any more.
 ///
-/// Reclaiming takes longer than expiring. So if many payloads expire at once, their slots and watches are queued, and a
-/// part of the queue is reclaimed after each pass.
+/// Reclaiming takes longer than expiring. So if many payloads expire at once, their slots and watches are queued here,
+/// and a part of the queue is reclaimed after each pass.
 pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<T>>>);
 
 impl<T> ReclaimQueue<T> {
@@ -130,8 +136,8 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// Takes the batches to reclaim next: the latest ones, because the order does not matter. Takes more batches from a
-    /// longer queue, so the queue stops growing even if each pass adds more than one batch.
+    /// Takes the batches to reclaim next: the latest ones, because their order does not matter. Takes more batches from
+    /// a longer queue, so that the queue stops growing even if each pass adds more than one batch.
     pub(crate) fn take(&self) -> Vec<T> {
         let mut queue = self.0.lock();
         let part = 1 + queue.len() / LONG;

@@ -1,22 +1,23 @@
-//! The bounds on the number and the weight of payloads. A payload counts from its park until its completion has run.
+//! The bounds on the number and on the total weight of parked payloads. A payload counts from its park until its
+//! completion has run.
 
 use crate::cell::address::Address;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
 
-/// The weight of every payload for which no other weight is noted.
+/// The weight of a payload for which no other weight is noted.
 pub(crate) const ONE: u64 = 1;
 
-/// An empty table with room for at most this many weights keeps its memory for the next weights.
+/// When the table of weights becomes empty, it keeps its memory only if it has room for at most this many weights.
 const KEPT: usize = 28;
 
-/// A payload takes a permit before it gets a slot. The permit is freed when the user's code for the payload has run, or
-/// when the payload goes back to the caller.
+/// The permits of an engine. A payload takes a permit (a place under the bounds) before it gets a slot. The permit is
+/// freed when the user's code for the payload has run, or when the payload goes back to the caller.
 ///
-/// Without a bound nothing is counted, and a park pays for one branch. A bound on the number needs one counter. A bound
-/// on the weight needs a lock, because a payload has to fit under both bounds at once. With two counters, a payload
-/// that fits under the first bound but not under the second would take a place under the first for a moment, and could
-/// keep out another payload.
+/// Without a bound (`None`) nothing is counted, and a park pays for one branch. A bound on the number needs one
+/// counter. A bound on the weight needs a lock, because a payload has to fit under both bounds at once. With two
+/// counters, a payload that fits under the first bound but not under the second would take a place under the first for
+/// a moment, and could keep out a payload that fits under both.
 pub(crate) struct Permits(Option<Box<Bounds>>);
 
 enum Bounds {
@@ -35,8 +36,8 @@ enum Bounds {
 struct Taken {
     payloads: u64,
     weight: u64,
-    /// The weights of payloads that weigh more or less than [`ONE`]. They are kept because a payload is weighed only
-    /// once, and must free the weight that it took.
+    /// The weights other than [`ONE`], by the payload's address. They are kept because a payload is weighed only once,
+    /// when it is parked, and its end must free exactly the weight that it took.
     weights: HashMap<Address, u64>,
 }
 
@@ -69,14 +70,16 @@ impl Permits {
         self.0.is_some()
     }
 
-    /// Takes a permit for this weight. Returns `false` if that would exceed a bound. The permit of a payload that gets
-    /// no slot is freed by [`free_unparked`](Self::free_unparked), every other permit by [`free`](Self::free).
+    /// Takes a permit for a payload of this weight. Returns `false` if the payload would exceed a bound. The permit of
+    /// a payload that gets no slot is freed by [`free_unparked`](Self::free_unparked), every other permit by
+    /// [`free`](Self::free).
     #[inline]
     pub(crate) fn take(&self, weight: u64) -> bool {
         self.0.as_ref().is_none_or(|bounds| bounds.take(weight))
     }
 
-    /// Notes that a payload that has taken a permit for `weight` is parked at `at`.
+    /// Notes that the payload parked at `at` has taken a permit for `weight`, so that [`free`](Self::free) finds the
+    /// weight.
     #[inline]
     pub(crate) fn park_at(&self, at: Address, weight: u64) {
         if let Some(bounds) = self.0.as_ref().filter(|_| weight != ONE) {
@@ -92,7 +95,7 @@ impl Permits {
         }
     }
 
-    /// Frees the permit of a payload that was not parked.
+    /// Frees the permit of a payload that has taken a permit for `weight`, but was not parked.
     #[cold]
     pub(crate) fn free_unparked(&self, weight: u64) {
         if let Some(bounds) = &self.0 {
@@ -100,7 +103,7 @@ impl Permits {
         }
     }
 
-    /// The sum of the weights that are taken; 0 if weights are not bounded.
+    /// The sum of the weights of all permits that are taken; 0 if there is no bound on the weight.
     pub(crate) fn weight(&self) -> u64 {
         match self.0.as_deref() {
             Some(Bounds::Weight { taken, .. }) => taken.lock().weight,
@@ -109,14 +112,15 @@ impl Permits {
     }
 }
 
-// Cold and not inlined, so that a park without bounds keeps its values in registers.
+// These methods are cold and not inlined, so that a park without bounds keeps its values in registers.
 impl Bounds {
     #[cold]
     #[inline(never)]
     fn take(&self, weight: u64) -> bool {
         match self {
             Self::Number { max, taken } => {
-                // ORDERING: Relaxed: a count guards no memory.
+                // ORDERING: Relaxed: the counter guards no other memory, and the read-modify-write keeps the count
+                // exact.
                 let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
                 let next = |taken| (taken < *max).then_some(taken + 1);
                 taken.fetch_update(set, fetch, next).is_ok()
@@ -164,7 +168,7 @@ impl Bounds {
 
     fn free_weight(&self, weight: u64) {
         match self {
-            // ORDERING: Relaxed, as in `take`: a count guards no memory.
+            // ORDERING: Relaxed: the counter guards no other memory.
             Self::Number { taken, .. } => _ = taken.fetch_sub(1, Ordering::Relaxed),
             Self::Weight { taken, .. } => taken.lock().free(weight),
         }
@@ -179,8 +183,8 @@ mod tests {
         Address::new(0, index, 0)
     }
 
-    /// A payload that is rejected for its weight takes no place. A payload that is rejected because no place is left
-    /// takes no weight.
+    /// A payload that is rejected for its weight does not count against the number. A payload that is rejected because
+    /// of the number does not count against the weight.
     #[test]
     fn g17_a_payload_fits_under_both_bounds_or_takes_nothing() {
         let permits = Permits::new(Some(2), Some(10));

@@ -15,11 +15,11 @@ pub(crate) struct Settings {
     pub(crate) max_parked: Option<usize>,
     pub(crate) max_weight: Option<usize>,
     /// Whether slots and watches of ended payloads are reclaimed before their completions run. With `max_parked` or
-    /// `max_weight` they always are.
+    /// `max_weight` they are, whatever this field says.
     pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The instant from which the default clock counts; `None` for another clock.
+    /// The instant from which the default clock counts; `None` if the user has set another clock.
     pub(crate) system_since: Option<Instant>,
     pub(crate) dispatch: Option<Dispatch>,
     pub(crate) reaper: Reaper,
@@ -46,12 +46,12 @@ impl Settings {
     }
 }
 
-/// Unwraps what was built with the default settings.
+/// Returns the purgatory or timer that was built with the default settings. Building it cannot fail.
 pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
     built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
 }
 
-/// A type that has a [`Builder`].
+/// A type that a [`Builder`] builds: a purgatory or a timer.
 pub(crate) trait Built {
     /// The settings that only this type has.
     type Own;
@@ -83,17 +83,18 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// Slots per level of the timing wheel. Level `n`, counted from 0, covers `tick * wheel_size^(n + 1)`; levels are
-    /// added when timeouts need them. From 2 to 65,536; powers of two are a little faster. Default: 64.
+    /// The number of slots in each level of the timing wheel. Level `n`, counted from 0, covers timeouts up to
+    /// `tick * wheel_size^(n + 1)`; levels are added when timeouts need them. From 2 to 65,536; powers of two are a
+    /// little faster. Default: 64.
     pub fn wheel_size(mut self, slots: usize) -> Self {
         self.settings.wheel_size = slots;
         self
     }
 
     /// The maximum number of parked operations (of payloads, for a timer). A park beyond it is rejected with
-    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). An ended operation counts until your code for it
-    /// has returned, on whatever thread, so this setting bounds memory. The bound is exact, and costs a counter that
-    /// every thread writes. Default: no limit.
+    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). An operation that has ended still counts until
+    /// your code for it has returned, on whatever thread. So this setting bounds memory. The bound is exact, and costs
+    /// a counter that every thread writes. Default: no limit.
     pub fn max_parked(mut self, count: usize) -> Self {
         self.settings.max_parked = Some(count);
         self
@@ -101,21 +102,21 @@ impl<T: Built> Builder<T> {
 
     /// The maximum sum of the weights of all parked operations (of all payloads, for a timer), for example in bytes. An
     /// operation weighs what its [`DelayedOperation::weight`](crate::DelayedOperation::weight) returns. A payload of a
-    /// timer weighs what [`Timer::start_weighed`](crate::Timer::start_weighed) is told. A park that would exceed the
-    /// bound is rejected with [`RejectReason::Full`](crate::purgatory::RejectReason::Full), even if nothing else is
-    /// parked.
+    /// timer has the weight that is passed to [`Timer::start_weighed`](crate::Timer::start_weighed). A park that would
+    /// exceed the bound is rejected with [`RejectReason::Full`](crate::purgatory::RejectReason::Full). So an operation
+    /// that is heavier than the bound is always rejected.
     ///
-    /// As with [`max_parked`](Self::max_parked), an ended operation counts until your code for it has returned.
-    /// [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also together with
-    /// `max_parked`. It costs a lock that every park and every ending takes for an instant. Default: no limit, and
-    /// nothing is weighed.
+    /// As with [`max_parked`](Self::max_parked), an operation that has ended still counts until your code for it has
+    /// returned. [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also
+    /// together with `max_parked`. It costs a lock that every park and every ending takes for an instant. Default: no
+    /// limit, and nothing is weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self
     }
 
-    /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them. Default: no
-    /// limit.
+    /// The longest timeout: a longer one is shortened to this. With it, an operator bounds the timeouts that clients
+    /// choose. Default: no limit.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.settings.max_timeout = timeout;
         self
@@ -125,24 +126,24 @@ impl<T: Built> Builder<T> {
     /// made.
     ///
     /// **Default on x86-64 Linux.** If a tick lasts 1 ms or more and the kernel's clock source is the time stamp
-    /// counter (`tsc`), deadlines are computed from the processor's counter. Each thread compares the counter with the
-    /// clock every millisecond. Deadlines that are computed from the counter are some microseconds later, at most 1 ms.
-    /// With `clock(Instant::now())`, each call reads the clock instead; `docs/guarantees.md` (G10) says when that is
-    /// worth it.
+    /// counter (`tsc`), deadlines are computed from the processor's counter, which each thread compares with the clock
+    /// every millisecond. Such a deadline is some microseconds later than one that is computed from the clock, and at
+    /// most 1 ms. With `clock(Instant::now())`, each call reads the clock instead; `docs/guarantees.md` (G10) says when
+    /// that is worth it.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
         self.settings.system_since = None;
         self
     }
 
-    /// The thread on which your code runs for an operation (payload) that has expired, or that a deferred check has
-    /// completed. Default: [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper thread of the library.
+    /// Chooses the thread on which your code runs for an operation (payload) that has expired, or that a deferred check
+    /// has completed. Default: [`Dispatch::OwnThread`]; [`Dispatch::Inline`] if the library has no reaper thread.
     pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
         self.settings.dispatch = Some(dispatch);
         self
     }
 
-    /// Which thread drives the timer. Default: [`Reaper::Own`].
+    /// Chooses the thread that drives the timer. Default: [`Reaper::Own`].
     pub fn reaper(mut self, reaper: Reaper) -> Self {
         self.settings.reaper = reaper;
         self

@@ -1,8 +1,8 @@
-//! A timer shard: the slots and the timers of payloads that some of the threads park.
+//! A timer shard: the slots and the timers of the payloads (operations or timer values) that some of the threads park.
 //!
 //! Each thread parks in the shard that its number selects, so threads rarely contend for a lock, whatever the keys and
-//! timeouts are. A park takes a slot and starts its timer in one hold of the lock. An ending stops the timer and frees
-//! the slot in one hold.
+//! timeouts are. The slots and the timer wheel of a shard are under one lock. A park takes a slot and starts its timer
+//! in one hold of the lock. An ending stops the timer and frees the slot in one hold.
 
 use crate::cell::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Spent};
@@ -19,28 +19,30 @@ pub(crate) struct Timing {
     /// The tick at which the payload arrived.
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
-    /// A tick that has certainly passed, so that the wheel may advance to this tick. It is 0 if the user has supplied
-    /// the reading: such a reading may lie in the future, and a wheel that advanced so far would skip deadlines.
+    /// A tick that has certainly passed. The wheel may advance to this tick. It is 0 if the user has supplied the
+    /// reading: that reading may lie in the future, and a wheel that advanced to it would skip deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,
 }
 
-/// The wheel of a shard, and other state that the lock of the shard's slots guards.
+/// The timer wheel of a shard, and other state under the lock of the shard's slots.
 pub(crate) struct Schedule<W> {
     timer: W,
     wheel_size: u32,
-    /// The latest tick at which a pass has begun.
+    /// The latest tick at which a pass has begun. A pass is one round of expiry.
     begun: Tick,
-    /// Set by a drain and by the shutdown: the shard takes no more payloads.
+    /// Why the shard rejects payloads: set by a drain or by the shutdown. `None` while the shard takes payloads.
     rejects: Option<RejectReason>,
-    /// How many parks are left until a park empties the remote free list (slots that were freed without the lock).
+    /// The number of parks until the next one that empties the remote free list (slots that were freed without the
+    /// lock).
     parks_to_empty: u32,
 }
 
 impl<W: Scheme> Schedule<W> {
-    /// Starts the timer of the slot at `index`, unless the timer never fires. Returns the timer's position, and the
-    /// shard's next deadline if this timer has made it earlier.
+    /// Starts the timer of the slot at `index`, unless the timer never fires. Returns the timer's position in the
+    /// wheel, and the shard's next deadline if this timer has made it earlier. `Err` if the scheme cannot hold a
+    /// deadline so late.
     #[inline(always)]
     fn start(
         &mut self,
@@ -57,7 +59,7 @@ impl<W: Scheme> Schedule<W> {
     }
 }
 
-/// The lock of a shard, held.
+/// A shard's lock, held by this thread.
 pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 
 pub(crate) struct Shard<P, W> {
@@ -68,9 +70,12 @@ pub(crate) struct Shard<P, W> {
     pub(super) counters: Counters,
 }
 
-/// A reschedule has failed, and the payload keeps its deadline, for one of these reasons: the payload has ended, its
-/// deadline has passed, the scheme cannot hold the new deadline, or the new deadline needs the reaper and the reaper is
-/// not started.
+/// A reschedule has changed nothing, for one of these reasons:
+///
+/// * The payload has ended.
+/// * Its deadline has passed.
+/// * The scheme cannot hold the new deadline.
+/// * The new deadline needs the reaper, and the reaper is not started.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unchanged;
 
@@ -102,9 +107,10 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Gives `payload` a slot and starts its timer. The caller then holds the payload. `guard` is this shard's lock,
-    /// `watches` is only counted, and at most `limit` slots exist. If the payload has made the shard's next deadline
-    /// earlier, also returns that deadline, so that the caller announces it.
+    /// Gives `payload` a slot and starts its timer. The caller then holds the payload. `guard` is this shard's lock.
+    /// `watches` is only added to a count. The shard gets at most `limit` slots. If the payload has made the shard's
+    /// next deadline earlier, also returns that deadline, which the caller announces to the reaper. A rejected payload
+    /// is returned in the error.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
@@ -118,8 +124,8 @@ impl<P, W: Scheme> Shard<P, W> {
         if let Some(reason) = schedule.rejects {
             return Err((reason, payload));
         }
-        // Empty the remote free list only now and then. Each look takes the list's cache line from the processor of a
-        // thread that pushes slots there, and that processor has to fetch the line back.
+        // Empty the remote free list only once in several parks. Each look takes the list's cache line from the
+        // processor of a thread that pushes slots there, and that processor has to fetch the line back.
         schedule.parks_to_empty -= 1;
         if schedule.parks_to_empty == 0 || guard.is_full(limit) {
             self.empty_remote_for_park(guard);
@@ -148,18 +154,18 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Empties the remote free list, for a park.
+    /// [Empties](Self::empty_remote) the remote free list during a park, and begins to count parks until the next time.
     #[inline(never)]
     fn empty_remote_for_park(&self, guard: &mut Guard<'_, P, W>) {
         guard.split().0.parks_to_empty = PARKS_PER_EMPTYING;
         self.empty_remote(guard);
     }
 
-    /// Frees the slot of a payload that has ended, stops its timer, and counts the ending. The payload's `watches` have
-    /// already been removed from the watch lists, and are counted as removed.
+    /// Frees the slot of a payload that has ended, stops its timer, and counts the ending. The caller has already
+    /// removed the payload's `watches` from the watch lists; this call counts them as removed.
     ///
-    /// Never waits: if another thread has the lock, this calls `count` to count the ending, and a later holder of the
-    /// lock frees the slot.
+    /// Never waits. If another thread has the lock, this call counts the ending by `count`, and leaves the slot on the
+    /// remote free list for the next holder of the lock.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -181,7 +187,8 @@ impl<P, W: Scheme> Shard<P, W> {
         self.empty_remote(&mut guard);
     }
 
-    /// [Frees](Self::free) a slot while another thread has the lock.
+    /// [Frees](Self::free) a slot while another thread has the lock: counts the ending, and pushes the slot to the
+    /// remote free list.
     #[cold]
     #[inline(never)]
     fn free_later(&self, ended: EndedSlot, count: impl FnOnce()) {
@@ -190,19 +197,19 @@ impl<P, W: Scheme> Shard<P, W> {
         self.try_empty_remote();
     }
 
-    /// Frees a slot whose ending is counted, for a thread of another shard.
+    /// Frees a slot whose ending has been counted, for a thread that parks in another shard.
     ///
-    /// Tries the lock only if the remote free list has a slice of slots or more: otherwise the cache lines under the
-    /// lock would move between the two processors with every payload. A thread that parks here, or drives the timer,
-    /// frees a shorter list.
+    /// Pushes the slot to the remote free list, and tries the lock only if the list has a slice (64) of slots or more.
+    /// Otherwise the cache lines under the lock would move between the two processors with every payload. A shorter
+    /// list is freed by a thread that parks in this shard, or that drives the timer.
     pub(crate) fn free_from_other_shard(&self, ended: EndedSlot) {
         if self.slab.push_remote(ended) >= SLICE {
             self.try_empty_remote();
         }
     }
 
-    /// Frees a slice of slots whose endings are counted, in one hold of the lock. If the lock is taken, pushes the
-    /// slots to the remote free list.
+    /// Frees a slice of slots whose endings have been counted, in one hold of the lock. If another thread has the lock,
+    /// pushes the slots to the remote free list instead. Leaves `slice` empty.
     pub(crate) fn free_counted(&self, slice: &mut Vec<EndedSlot>) {
         self.slab.prefetch(slice);
         let slots = slice.drain(..);
@@ -218,18 +225,18 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Frees a slice of the remote free list, if the lock is free. Called after a push to the list, because the last
-    /// holder of the lock may have released the lock just before the push, without seeing the slot. If the lock is
-    /// taken, the slot waits for a park that empties the list (one park in [`PARKS_PER_EMPTYING`] does), or for the
-    /// thread that drives the timer. The slot is never lost.
+    /// Frees a slice of the remote free list, if the lock is free. Called after a push to the list: the last holder of
+    /// the lock may have looked at the list before the push, and released the lock after the push, without seeing the
+    /// slot. If the lock is taken, the slot is not lost. It waits for a later holder that empties the list: a thread
+    /// that frees a slot, one park in [`PARKS_PER_EMPTYING`], or the thread that drives the timer.
     fn try_empty_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.empty_remote(&mut guard);
         }
     }
 
-    /// Frees a slice of the remote free list, under a lock that the caller holds anyway. Returns whether more slots may
-    /// be left for the next holder.
+    /// Frees a slice of the remote free list, under a lock that the caller already has. Returns whether more slots may
+    /// be left on the list for the next holder of the lock.
     #[inline(always)]
     fn empty_remote(&self, guard: &mut Guard<'_, P, W>) -> bool {
         for _ in 0..SLICE {
@@ -249,9 +256,9 @@ impl<P, W: Scheme> Shard<P, W> {
         guard.put_back_ended(ended);
     }
 
-    /// Begins a pass at `now`. In this pass, [`fire`](Self::fire) fires the due timers that are in the wheel at this
-    /// moment. A timer that is started later waits for the next pass, however near its deadline is. Returns how many
-    /// timers the shard has.
+    /// Begins a pass at tick `now`. In this pass, [`fire`](Self::fire) fires the due timers that are in the wheel at
+    /// this moment. A timer that is started later waits for the next pass, however near its deadline is, so that the
+    /// pass ends. Returns how many timers the shard has.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
         let (schedule, _) = guard.split();
@@ -260,9 +267,9 @@ impl<P, W: Scheme> Shard<P, W> {
         schedule.timer.len()
     }
 
-    /// Releases memory that no payload needs. First frees the slots of the remote free list, a slice in each hold of
-    /// the lock. Then frees the spare block of slots. If the wheel has no timers but may have had many, replaces the
-    /// wheel by a fresh one.
+    /// Releases memory that no payload needs, in three steps. Frees the slots of the remote free list, a slice in each
+    /// hold of the lock. Frees the spare block of slots. If the wheel has no timers but may have had many, replaces it
+    /// by a fresh wheel.
     pub(crate) fn shrink(&self) {
         while self.empty_remote(&mut self.slab.lock()) {}
         let mut guard = self.slab.lock();
@@ -272,20 +279,22 @@ impl<P, W: Scheme> Shard<P, W> {
             return;
         }
         let (schedule, _) = guard.split();
-        // Begin the fresh wheel at the tick of the last pass, which may be in progress. Then a timer that is started
-        // after this call with a deadline up to that tick waits for the next pass.
+        // Begin the fresh wheel at the tick of the last pass, because that pass may be in progress. Then a timer that
+        // is started from now on with a deadline up to that tick waits for the next pass. In a wheel that began at tick
+        // 0, the pass in progress would fire it.
         //
-        // No slot keeps a position in the old wheel: that wheel has no timers, and a timer that has fired has the
+        // No slot keeps a position in the old wheel: the old wheel has no timers, and a timer that has fired has the
         // position `NONE`.
         let fresh = W::new(schedule.wheel_size, schedule.begun);
         let before = std::mem::replace(&mut schedule.timer, fresh);
-        // Free the old wheel without the lock, because freeing much memory takes long.
+        // Free the old wheel after the lock is released, because freeing much memory takes long.
         drop(guard);
         drop(before);
     }
 
-    /// Takes timers that are due at `now` out of the wheel and adds them to `fired`: at most a slice of them, so that
-    /// no thread waits long for the lock. Returns whether more may be due.
+    /// Takes timers that are due at tick `now` out of the wheel, and adds their payloads' addresses and deadlines to
+    /// `fired`. Takes at most a slice of timers, so that no thread waits long for the lock. Returns whether more timers
+    /// may be due.
     pub(crate) fn fire(&self, now: Tick, fired: &mut Vec<(Address, Tick)>) -> bool {
         let mut guard = self.slab.lock();
         self.empty_remote(&mut guard);
@@ -294,9 +303,9 @@ impl<P, W: Scheme> Shard<P, W> {
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {
-                    // INVARIANT: a slot is freed under this lock, and its timer is stopped in the same hold. So the
-                    // timer that fired belongs to the slot's present occupant. There is no occupant if the payload has
-                    // ended and the slot is about to be freed.
+                    // INVARIANT: a slot is freed under this lock, and its timer is stopped in the same hold. So a timer
+                    // in the wheel never belongs to an earlier occupant of its slot: it belongs to the present
+                    // occupant. There is no occupant if the payload has ended, and its slot has yet to be freed.
                     if let Some(at) = self.slab.occupant(index) {
                         fired.push((at, deadline));
                     }
@@ -308,18 +317,21 @@ impl<P, W: Scheme> Shard<P, W> {
         true
     }
 
-    /// The deadline of the next bucket in the wheel: at or before the earliest deadline of the shard.
+    /// The deadline of the next bucket in the wheel, which is at or before the earliest deadline of the shard. `None`
+    /// if the wheel has no timers.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         loop {
             let mut guard = self.slab.lock();
-            // First empty the remote free list: the timers of its slots are still in the wheel, and do not count.
+            // First empty the remote free list: the timers of these slots are still in the wheel, but their payloads
+            // have ended.
             if !self.empty_remote(&mut guard) {
                 return guard.split().0.timer.next_deadline();
             }
         }
     }
 
-    /// Moves the deadline of the payload at `at`, unless its timer has fired. Returns the deadline to announce, if any.
+    /// Moves the deadline of the payload at `at`. Returns the deadline that the caller announces to the reaper, if any.
+    /// `Err` if the deadline was not moved, for example because the timer has fired.
     pub(crate) fn reschedule(
         &self,
         at: Address,
@@ -328,8 +340,8 @@ impl<P, W: Scheme> Shard<P, W> {
         self.file_anew(at, timing, false)
     }
 
-    /// [Reschedules](Self::reschedule) a payload even if its timer has fired. Called by the thread that holds the
-    /// payload because the timer has fired.
+    /// [Reschedules](Self::reschedule) a payload even if its timer has fired. Only the thread that holds the payload
+    /// after its timer has fired calls this.
     pub(crate) fn extend(&self, at: Address, timing: Timing) -> Result<Option<Tick>, Unchanged> {
         self.file_anew(at, timing, true)
     }
@@ -347,22 +359,23 @@ impl<P, W: Scheme> Shard<P, W> {
         }
         let before = fields.read(at.index());
         let has_fired = before.position == Position::NONE.number();
-        // A payload past its deadline counts as expired, even if no thread has fired its timer yet: its deadline cannot
-        // be moved any more. Only a check and a stop ignore the deadline, so that the payload can still get its answer.
+        // A payload past its deadline counts as expired, even if no thread has fired its timer yet. So its deadline
+        // cannot be moved any more. A check and a stop do not look at the deadline: the payload can still get its
+        // answer, or be returned.
         let is_past = has_fired || before.deadline <= timing.start;
         if before.deadline != NEVER && is_past && !fired_too {
             return Err(Unchanged);
         }
-        // Check the horizon (the latest deadline that the scheme accepts) before the timer is stopped. After a failed
-        // start, the old timer would have to be started again, and a timer that is started during a pass waits for the
-        // next pass.
+        // Check the horizon (the latest deadline that the scheme accepts) before the old timer is stopped. If the new
+        // start failed after the stop, the old timer would have to be started again. A timer that is started during a
+        // pass waits for the next pass, so it would fire late.
         if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
             return Err(Unchanged);
         }
         schedule
             .timer
             .stop(&mut fields, Position::new(before.position));
-        // INVARIANT: a scheme starts every deadline up to `latest`.
+        // INVARIANT: a scheme accepts every deadline up to `latest`, and the deadline was compared with `latest` above.
         let Ok((position, earlier)) = schedule.start(&mut fields, at.index(), timing) else {
             unreachable!("a deadline up to `latest` was rejected");
         };
@@ -373,7 +386,7 @@ impl<P, W: Scheme> Shard<P, W> {
         Ok(earlier)
     }
 
-    /// The ticks of the arrival and the deadline of the payload at `at`.
+    /// The ticks of the arrival and of the deadline of the payload at `at`. `None` if the payload has ended.
     pub(crate) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let mut guard = self.slab.lock();
         let (_, fields) = guard.split();
@@ -383,15 +396,15 @@ impl<P, W: Scheme> Shard<P, W> {
         })
     }
 
-    /// From now on the shard rejects payloads, for this reason.
+    /// From now on the shard rejects payloads for this reason.
     pub(crate) fn close_with(&self, reason: RejectReason) {
         Self::reject(&mut self.slab.lock(), reason);
     }
 
-    /// [Closes](Self::close_with) the shard whose lock this is.
+    /// [Closes](Self::close_with) the shard whose lock is `guard`.
     pub(super) fn reject(guard: &mut Guard<'_, P, W>, reason: RejectReason) {
         let rejects = &mut guard.split().0.rejects;
-        // A drain that reaches the shard after a shutdown does not overwrite the shutdown's reason.
+        // A drain may reach the shard after the shutdown has closed it. Then keep the shutdown's reason.
         if *rejects != Some(RejectReason::ShutDown) {
             *rejects = Some(reason);
         }

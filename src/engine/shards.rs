@@ -1,10 +1,10 @@
 //! The timer shards of an engine. Each shard is made when a thread first needs it.
 //!
-//! One lock orders four steps: making a shard, starting the engine's own reaper, beginning a drain, beginning a
-//! shutdown. A drain and a shutdown enter their phase before they release the lock. So a step that takes the lock after
-//! a drain or a shutdown sees the phase, and the drain or shutdown sees the shards and the reaper that were made
-//! before. Another lock, the lock of the completion thread's queue, orders the start and the end of the completion
-//! thread.
+//! One lock, `Shards::order`, orders four steps: making a shard, starting the engine's own reaper, beginning a drain,
+//! and beginning a shutdown. A drain and a shutdown enter their phase before they release this lock. So a step that
+//! takes the lock later sees the phase. A step that took the lock earlier has made its shard or started the reaper
+//! before the drain or the shutdown looks for them. Another lock, that of the completion thread's queue, orders the
+//! start and the end of the completion thread.
 
 use super::shard::Shard;
 use crate::cell::address::SHARD_BITS;
@@ -13,11 +13,12 @@ use crate::scheme::Scheme;
 use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 
 pub(crate) struct Shards<P, W> {
-    /// The shards by number. An entry is empty until its shard is made. Entries beyond `last` stay empty.
+    /// The shards by number. An entry is empty until its shard is made. Entries after `last` stay empty.
     made: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
-    /// The highest number of a shard: a power of two, minus one.
+    /// The highest number of a shard: a power of two, minus one. So it is also the mask of the bits of a shard's
+    /// number.
     last: usize,
-    /// The wheel size of each shard.
+    /// The number of slots in each level of a shard's timer wheel.
     wheel_size: u32,
     /// Held while a shard is made, and while the engine's own reaper is started.
     pub(super) order: Mutex<()>,
@@ -26,7 +27,7 @@ pub(crate) struct Shards<P, W> {
 const _: () = assert!(MAX_TIMER_SHARDS <= 1 << SHARD_BITS, "an address names it");
 
 impl<P, W: Scheme> Shards<P, W> {
-    /// Room for at least `count` shards, up to the maximum.
+    /// Makes room for at least `count` shards, up to the maximum [`MAX_TIMER_SHARDS`]. Makes no shard yet.
     pub(crate) fn new(count: usize, wheel_size: u32) -> Self {
         Self {
             made: std::array::from_fn(|_| OnceLock::new()),
@@ -36,20 +37,20 @@ impl<P, W: Scheme> Shards<P, W> {
         }
     }
 
-    /// Turns `number` into the number of a shard, by taking its low bits. `number` is the number of a thread, or of a
-    /// neighbour of a shard, which may be past the last shard.
+    /// The number of the shard that `number` selects: the low bits of `number`. The caller passes the number of a
+    /// thread, or of a shard's neighbour, which may come after the last shard.
     #[inline(always)]
     pub(crate) fn wrap(&self, number: usize) -> usize {
         number & self.last
     }
 
-    /// The number of shards that can exist.
+    /// The number of shards that can exist, made or not.
     pub(crate) fn count(&self) -> usize {
         self.last + 1
     }
 
-    /// The shard with this number, which is in range. If this call makes the shard, `rejects` says whether the shard
-    /// rejects payloads from the beginning, and why.
+    /// The shard with this number, which is in range. If no thread has made the shard yet, makes it. `rejects` then
+    /// says why the shard rejects payloads from the beginning; `None` if it takes them.
     #[inline(always)]
     pub(crate) fn at(
         &self,
@@ -77,10 +78,11 @@ impl<P, W: Scheme> Shards<P, W> {
         made.filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
-    /// If no shard has a payload, enters the last phase by `enter`, and closes all shards. Returns whether it did. This
-    /// call locks all shards together, so each park takes place before or after it, as a whole.
+    /// Closes the engine if no shard has a payload: enters the closed phase by `enter`, and closes all shards. Returns
+    /// whether this call closed the engine. All shards are locked together, so each park comes wholly before or wholly
+    /// after this call.
     pub(super) fn close_if_empty(&self, enter: impl FnOnce() -> bool) -> bool {
-        // While this lock is held, no shard is made.
+        // No shard is made while this lock is held.
         let _alone = self.order.lock();
         // This cannot deadlock: no other code waits for the lock of a shard while it has the lock of another shard.
         let locked = self.iter().map(|shard| (shard, shard.slab.lock()));
@@ -95,8 +97,8 @@ impl<P, W: Scheme> Shards<P, W> {
         true
     }
 
-    /// The [shards](Self::iter) that exist after the calling thread has entered a phase. A shard that is made later
-    /// rejects payloads from the beginning, and a thread that wants to start the reaper later sees the phase.
+    /// The [shards](Self::iter) to close, for a thread that has entered a phase. A shard that is made later rejects
+    /// payloads from the beginning. A thread that wants to start the reaper later sees the phase.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.order.lock());
         self.iter()
@@ -112,14 +114,14 @@ mod tests {
     use crate::scheme::HierarchicalWheel;
     use crate::threads::reaper::Reaper;
 
-    /// An engine that no thread drives.
+    /// An engine whose timer no thread drives.
     fn by_hand(name: &str) -> Engine<(), HierarchicalWheel> {
         let mut settings = Settings::new(name.into());
         settings.reaper = Reaper::Manual;
         Engine::new(settings).expect("no threads to refuse")
     }
 
-    /// A second drain, during a first one, returns from `begin_drain` only when every shard rejects payloads.
+    /// A second drain that begins during a first one returns from `begin_drain` only when every shard rejects payloads.
     #[test]
     fn g15_a_second_drain_reaches_every_shard_itself() {
         let engine = by_hand("g15-drains");
@@ -138,7 +140,8 @@ mod tests {
         });
     }
 
-    /// A batch of slots to reclaim may contain slots of several shards. Each slot returns to its own shard.
+    /// A batch of slots that are freed together may contain slots of several shards. Each slot returns to its own
+    /// shard.
     #[test]
     fn g06_the_slots_of_each_shard_come_back_to_it() {
         let engine = by_hand("g06-shards");
@@ -152,8 +155,8 @@ mod tests {
         assert_eq!(shards.map(Shard::next_deadline), [None, None]);
     }
 
-    /// A thread whose shard is locked parks in the next shard. The neighbour of the last shard is the first shard,
-    /// because a pass visits no shard beyond the last.
+    /// A thread whose shard is locked parks in the next shard. After the last shard the next one is the first, not a
+    /// shard with a higher number: a pass would not visit such a shard.
     #[test]
     fn g07_the_neighbour_of_the_last_shard_is_one_of_them() {
         let engine = by_hand("g07-neighbours");

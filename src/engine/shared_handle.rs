@@ -8,7 +8,7 @@ use crate::threads::reaper::Driven;
 use std::any::Any;
 use std::marker::PhantomData;
 
-/// Exists for as long as a [`SharedHandle`] of the handler exists; its drop shuts the handler down.
+/// Exists as long as any [`SharedHandle`] of the handler exists. Its drop shuts the handler down.
 struct ShutdownOnDrop<H: Handler> {
     inner: Arc<H>,
 }
@@ -19,24 +19,24 @@ impl<H: Handler> Drop for ShutdownOnDrop<H> {
     }
 }
 
-/// A strong reference. Every public type over a handler has one, and the drop of the last one shuts the handler down.
-/// Other references do not prevent this: the reaper has a `Weak`, and a queued callback has an `Arc` of the handler
-/// itself.
+/// A strong reference to a handler. Every public type over a handler has one, and the drop of the last one shuts the
+/// handler down. References of other kinds do not prevent the shutdown: the reaper has a `Weak`, and a queued callback
+/// has an `Arc` of the handler itself.
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,
 }
 
 impl<H: Handler> SharedHandle<H> {
-    /// Makes the first reference. From now on the reaper drives the handler. Whenever the handler's clock jumps, the
-    /// clock wakes the thread that drives the handler.
+    /// Makes the first reference to `inner`. From now on the reaper drives the handler. Whenever the handler's clock
+    /// jumps, the clock wakes the thread that drives the handler.
     pub(crate) fn start(inner: Arc<H>) -> Self {
         let shutdown = Arc::new(ShutdownOnDrop {
             inner: inner.clone(),
         });
         let driven: Weak<dyn Driven> = Arc::<H>::downgrade(&inner);
         let engine = inner.engine();
-        // If the clock panics in this call, the drop of `shutdown` ends the threads.
+        // If the clock panics here, the unwinding drops `shutdown`, which ends the threads.
         engine.threads.adopt(driven, &*engine.clock);
         Self { inner, shutdown }
     }
@@ -51,7 +51,7 @@ impl<H: Handler> Clone for SharedHandle<H> {
     }
 }
 
-/// A public type over a [`SharedHandle`].
+/// A public type that consists of a [`SharedHandle`]: a purgatory or a timer.
 pub(crate) trait OverHandle: Sized {
     type Handler: Handler;
 
@@ -61,8 +61,9 @@ pub(crate) trait OverHandle: Sized {
 /// A reference to a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer) that does not keep it running. Made by
 /// [`Purgatory::downgrade`](crate::Purgatory::downgrade) or [`Timer::downgrade`](crate::Timer::downgrade).
 pub struct WeakRef<T> {
-    /// A [`ShutdownOnDrop`] with its type erased. An operation may hold a reference to its own purgatory; with the
-    /// type, the compiler would need `Op: Send` in order to decide `Op: Send`.
+    /// A weak reference to a [`ShutdownOnDrop`] whose type is erased. An operation type `Op` may contain a reference to
+    /// its own purgatory. With the type here, the compiler would need `Op: Send` in order to decide whether `Op` is
+    /// `Send`.
     shutdown: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }
@@ -77,7 +78,7 @@ impl<T: OverHandle> WeakRef<T> {
         }
     }
 
-    /// The purgatory or timer, unless the drop of its last clone has shut it down.
+    /// The purgatory or timer. `None` if all its clones were dropped, which has shut it down.
     pub fn upgrade(&self) -> Option<T> {
         let shutdown: Arc<ShutdownOnDrop<T::Handler>> = self.shutdown.upgrade()?.downcast().ok()?;
         Some(T::over(SharedHandle {
@@ -98,7 +99,7 @@ impl<T> Clone for WeakRef<T> {
 
 debug_fields!([T] WeakRef<T>, "WeakRef", |it| alive: it.shutdown.strong_count() > 0);
 
-/// The methods shared by every public type that has a [`SharedHandle`] in its field `shared`.
+/// The methods of every public type that has a [`SharedHandle`] in its field `shared`.
 macro_rules! shared_methods {
     ($what:literal $(#[$checks:meta])*) => {
         #[doc = concat!("The number of ", $what, " now. Takes no lock.")]
@@ -119,9 +120,9 @@ macro_rules! shared_methods {
         #[doc = concat!("Expires ", $what, " whose deadline has passed. For use without a reaper (with one, it is")]
         /// harmless). Returns how many expired.
         ///
-        /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says. Timers that your code starts during this
-        /// call are left for the next call. One exception: if the call makes a deferred check and a tick passes during
-        /// the check, all due timers expire after it.
+        /// Your code runs on the thread that [`Dispatch`](crate::threads::Dispatch) names. Timers that your code starts
+        /// during this call are left for the next call. One exception: if the call makes a deferred check and a tick
+        /// passes during the check, all due timers expire after the check.
         $(#[$checks])*
         ///
         /// Takes the locks of the timer shards one by one, each for 64 timers at a time, and the locks of the map
@@ -133,17 +134,16 @@ macro_rules! shared_methods {
         /// The time at which to call [`advance`](Self::advance) next, on the clock in use: at or before the earliest
         /// deadline, and in the past if there is work now. `None` if there is no work.
         ///
-        /// Takes the locks of the timer shards one by one, and may wake the reaper, or call the reactor's wake
-        /// function.
+        /// Takes the locks of the timer shards one by one. May wake the reaper, or call the reactor's wake function.
         pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
             crate::engine::drive::next_deadline(&*self.shared.inner)
         }
 
         /// The point of the clock at which `timeout` will have passed. A request that waits in several rounds passes
         /// this point to each round, so that the rounds together last no longer than `timeout`. A
-        /// [`Timestamp`](crate::time::Timestamp) is returned as it is. An [`Instant`](std::time::Instant) is converted
-        /// to a point of this clock. `None`, and a point beyond all readings of the clock, becomes
-        /// [`Deadline::Never`](crate::Deadline::Never).
+        /// [`Timestamp`](crate::time::Timestamp) is returned unchanged. An [`Instant`](std::time::Instant) is converted
+        /// to a point of this clock. `None` becomes [`Deadline::Never`](crate::Deadline::Never), and so does a timeout
+        /// that ends beyond all readings of the clock.
         ///
         /// Reads the clock once. Takes no lock.
         ///
@@ -156,10 +156,10 @@ macro_rules! shared_methods {
         /// Releases memory that is not needed any more.
         ///
         #[doc = concat!("The slots of ", $what, " lie in blocks of about 4 KiB.")]
-        /// A block is released without this call when none of its slots is taken, except one spare block of each timer
-        /// shard. This call also releases the spare blocks, and the wheels of timer shards without a timer. If the
-        /// hash table of a map shard is large, and at most an eighth of it is filled, this call moves the entries to a
-        /// smaller table. A thread that drives the timer does the same when no deadline is left.
+        /// A block is released without this call as soon as none of its slots is taken. Each timer shard keeps one such
+        /// block as a spare. This call also releases the spare blocks, and the wheels of timer shards without a timer.
+        /// If the hash table of a map shard is large, and at most an eighth of it is filled, this call moves the
+        /// entries to a smaller table. The thread that drives the timer does the same when no deadline is left.
         ///
         /// Two parts of the memory stay until the drop:
         ///
@@ -168,8 +168,8 @@ macro_rules! shared_methods {
         ///   The library recognises stale handles by these bytes.
         ///
         /// May be called at any time, from any thread. Takes the locks of the timer shards one by one, for an instant
-        /// each. Tries the lock of each map shard, and leaves the table of a locked shard as it is. Hashes the keys
-        /// of a table that it moves; if that panics, the panic is caught and counted, and the table stays.
+        /// each. Tries the lock of each map shard, and leaves the table of a locked shard as it is. Hashes the keys of
+        /// a table that it moves. If that panics, the panic is caught and counted, and the table stays.
         pub fn shrink(&self) {
             crate::engine::drive::shrink(&*self.shared.inner)
         }
@@ -179,7 +179,7 @@ macro_rules! shared_methods {
             self.shared.inner.engine.phase.is_closed()
         }
 
-        /// A reference that does not keep the purgatory or timer running, for callbacks.
+        /// A weak reference, for callbacks: it does not keep the purgatory or timer running.
         pub fn downgrade(&self) -> crate::engine::shared_handle::WeakRef<Self> {
             crate::engine::shared_handle::WeakRef::to(&self.shared)
         }
@@ -187,7 +187,7 @@ macro_rules! shared_methods {
 }
 pub(crate) use shared_methods;
 
-/// Implements [`Clone`] and the other traits of a public type over a [`SharedHandle`].
+/// Implements [`Clone`], `Debug` and the internal traits of a public type that consists of a [`SharedHandle`].
 macro_rules! shared_type {
     ([$($generics:tt)*] $name:ident, $type:ty, $handler:ty, $own_settings:ty) => {
         impl<$($generics)*> crate::engine::settings::Built for $type {

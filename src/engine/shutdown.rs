@@ -1,4 +1,4 @@
-//! Drain and shutdown of a handler (the inside of a purgatory or timer).
+//! The drain and the shutdown of a handler (the inside of a purgatory or timer).
 
 use super::deliver::{Outbox, RunOn};
 use super::drive::advance;
@@ -15,12 +15,12 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The first and the longest pause between two evaluations in [`wait`].
+/// [`wait`] pauses between two evaluations of its condition: at first this long, at most as long as [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LAST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Ends every payload and the engine's own threads; only the first call does so. Waits for the threads, unless the
-/// caller is a callback. Returns whether this call did the shutdown.
+/// Ends every payload, and then the engine's own threads. Waits for these threads, unless the caller is a callback.
+/// Returns `true` if this call did the shutdown. If an earlier call did, does nothing and returns `false`.
 pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     let closed = close(handler, CLOSED);
     if closed {
@@ -29,7 +29,7 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     closed
 }
 
-/// [Shuts down](shut_down) because the last clone is dropped. Waits for each thread for at most [`GRACE`].
+/// [Shuts down](shut_down) the handler because its last clone was dropped. Waits for each thread for at most [`GRACE`].
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
     {
@@ -37,20 +37,21 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
         handler.on_dropped();
     }
     let engine = handler.engine();
-    // Join the threads even if an earlier call has shut the handler down: that call may have been made in a callback,
-    // and then did not join them. A shutdown in the background joins the threads itself.
+    // Join the threads even if an earlier call has shut the handler down: a call in a callback does not join them. If a
+    // background thread does the shutdown, that thread joins them itself.
     if engine.phase.now() != CLOSED_IN_BACKGROUND {
         engine.stop_threads(Some(GRACE));
     }
 }
 
-/// Whether the shutdown has ended every payload, the completions that were not handed over have run, and the handler's
-/// own threads have ended. Completions that were handed to an executor or to a shared thread may still run.
+/// Whether the shutdown is over: it has ended every payload, the completions that were not handed over have run, and
+/// the engine's own threads have ended. Completions that were handed to an executor or to a shared thread may still
+/// run.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // Check `underway` twice. The first check shows that the shutdown has ended or marked every payload. After that
-    // check, a holder may end a payload that the shutdown has marked. If `parked` does not count this payload any more,
-    // the second check finds its ending under way, until its completion is handed over or has run.
+    // check, the thread that holds a marked payload may end it, so that `parked` no longer counts the payload. Then the
+    // second check finds this ending under way, until its completion is handed over or has run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0
@@ -58,8 +59,8 @@ pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
         && engine.threads.running().is_empty()
 }
 
-/// Starts a thread that shuts the handler down, unless an earlier call has started it. The promise `done`, if given, is
-/// kept when the shutdown is over.
+/// Starts a background thread that shuts the handler down, unless an earlier call has started it. The promise `done`,
+/// if given, is kept when the shutdown is over. `Err` if the system refuses the thread.
 fn shut_down_in_background<H: Handler>(
     handler: &Arc<H>,
     done: Option<&Arc<Promise<()>>>,
@@ -70,11 +71,12 @@ fn shut_down_in_background<H: Handler>(
         Worker::default().start(&engine.name, "shutdown", move || {
             let engine = handler.engine();
             if !close(&handler, CLOSED_IN_BACKGROUND) {
-                // Another thread is closing the handler, or has closed it. Wait until that is done.
+                // Another thread is shutting the handler down, or has done so. Wait until that thread has ended the
+                // payloads.
                 wait(Duration::MAX, || engine.underway.is_over());
             }
-            // Stop the engine's threads even if another thread has closed the handler: if it did so in a callback, it
-            // does not wait for them. If another thread is joining them already, the `wait` below waits for their end.
+            // Stop the engine's threads even if another thread has shut the handler down: if that thread did so in a
+            // callback, it has not joined them. If it is joining them now, the `wait` below waits for their end.
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
@@ -86,16 +88,17 @@ fn shut_down_in_background<H: Handler>(
     Ok(())
 }
 
-/// Keeps the promises of a shutdown that is over.
+/// Keeps the promises that wake the callers who await the shutdown. Called when the shutdown is over.
 fn keep_promises<H: Handler>(handler: &Arc<H>) {
     let engine = handler.engine();
     for done in engine.background.finish() {
-        // A waker is user code.
+        // Keeping a promise calls a waker, which is user code and may panic.
         let _ = engine.guarded(|| done.keep(()));
     }
 }
 
-/// [Shuts down](shut_down) on a background thread. The future is ready when the shutdown is over.
+/// [Shuts down](shut_down) on a background thread. The future is ready when the shutdown is over. `Err` if the system
+/// refuses the thread.
 pub(crate) fn shut_down_async<H: Handler>(
     handler: &Arc<H>,
 ) -> io::Result<impl Future<Output = ()> + Unpin + use<H>> {
@@ -104,7 +107,8 @@ pub(crate) fn shut_down_async<H: Handler>(
     Ok(poll_fn(move |cx| done.poll(cx)))
 }
 
-/// Shuts down on a background thread, and waits for at most `limit` until the shutdown is over.
+/// [Shuts down](shut_down) on a background thread. Waits for at most `limit` until the shutdown is over and all
+/// completions have run. `Err` if they are not, or if the system refuses the thread.
 pub(crate) fn shut_down_within<H: Handler>(
     handler: &Arc<H>,
     limit: Duration,
@@ -122,12 +126,13 @@ pub(crate) fn shut_down_within<H: Handler>(
     })
 }
 
-/// Ends every payload because of the shutdown. Returns whether this call did the shutdown.
+/// Ends every payload because of the shutdown, but does not end the threads. Returns whether this call did the
+/// shutdown.
 pub(crate) fn close_now<H: Handler>(handler: &Arc<H>) -> bool {
     close(handler, CLOSED)
 }
 
-/// [Shuts down](shut_down), if nothing is parked. Returns whether this call did the shutdown.
+/// [Shuts down](shut_down) if no payload is parked. Returns whether this call did the shutdown.
 pub(crate) fn shut_down_if_idle<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     let closed = close_by(handler, || {
@@ -139,25 +144,25 @@ pub(crate) fn shut_down_if_idle<H: Handler>(handler: &Arc<H>) -> bool {
     closed
 }
 
-/// Enters `phase`, one of the closed phases, and ends every payload. Does nothing if the handler is closed already.
-/// Returns whether this call entered the phase.
+/// Enters `phase`, one of the closed phases, and ends every payload. Returns whether this call did so; `false` if an
+/// earlier call has entered a closed phase.
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     close_by(handler, || handler.engine().phase.enter(phase))
 }
 
-/// [Closes](close) the handler, if `enter` reports that it has entered the phase.
+/// Ends every payload if `enter`, which enters a closed phase, returns `true`. Returns what `enter` returns.
 fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool {
     let engine = handler.engine();
-    // Count this shutdown as under way before the phase is entered. Then a thread that finds the phase closed also
-    // finds this shutdown under way, or over.
+    // Count this shutdown as under way before the phase is entered. Otherwise a thread that finds the phase closed
+    // could believe that the shutdown is over.
     let _underway = engine.underway.begin();
     if !enter() {
         return false;
     }
     let trampoline = Trampoline::enter();
     for shard in engine.shards.settled() {
-        // After this call no payload gets a slot in this shard. A payload that has a slot but is still being parked has
-        // a holder, and the holder will find the mark.
+        // After this call no payload gets a slot in this shard. A payload that has a slot already, but is still being
+        // parked, is held by its parking thread, which will find the mark.
         shard.close_with(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
@@ -170,40 +175,40 @@ fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool 
     }
     handler.on_closed();
     while reclaim(handler) {}
-    // A destructor's panic must not be passed on here: the threads would not be stopped.
+    // Pass on no panic of a destructor: the caller has still to stop the threads.
     engine.leave(trampoline);
     true
 }
 
-/// Rejects every payload from now on, and waits for at most `limit` until all parked payloads have ended and been
-/// completed. Returns how many are still parked.
+/// Begins a drain: rejects every payload from now on. Waits for at most `limit` until all parked payloads have ended
+/// and their completions have run. Returns how many payloads are still parked.
 pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     let engine = handler.engine();
     engine.begin_drain();
     wait(limit, || {
-        // If no thread of the library drives the timer, this thread does.
+        // If no reaper drives the timer, this thread drives it.
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // Read `parked` before `completions_have_run`. If this read finds that a payload has expired, its completion is
-        // under way or handed over until it has run. In both states, `completions_have_run` returns `false`. The drain
-        // does not wait for a completion that runs inside the check that has satisfied the payload.
+        // Read `parked` before `completions_have_run`. If this read no longer counts a payload that has expired, the
+        // payload's completion is under way, handed over, or has run. In the first two states, `completions_have_run`
+        // returns `false`. A completion that runs inside the check that has satisfied its payload is not waited for.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
 
-/// Returns whether the completions have run, for the payloads that had ended when this thread last read `stats`. A
-/// completion that runs in the call that ended its payload is not included, unless the payload has expired.
+/// Whether the completions have run of those payloads that had ended when this thread last read the statistics.
+/// Completions that run inside the call that has ended their payload are not covered, unless the payload has expired.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // ORDERING: the Acquire fence in `Stats::of` pairs with the Release fence after each completion in
-    // `Delivery::drop`. So this thread sees the effects of the completions that it finds delivered.
+    // `Delivery::drop`. So this thread sees the effects of every completion that it finds counted as delivered.
     engine.underway.is_over() && engine.stats().completions_pending == 0
 }
 
-/// Evaluates `is_done` repeatedly until it returns `true` or `limit` has passed. Returns the last answer. In a
-/// callback, `is_done` is evaluated once: the awaited work may have to be done by this very thread.
+/// Evaluates `is_done` until it returns `true`, or until `limit` has passed, with pauses in between. Returns the last
+/// answer. In a callback, evaluates `is_done` only once: perhaps this very thread has to do the awaited work.
 pub(crate) fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     let mut pause = FIRST_PAUSE;

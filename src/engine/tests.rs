@@ -1,4 +1,5 @@
-//! Tests of timer shards and their lock, the reclaim queue, refused threads, and the counter in place of the clock.
+//! Tests of timer shards and their lock, of the reclaim queue, of threads that the system refuses, and of the
+//! processor's counter that replaces the clock.
 
 use super::Engine;
 use super::handler::ReclaimQueue;
@@ -26,7 +27,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A timing from `present` to `deadline`.
+/// The timing of a payload that arrives at tick `present` and expires at tick `deadline`.
 pub(super) fn timing(deadline: Tick, present: Tick) -> Timing {
     Timing {
         start: present,
@@ -36,7 +37,7 @@ pub(super) fn timing(deadline: Tick, present: Tick) -> Timing {
     }
 }
 
-/// Parks `count` payloads, and holds them.
+/// Parks `count` payloads in `shard`, and returns them still held by this thread.
 pub(super) fn parked<W: Scheme>(
     shard: &Shard<(), W>,
     count: usize,
@@ -52,11 +53,12 @@ pub(super) fn parked<W: Scheme>(
     held.collect()
 }
 
-/// A bucket of several slices first cascades and then drains: other threads get the lock between any two slices.
+/// Several slices of timers lie in one bucket of the wheel. They move to a finer level, and then fire, one slice in
+/// each hold of the lock: another thread can take the lock between any two slices.
 #[test]
 fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
-    // The deadline is two levels up from the present.
+    // The wheel has 64 slots in each level, so a timer with this deadline lies two levels up.
     const DEADLINE: u64 = 64 * 64;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     for held in parked(&shard, SLICES * SLICE, timing(DEADLINE + 1, 0)) {
@@ -82,7 +84,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
     );
 }
 
-/// A timer that is due, and whose new deadline is rejected in the middle of a pass, fires in that pass.
+/// A timer is due, and its new deadline is rejected in the middle of a pass. The timer still fires in that pass.
 #[test]
 fn g10_a_rejected_deadline_keeps_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
@@ -98,15 +100,16 @@ fn g10_a_rejected_deadline_keeps_the_old_one() {
     assert_eq!(due, [(at, 1)]);
 }
 
-/// Slots that other threads end return to the free list with the next hold of the lock, or by slices if no thread takes
-/// the lock.
+/// Slots that other threads end return to the free list with the next hold of the lock. If no thread takes the lock,
+/// they return when a slice of them has collected.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1.detach());
-    // `begin_pass` returns the number of timers, including timers of slots that are still on the remote free list.
+    // `begin_pass` returns the number of timers. It includes the timers of slots that are still on the remote free
+    // list.
     for ended in held.by_ref().take(SLICE - 1) {
         shard.free_from_other_shard(ended);
         assert_eq!(shard.begin_pass(0), count);
@@ -121,7 +124,8 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// Parks do not always look at the remote free list, but often enough, and always before they are rejected.
+/// A park does not always look at the remote free list. But parks look often enough to reuse slots, and always before a
+/// park is rejected.
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -160,8 +164,8 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// Slots of expired payloads return to the free list even if their shard is locked when they are freed. Slots that
-/// other threads have freed before are on the remote free list too.
+/// Slots of expired payloads return to the free list even if their shard is locked when they are freed, and if the
+/// remote free list already has slots that other threads have freed.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     const BEFORE: usize = SLICE / 2;
@@ -181,8 +185,8 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// While one thread holds the lock and stands still, other threads end many payloads. Their slots return to the free
-/// list a slice at a time.
+/// While one thread has the lock and does nothing, other threads end many payloads. The slots of these payloads then
+/// return to the free list one slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -197,12 +201,13 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
         assert!(!shard.fire(0, &mut due));
         assert_eq!(shard.begin_pass(0), left * SLICE);
     }
-    // A call that needs all slots takes the lock several times.
+    // `next_deadline` needs the whole remote free list to be empty, so it takes the lock several times.
     assert_eq!(shard.next_deadline(), None);
     assert_eq!((shard.begin_pass(0), due), (0, Vec::new()));
 }
 
-/// While more and more payloads expire, each part that is reclaimed is larger.
+/// While each pass adds more than one batch to the reclaim queue, the parts that are taken grow, until the queue stops
+/// growing.
 #[test]
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
@@ -231,7 +236,7 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     assert_eq!(take(), 0);
 }
 
-/// An operation that completes when its state allows it.
+/// An operation with this timeout, which can complete when its state is [`State::May`].
 struct Op(Duration, std::sync::Arc<parking_lot::Mutex<State>>);
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -272,8 +277,8 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
-/// Code that still runs on a thread that has given its number back (destructors of thread-local values) does not count
-/// under that number, because another thread may have taken the number.
+/// When a thread ends, it gives its number back, and another thread may take the number. Destructors of thread-local
+/// values may still run on the ending thread. They must not use the old number.
 #[test]
 fn g16_a_thread_that_has_given_its_number_back_has_none() {
     struct Late(std::sync::mpsc::Sender<u32>);
@@ -288,7 +293,8 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     }
     let (sender, late) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
-        // One of the values is dropped after the number is given back, in whichever order the system destroys locals.
+        // The system destroys thread-local values in an unspecified order. Whatever the order is, one of these two
+        // values is dropped after the thread has given its number back.
         BEFORE.set(Some(Late(sender.clone())));
         let number = thread_number();
         AFTER.set(Some(Late(sender)));
@@ -298,8 +304,8 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     assert!(late.iter().any(|late| late != number));
 }
 
-/// Only a thread with a low number has counters of its own. Numbers are used again, the lowest first. So the numbers
-/// stay low in a server that starts a thread for each request, and also after a burst of threads.
+/// Only a thread with a low number has counters of its own. Numbers are used again, the lowest first. So they stay low
+/// in a server that starts a thread for each request, and also after a burst of threads.
 #[test]
 fn g16_threads_that_come_and_go_use_low_numbers() {
     let number = || std::thread::spawn(thread_number).join();
@@ -315,12 +321,13 @@ fn g16_threads_that_come_and_go_use_low_numbers() {
     assert_eq!([(); 4].map(|()| numbers.take()), [0, 2, 3, 4]);
 }
 
-/// The system refuses the reaper thread. Every call that needed it can be repeated when there are threads again.
+/// The system refuses the reaper thread. Every call that needed the thread fails without a change, and succeeds when it
+/// is repeated after the system grants threads again.
 #[test]
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
     {
-        // A rejected call takes no permit.
+        // A rejected call takes no permit: otherwise the bound of two would soon be reached.
         let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(2);
         let purgatory = purgatory.build().expect("it starts no thread");
         let op = Op::new(Duration::MAX);
@@ -337,14 +344,14 @@ fn g28_a_refused_thread_changes_nothing() {
         }
         assert_eq!((infinite.deadline(), purgatory.stats().parked), (None, 1));
         assert_eq!(purgatory.stats().rejected, 2);
-        // The check stays deferred, and is made when a first deadline can start the reaper.
+        // The check stays deferred until the first deadline starts the reaper, which makes the check.
         *state.lock() = State::May;
         purgatory.check_later(1);
         assert!(infinite.is_parked());
         grant(usize::MAX);
         let far = Op::new(3_600_000 * SOON);
         assert!(purgatory.try_complete_else_watch(far, [3]).is_ok());
-        // The permit of the operation is free.
+        // When the completion of the first operation has run, the permit of that operation is free.
         let is_delivered = || purgatory.stats().completions_pending == 0;
         eventually(|| *state.lock() == State::Ended && is_delivered());
         let op = Op::new(SOON);
@@ -354,8 +361,8 @@ fn g28_a_refused_thread_changes_nothing() {
     }
 }
 
-/// The system refuses the completion thread: completions run on the thread that drives the timer, and none is lost. The
-/// next completion gets a thread if there is one.
+/// The system refuses the completion thread. Completions then run on the thread that drives the timer, and none is
+/// lost. When the system grants a thread again, the next completion runs on the completion thread.
 #[test]
 fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     const SOON: Duration = Duration::from_millis(1);
@@ -388,8 +395,8 @@ fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     assert_eq!(timer.stats().expired, 4);
 }
 
-/// If the thread for a deferred check was refused, the next deferred check starts it, whatever its key is; or a caller
-/// of `advance` makes the check.
+/// The system has refused the reaper thread for a deferred check. The next deferred check starts the thread, whatever
+/// its key is. Or a caller of `advance` makes the waiting check.
 #[test]
 fn g28_a_deferred_check_waits_for_a_thread() {
     for next in [None, Some(1), Some(2)] {
@@ -410,7 +417,7 @@ fn g28_a_deferred_check_waits_for_a_thread() {
     }
 }
 
-/// A drain reaches a timer shard after the shutdown.
+/// A drain that reaches a timer shard after the shutdown keeps the shutdown's reason for rejections.
 #[test]
 fn g15_a_late_drain_does_not_hide_the_shutdown() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, Some(RejectReason::Draining));
@@ -428,7 +435,7 @@ fn g15_a_late_drain_does_not_hide_the_shutdown() {
     }
 }
 
-/// A drain makes deferred checks that wait for a thread which the system has refused.
+/// A deferred check waits for a reaper thread that the system has refused. A drain then makes the check.
 #[test]
 fn g28_a_drain_does_not_wait_for_a_thread_that_was_refused() {
     let purgatory = Purgatory::<Op>::new("g28-drained");
@@ -473,14 +480,14 @@ fn g28_a_refused_thread_gives_values_back() {
     grant(usize::MAX);
     assert!(timer.reschedule(id, SOON));
     assert_eq!(expired.recv(), Ok(1));
-    // The rejected call has not begun the shutdown; this call does.
+    // The shutdown that failed above has not begun. This call begins it, and completes it.
     assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
 }
 
-/// The pause between two evaluations stays short, however long the thread has waited.
+/// The pause between two evaluations of the condition stays short, however long the thread has waited.
 #[test]
 fn g15_who_waits_looks_again_every_few_milliseconds() {
-    // If each pause were twice as long as the one before, the last pauses would take minutes.
+    // If each pause were twice as long as the pause before, this many evaluations would take minutes.
     const LOOKS: u32 = 25;
     let mut looks = 0;
     let mut is_done = || {
@@ -490,8 +497,8 @@ fn g15_who_waits_looks_again_every_few_milliseconds() {
     assert!(wait(Duration::from_secs(20), &mut is_done), "{looks} looks");
 }
 
-/// After a storm, slots and watches of expired operations are reclaimed in batches, and the reaper looks at its timers
-/// before each batch.
+/// After a storm, slots and watches of expired operations are reclaimed in batches. The driving thread looks at its
+/// timers before each batch, so a timer that becomes due does not wait for all of them.
 #[test]
 fn g10_timers_do_not_wait_for_what_a_storm_has_left() {
     const STORM: u64 = 3_000;
@@ -521,7 +528,7 @@ fn g10_timers_do_not_wait_for_what_a_storm_has_left() {
     assert_eq!(purgatory.stats().watched, 0);
 }
 
-/// A deadline that the scheme cannot hold takes no slot.
+/// A park whose deadline the scheme cannot hold is rejected, and gives its slot back.
 #[test]
 fn g06_a_rejected_deadline_gives_the_slot_back() {
     let shard = Shard::<(), SimpleWheel>::new(0, 10, None);
@@ -536,8 +543,8 @@ fn g06_a_rejected_deadline_gives_the_slot_back() {
     assert_eq!(park(1), Ok(()));
 }
 
-/// The counter replaces only the default clock, and only where its error does not show: not with short ticks, and not
-/// with a horizon (a latest deadline).
+/// The processor's counter replaces only the default clock, and only if the error of the counter does not show: not if
+/// ticks are short, and not if the scheme has a horizon (a latest deadline).
 #[test]
 fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     const TICK: Duration = Duration::from_millis(1);
@@ -546,7 +553,8 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     let counts = |builder: Builder<Purgatory<Op>>| {
         let purgatory = builder.build().expect("it starts no thread");
         let engine = &purgatory.shared.inner.engine;
-        // The counter's reading may be a tick ahead of the clock, so the wheel may move only to the tick before it.
+        // The counter's reading may be up to a tick ahead of the clock. So the wheel may move only to the tick before
+        // the reading.
         let lead = u64::from(engine.counter.is_some());
         std::thread::sleep(2 * engine.scale.duration(1));
         let timing = engine.timing(None, TICK.into());
@@ -563,7 +571,8 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     assert!(engine.is_ok_and(|engine| engine.counter.is_none()));
 }
 
-/// An infinite timeout stays infinite, and the longest finite timeouts stay finite.
+/// With the counter in place of the clock, an infinite timeout stays infinite, and the longest finite timeouts stay
+/// finite.
 #[test]
 fn g09_beside_the_counter_every_timeout_is_kept() {
     let purgatory = Purgatory::<Op>::builder("g09-counter").build();
@@ -583,8 +592,8 @@ fn g09_beside_the_counter_every_timeout_is_kept() {
     }
 }
 
-/// A call has filed a deadline, and is about to announce it. Another thread that finds the deadline meanwhile wakes the
-/// reactor with no lock held, because the reactor may call back at once.
+/// A thread has filed a deadline, and has not announced it yet. Another thread finds the deadline, and wakes the
+/// reactor. It holds no lock then, because the reactor may call the library back at once.
 #[test]
 fn g03_who_finds_a_deadline_wakes_the_reactor_with_no_lock_held() {
     type Place = OnceLock<WeakRef<Purgatory<Op>>>;

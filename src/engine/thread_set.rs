@@ -1,4 +1,4 @@
-//! The threads that work for one engine.
+//! The threads that work for one engine: the reaper, which drives the timer, and the completion thread.
 
 use crate::sync::{Arc, AtomicBool, Ordering, Weak};
 use crate::threads::dispatch::{CompletionThread, Dispatch};
@@ -11,17 +11,17 @@ use std::time::Duration;
 pub(crate) struct ThreadSet {
     reaper: Option<Arc<ReaperHandle>>,
     pub(super) completions: Option<Arc<CompletionThread>>,
-    /// Wakes the thread that drives the timer.
+    /// Wakes the thread that drives the timer: the reaper, or the user's reactor. `None` with `Reaper::Manual`.
     waker: Option<WakeFn>,
-    /// Whether the threads belong to a shared reaper, so that they do not end with this engine.
+    /// Whether the threads belong to a shared reaper. Shared threads do not end with this engine.
     shared: bool,
-    /// Whether the engine's own reaper was started. Always `true` if the engine has none.
+    /// Whether the engine's own reaper was started. `true` from the beginning if the engine has no reaper of its own.
     started: AtomicBool,
 }
 
 impl ThreadSet {
-    /// The threads that the settings ask for: own threads, not [started](Self::start) yet, or shared ones. Also returns
-    /// the dispatch, with the default filled in.
+    /// The threads for these settings: own threads, which [`start`](Self::start) starts later, or shared threads. Also
+    /// returns the dispatch: the one that is given, or the default for this reaper.
     pub(crate) fn new(reaper: Reaper, dispatch: Option<Dispatch>) -> (Self, Dispatch) {
         let dispatch = dispatch.unwrap_or(match reaper {
             Reaper::Manual | Reaper::Reactor(_) => Dispatch::Inline,
@@ -45,33 +45,35 @@ impl ThreadSet {
         (threads, dispatch)
     }
 
-    /// Starts the engine's own reaper, without which no payload would expire. Called by one thread at a time. If the
-    /// system refuses the thread, a later call tries again. The completion thread is not started here: it starts with
-    /// its first job.
+    /// Starts the engine's own reaper, if it has one: without it no payload would expire. If the system refuses the
+    /// thread, returns `Err`, and a later call tries again. Called by one thread at a time. Does not start the
+    /// completion thread, which starts with its first job.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
         }
-        // ORDERING: Release pairs with the Acquire in `reaper_is_started`.
+        // ORDERING: Release pairs with the Acquire in `reaper_is_started`: the start of the reaper happens before what
+        // follows a load that finds the flag set.
         self.started.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Starts the engine's own completion thread, if the engine has one.
+    /// Starts the engine's own completion thread, if the engine has one. `Err` if the system refuses the thread.
     pub(crate) fn start_completions(&self, name: &str) -> io::Result<()> {
         self.own_completions()
             .map_or(Ok(()), |completions| completions.start(name))
     }
 
-    /// Whether the engine's own reaper was started, or the engine has none.
+    /// Whether the engine's own reaper was started. Also `true` if the engine has no reaper of its own.
     #[inline]
     pub(crate) fn reaper_is_started(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `start`.
+        // ORDERING: Acquire pairs with the Release in `start`: if this load finds the flag set, the start of the reaper
+        // happens before what follows the load.
         self.started.load(Ordering::Acquire)
     }
 
-    /// From now on the reaper, if there is one, drives `driven`. Whenever `clock` jumps, it wakes the thread that
-    /// drives the timer.
+    /// From now on the reaper, if the engine has one, drives `driven`, a purgatory or timer. Whenever `clock` jumps,
+    /// the clock wakes the thread that drives the timer.
     pub(crate) fn adopt(&self, driven: Weak<dyn Driven>, clock: &dyn Clock) {
         if let Some(reaper) = &self.reaper {
             reaper.adopt(driven.clone());
@@ -90,7 +92,8 @@ impl ThreadSet {
         }
     }
 
-    /// Whether a thread of the library drives the timer, now or once it is started.
+    /// Whether the engine has a reaper of the library: its own thread, even if that was not started yet; a shared
+    /// thread; or the reaper of a manual clock, which has no thread.
     pub(crate) fn has_reaper(&self) -> bool {
         self.reaper.is_some()
     }
@@ -103,8 +106,9 @@ impl ThreadSet {
         self.completions.as_deref().filter(|_| !self.shared)
     }
 
-    /// Ends the engine's own threads. The reaper ends first, because it makes jobs for the completion thread. The
-    /// completion thread runs all queued jobs before it ends. Waits for each thread as `Worker::join` does.
+    /// Ends the engine's own threads, the reaper first, because it makes jobs for the completion thread. The completion
+    /// thread runs all queued jobs before it ends. Waits for each thread as `Worker::join` does, for at most `limit` if
+    /// given.
     pub(crate) fn stop(&self, limit: Option<Duration>) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();
@@ -116,7 +120,7 @@ impl ThreadSet {
         }
     }
 
-    /// The names of the engine's own threads that are still running.
+    /// The names of the engine's own threads that were started and have not ended.
     pub(crate) fn running(&self) -> Vec<String> {
         let reaper = self.own_reaper().map(|it| &it.thread);
         let completions = self.own_completions().map(|it| &it.thread);

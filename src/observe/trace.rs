@@ -1,7 +1,8 @@
 //! One span for each operation, with its events inside, all at debug level; and a warning for a missed check of a
 //! listener.
 //!
-//! The functions are not inlined: otherwise the macros would enlarge the stack frames below the user's code.
+//! The functions are not inlined: otherwise the macros would enlarge the stack frames of the library's functions that
+//! call the user's code.
 
 use crate::callbacks::panics::Panics;
 use crate::error::RejectReason;
@@ -20,7 +21,7 @@ pub(super) fn span(purgatory: &str) -> TracingSpan {
     ))
 }
 
-/// Warns that some code changes what a listener's condition reads, and does not check the key.
+/// Warns of a missed check: some code changes what a listener's condition reads, and does not check the key.
 #[inline(never)]
 pub(super) fn missed_check(purgatory: &str) {
     tracing::warn!(
@@ -91,8 +92,9 @@ impl Default for TracingSpan {
 }
 
 impl Drop for TracingSpan {
-    /// Closes the span, which calls the subscriber. A panic of the subscriber is caught, because an operation may be
-    /// dropped anywhere. It is not counted, because no counter is in reach.
+    /// Closes the span, which calls the subscriber. Catches a panic of the subscriber, because an operation may be
+    /// dropped anywhere, also during an unwinding. The panic is not counted, because no counter can be reached from
+    /// here.
     fn drop(&mut self) {
         if !self.0.is_disabled() {
             let span = mem::replace(&mut self.0, Span::none());

@@ -1,22 +1,23 @@
-//! A debug build's guard against key code (`Hash`, `Eq`, `Clone`) that calls the library: the key code runs under a
-//! lock of a map, and such a call would wait for that lock without end.
+//! A guard of debug builds against key code (`Hash`, `Eq`, `Clone` of a user's key) that calls the library. Key code
+//! runs under a lock of a map, and the call would wait for that lock for ever.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
 
 #[cfg(debug_assertions)]
 std::thread_local! {
-    /// Whether this thread is in a method of a map that runs code of a key.
+    /// Whether this thread is inside a method of a map that runs key code.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks this thread as running code of a key, for as long as the value exists. Does nothing in a release build.
+/// While this value exists, this thread counts as running key code. Does nothing in a release build.
 pub(crate) struct KeyCode(());
 
 impl KeyCode {
+    /// Begins a method that runs key code. `call` is the name of the user's call, for the message of the panic.
+    ///
     /// # Panics
-    /// In a debug build, if this thread runs code of a key already: that code has then made this call, whose name is
-    /// `call`.
+    /// In a debug build, if this thread is running key code already: then that key code has called the library.
     #[inline(always)]
     #[cfg_attr(not(debug_assertions), allow(unused_variables))]
     pub(crate) fn enter(call: &'static str) -> Self {

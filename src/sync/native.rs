@@ -1,4 +1,5 @@
-//! The platform of a normal build: std atomics, parking_lot locks, crossbeam's `Parker` and `CachePadded`, dashmap.
+//! The threading primitives of a normal build: std atomics, parking_lot locks, crossbeam's `Parker` and `CachePadded`,
+//! dashmap.
 
 use std::cell::Cell;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -14,33 +15,34 @@ pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::{thread, thread_local};
 
-/// The number of items (state words, or blocks of slots) in the first chunk of a slab's growing storage. Each further
-/// chunk has twice as many as the one before.
+/// The number of items (state words, or blocks of slots) in the first chunk of a slab's storage. Each further chunk has
+/// room for twice as many items as the one before.
 pub(crate) const FIRST_CHUNK: u32 = 64;
-/// The maximum number of these chunks: enough for every index.
+/// The maximum number of chunks that double in size: enough for every index.
 pub(crate) const CHUNKS: usize = 32;
 /// The number of slots in a chunk of *resident* slots, whose memory stays as long as the slab.
 pub(crate) const RESIDENT_CHUNK: u32 = 256;
 /// The maximum number of chunks of resident slots.
 pub(crate) const RESIDENT_CHUNKS: usize = 64;
-/// The maximum number of slots in a block. The memory of a block is allocated and freed as a whole. One 64-bit word has
-/// a bit for each of its slots.
+/// The maximum number of slots in a block, whose memory is allocated and freed as a whole. It is 64, because a 64-bit
+/// word has one bit for each slot of a block.
 pub(crate) const BLOCK: usize = 64;
 /// The number of watchers that fit into the single allocation of a `Few` (`src/watch/list.rs`).
 pub(crate) const FEW: usize = 3;
 /// The number of watchers that fit into the single allocation of a `Several` (`src/watch/list.rs`).
 pub(crate) const SEVERAL: usize = 7;
-/// The number of watchers in a chunk of a long list.
+/// The number of watchers in a chunk of a long watch list.
 pub(crate) const LIST_CHUNK: usize = 32;
-/// A check copies a list to the stack if the list has at most this many watchers.
+/// A check copies a watch list to the stack if the list has at most this many watchers.
 pub(crate) const COPIED: usize = 16;
 /// The maximum number of watchers copied or removed, or of timers taken out of the wheel, in one hold of a lock.
 pub(crate) const SLICE: usize = 64;
-/// One in this many parks empties the remote free list, even if the park finds a vacant slot.
+/// One in this many parks empties the remote free list (slots that were freed without the lock of their timer shard),
+/// even if the park finds a vacant slot.
 pub(crate) const PARKS_PER_EMPTYING: u32 = 16;
-/// The maximum number of times in a row that a holder examines its operation.
+/// The maximum number of times in a row that a holder examines its operation because other threads keep asking for it.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
-/// The last generation of a slot: after it, the slot is retired.
+/// The last generation of a slot. After it, the slot is retired: it gets no other occupant.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
 /// The maximum number of timer shards of an engine: a power of two.
@@ -51,8 +53,8 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
     processors.clamp(8, MAX_TIMER_SHARDS)
 }
 
-/// The shards of a map. They get the hash of a key from the caller. So they need no copy of the user's hasher, whose
-/// `clone` is user code.
+/// The shards of a map. The caller passes the hash of each key, and the hasher in this type is never used. So the map
+/// needs no clone of the user's hasher, whose `clone` is user code.
 pub(crate) type MapShards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 /// The maximum number of shards of a map: a power of two. It is 1 under loom and shuttle.
@@ -62,14 +64,14 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
     DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
 }
 
-/// A shard keeps an empty table of at most this many buckets, because the next entries need a table.
+/// A table of at most this many buckets is not shrunk, even if it is empty, because the next entries need a table.
 const KEPT: usize = 16;
 
-/// A table is moved to a smaller one if at most one in this many buckets has an entry.
+/// A larger table is shrunk if at most one in this many of its buckets has an entry.
 const SPARSE: usize = 8;
 
-/// Frees memory of large tables (more than [`KEPT`] buckets) that are empty or almost empty. Returns whether a large
-/// table may be left.
+/// Shrinks large tables (more than [`KEPT`] buckets) that are empty or almost empty. Skips a shard whose lock is taken.
+/// Returns whether a large table may be left.
 pub(crate) fn shrink<K: Eq + Hash, V>(
     map: &MapShards<K, V>,
     hash_of: impl Fn(&(K, SharedValue<V>)) -> u64,
@@ -101,10 +103,11 @@ pub(crate) fn for_each_entry<K: Eq + Hash, V>(
     }
 }
 
-/// Stores to a word that other threads change by read-modify-write. Under loom this is a read-modify-write too.
+/// Stores `value` in a word that other threads change by read-modify-write. The loom stand-in of this function is a
+/// read-modify-write too.
 #[inline]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
-    // ORDERING: the caller's.
+    // ORDERING: the caller passes the ordering, and gives the reason.
     word.store(value, ordering);
 }
 
@@ -113,22 +116,22 @@ pub(crate) fn last_pointer<T>(place: &mut AtomicPtr<T>) -> *mut T {
     *place.get_mut()
 }
 
-/// Sleeps for `time`, between two polls of a condition.
+/// Sleeps for `time` between two polls of a condition.
 pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
 }
 
-/// The value of `NUMBER` until the thread takes a number.
+/// The value of `NUMBER` before the thread takes a number.
 const NO_NUMBER: u32 = u32::MAX;
-/// The value of `NUMBER` when the thread is ending and has given its number back.
+/// The value of `NUMBER` after an ending thread has given its number back.
 const ENDING: u32 = u32::MAX - 1;
 
 thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(NO_NUMBER) };
 }
 
-/// A number that no other living thread of this process has. Low numbers are used first. The number is given back when
-/// the thread ends. Destructors of thread-local values may run after that: for them the number is [`ENDING`].
+/// A number that no other living thread of this process has. The lowest free number is taken first. The thread gives it
+/// back when it ends. Destructors of thread-local values may run after that: they get [`ENDING`].
 #[inline]
 pub(crate) fn thread_number() -> u32 {
     match NUMBER.get() {
@@ -151,7 +154,8 @@ fn take_thread_number() -> u32 {
         static GIVE_BACK: Cell<Option<GiveBack>> = const { Cell::new(None) };
     }
     let number = NUMBERS.take();
-    // This fails if the thread's local values are destroyed already. Then the number is never given back.
+    // This fails if the thread is ending and has destroyed this local value. In that case the number is never given
+    // back.
     let _ = GIVE_BACK.try_with(|put_back| put_back.set(Some(GiveBack(number))));
     NUMBER.set(number);
     number
@@ -160,7 +164,7 @@ fn take_thread_number() -> u32 {
 /// A number that no other call in this process returns.
 #[inline]
 pub(crate) fn unique_number() -> u64 {
-    /// How many numbers each thread takes at a time.
+    /// How many numbers a thread reserves at a time.
     const BLOCK: u64 = 1 << 16;
     static NEXT_BLOCK: AtomicU64 = AtomicU64::new(0);
     thread_local! {

@@ -10,7 +10,7 @@ pub struct Numbers(Mutex<Pool>);
 #[derive(Default)]
 struct Pool {
     given_back: BTreeSet<u32>,
-    /// The lowest number that was never taken.
+    /// The lowest number that was never given out.
     fresh: u32,
 }
 
@@ -26,7 +26,8 @@ impl Numbers {
 
     /// Gives back a number that is not used any more.
     ///
-    /// ORDERING: what one user of the number has done happens before what its next user does: both take the lock.
+    /// ORDERING: what a user of the number did before this call happens before what the next user does after `take`:
+    /// both calls take the lock of the pool.
     pub fn put_back(&self, number: u32) {
         self.0.lock().given_back.insert(number);
     }

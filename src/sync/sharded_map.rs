@@ -1,8 +1,9 @@
 //! The map of the watch lists and of the deferred checks: a dashmap that is accessed shard by shard.
 //!
-//! In the common case, each access hashes the key once, probes once, and makes none of dashmap's guards.
+//! In the common case, each access hashes the key once, looks it up once, and makes none of dashmap's guards.
 //!
-//! `Hash`, `Eq` and `Clone` of keys run under the lock of a shard. If one of them panics, a guard releases the lock.
+//! `Hash`, `Eq` and `Clone` of keys may run under the lock of a shard. If one of them panics, the unwinding releases
+//! the lock.
 
 use super::key_code::KeyCode;
 use super::{AtomicBool, MAX_MAP_SHARDS, MapShards, OnceLock, Ordering};
@@ -12,16 +13,16 @@ use equivalent::Equivalent;
 use scopeguard::{ScopeGuard, guard};
 use std::hash::{BuildHasher, Hash};
 
-/// One of several changes that are made together: the hash of a key, the key, and the argument of the change.
+/// One of several changes that are made together: the hash of a key, the key, and the argument that the change gets.
 pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
-/// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made for
-/// the first entry. Each access gets the name of its caller, for [`KeyCode`].
+/// A concurrent map of small values. Every access happens under the lock of the key's shard. The shards are made for
+/// the first entry. Most methods get the name of their caller, for the message of [`KeyCode`].
 pub(crate) struct ShardedMap<K, V, S> {
     map: OnceLock<MapShards<K, V>>,
-    /// Whether a thread has begun to make the map.
+    /// Whether a thread has begun to make the shards.
     begun: AtomicBool,
-    /// Whether a table may be large enough to shrink.
+    /// Whether some table may be large enough to shrink.
     has_grown: AtomicBool,
     hasher: S,
     /// The number of shards (a power of two) minus one.
@@ -43,17 +44,17 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         self.map.get_or_init(|| make_shards(self.mask + 1))
     }
 
-    /// The shard of a hash, by bits that the shard's table does not use: the table uses the lowest and the highest
-    /// bits.
+    /// The number of the shard for a hash. It comes from bits in the middle of the hash: the table of the shard uses
+    /// the lowest and the highest bits, and these must still tell the keys of one shard apart.
     pub(crate) fn shard_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.mask
     }
 
-    /// The shards; `None` if no entry was ever added.
+    /// The shards. `None` if no entry was ever added.
     ///
-    /// A result of `None` gives the same order as a lookup under the lock of a shard: what this thread did before the
-    /// call happens before every later use of the map. So if a check finds no map, a thread that adds the first watcher
-    /// later sees the event of the check.
+    /// If this returns `None`, what this thread did before the call happens before every later use of the map, as if
+    /// this thread had looked up a key under the lock of a shard. So if a check finds no map, a thread that adds the
+    /// first watcher later sees the event of the check.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -62,23 +63,26 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn look(&self) -> Option<&MapShards<K, V>> {
-        // ORDERING: AcqRel. This read-modify-write comes before or after the swap in `begin`. If it comes after, it
-        // finds the flag set, and this call returns the map. If it comes before, this Release pairs with the Acquire of
-        // the swap: what this thread did happens before the map is made, and before every later use of the map.
+        // ORDERING: AcqRel. This read-modify-write comes either before or after the swap in `begin`:
+        //
+        // * If it comes after the swap, it finds the flag set, and this call returns the map.
+        // * If it comes before the swap, this Release pairs with the Acquire of the swap: what this thread did happens
+        //   before the map is made, and so before every later use of the map.
         let begun = self.begun.fetch_or(false, Ordering::AcqRel);
         begun.then(|| self.make())
     }
 
-    /// Makes the map for the first value.
+    /// Makes the shards for the first entry.
     #[cold]
     #[inline(never)]
     fn begin(&self) -> &MapShards<K, V> {
-        // ORDERING: AcqRel, as argued in `look`. This swap happens before any thread can find the map.
+        // ORDERING: AcqRel. The Acquire pairs with the Release in `look`, as argued there: what a thread did before it
+        // found no map happens before this call makes the map. No thread can find the map before this swap.
         self.begun.swap(true, Ordering::AcqRel);
         self.make()
     }
 
-    /// Reads the entry of `key` under the shared lock of its shard.
+    /// Calls `read` with the entry of `key`, under the shared lock of its shard. `None` if there is no entry.
     #[inline(always)]
     pub(crate) fn read<Q, R>(
         &self,
@@ -97,7 +101,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         Some(read(key, value.get()))
     }
 
-    /// The hash of `key`, for the methods that find an entry by its hash.
+    /// The hash of `key`. The map and its tables find an entry by this hash.
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hasher.hash_one(key)
     }
@@ -113,7 +117,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     ) where
         K: Clone,
     {
-        // Declared first, so that the entry is dropped after the lock is released, even if a key panics.
+        // Declared first, so that the entry is dropped last: after the lock is released, even if a key panics.
         let entry;
         let _code = KeyCode::enter(call);
         let map = self.map.get().unwrap_or_else(|| self.begin());
@@ -125,13 +129,16 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         };
         entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
-        // A full table hashes its keys again to make room, and `Hash` may panic. During a rehash in place, a panic
-        // would drop entries under the lock. During a move to another table, a panic drops none. So a full table always
-        // moves: to half its size if its entries fit there (removed entries have filled it), otherwise to a larger
-        // table.
+        // To make room, a full table hashes its keys again, and `Hash` may panic. During a rehash in place, a panic
+        // would drop entries under the lock. During a move to another table, a panic drops none. So this code makes
+        // every full table move:
+        //
+        // * to half its size, if its entries fit there: tombstones of removed entries have filled the table
+        // * otherwise, to a larger table
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
-            // ORDERING: Relaxed, as argued in `shrink`.
+            // ORDERING: Relaxed: the lock of this shard orders this store and the growth against `shrink`, as argued
+            // there.
             self.has_grown.store(true, Ordering::Relaxed);
             let half = shard.buckets() * 7 / 16;
             if shard.len() < half {
@@ -142,11 +149,12 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         shard.insert(hash, entry, hash_of);
     }
 
-    /// Changes the entry of `key`, if it exists, and removes it if `edit` returns `true`, in one hold of the exclusive
-    /// lock of its shard. Returns the removed entry, because destructors of keys are user code.
+    /// Calls `edit` with the value of `key`, if there is an entry, and removes the entry if `edit` returns `true`. Both
+    /// happen in one hold of the exclusive lock of the key's shard. Returns the removed entry, so that the caller drops
+    /// it without the lock: destructors of keys are user code.
     ///
-    /// With `goes`, an entry whose value `goes` accepts is removed without an edit. Such a removal takes one lookup
-    /// instead of two, but the edit of any other entry takes two lookups instead of one.
+    /// If `goes` is given, an entry whose value `goes` accepts is removed without a call of `edit`. Such a removal
+    /// takes one lookup instead of two, but the edit of any other entry takes two lookups instead of one.
     #[inline(always)]
     pub(crate) fn edit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -174,11 +182,12 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         removed.map(|(key, value)| (key, value.into_inner()))
     }
 
-    /// Makes several changes in one shard, in one hold of its exclusive lock. If `edit` returns `true`, the entry is
-    /// moved to `removed`, because destructors of keys are user code. `prefetch` only reads the value.
+    /// Makes several changes in one shard, in one hold of its exclusive lock. All `edits` must be for keys of the same
+    /// shard. If `edit` returns `true`, the entry is moved to `removed`, so that the caller drops it without the lock:
+    /// destructors of keys are user code. `prefetch` only loads the value into the processor's cache.
     ///
-    /// `done` counts the changes. A change is counted before code of its key runs, because that code may panic and end
-    /// the call.
+    /// `done` counts the changes. A change is counted before code of its key runs. If that code panics and ends the
+    /// call, the caller can go on behind that change.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
@@ -193,7 +202,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         removed.reserve(edits.len());
         let _code = KeyCode::enter("the end of operations");
         let mut shard = map.shards()[self.shard_of(first)].write();
-        // The entries lie far apart. In a loop of their own, the loads overlap instead of waiting for one another.
+        // The entries lie far apart, so that each load misses the cache. In a loop of their own, the loads overlap
+        // instead of waiting for one another.
         for &(hash, ..) in edits {
             let likely = shard.get(hash, |_| true);
             std::hint::black_box(likely.is_some_and(|(_, value)| prefetch(value.get())));
@@ -208,7 +218,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         }
     }
 
-    /// Frees memory of large, nearly empty tables. Removals do not do this, because each of them would have to look.
+    /// Frees memory of large tables that are nearly empty. Removals do not shrink a table, because each removal would
+    /// have to compare the sizes.
     ///
     /// Takes no lock if the last call left no large table and no table has grown since. Otherwise tries the lock of
     /// each shard, one after the other, and skips a shard whose lock is taken. If a table shrinks, its few remaining
@@ -217,12 +228,15 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let _code = KeyCode::enter("shrink");
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
         let shrink = |map| shrink(map, hash_of);
-        // ORDERING: Relaxed: the locks of the shards order the accesses. A table grows under the lock of its shard,
-        // after the store of the flag. If this call locks the shard before the growth, this swap happens before the
-        // store, so the flag stays set for the next call. If this call locks the shard after the growth, it sees the
-        // large table. A shard whose lock is taken counts as one with a large table.
+        // ORDERING: Relaxed: the locks of the shards order what matters. A thread that grows a table stores the flag
+        // and grows the table in one hold of the shard's lock. There are three cases:
+        //
+        // * This call locks the shard before that hold. Then this swap happens before the store, and the flag stays set
+        //   for the next call.
+        // * This call locks the shard after that hold. Then it sees the large table.
+        // * This call does not get the lock. Then it counts the shard as one with a large table.
         if self.has_grown.swap(false, Ordering::Relaxed) {
-            // Sets the flag again if a large table may be left, or if `Hash` panics.
+            // This guard sets the flag again if a large table may be left, or if `Hash` panics.
             let left = guard((), |()| self.has_grown.store(true, Ordering::Relaxed));
             if !self.map.get().is_some_and(shrink) {
                 ScopeGuard::into_inner(left);
@@ -235,7 +249,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         self.made().map_or(0, MapShards::len)
     }
 
-    /// Visits every entry, one shard at a time under its shared lock.
+    /// Calls `visit` with every entry, under the shared lock of one shard at a time.
     pub(crate) fn for_each(&self, call: &'static str, visit: impl FnMut(&K, &V)) {
         let _code = KeyCode::enter(call);
         _ = self.made().map(|map| for_each_entry(map, visit));

@@ -1,24 +1,25 @@
-//! The alarm: the tick until which the thread that drives the timer sleeps.
+//! The alarm: the tick until which the thread that drives the timer sleeps. That thread is the reaper, or the user's
+//! reactor.
 //!
-//! That thread is the reaper, or the user's reactor. A thread that files a deadline earlier than the alarm lowers the
-//! alarm to that deadline, and wakes the sleeping thread.
+//! A thread that files a deadline earlier than the alarm lowers the alarm to that deadline, and wakes the sleeping
+//! thread.
 //!
-//! To move the alarm later, a thread [resets](Alarm::reset) it, then reads the deadlines under the locks of the timer
-//! shards, and then sets the alarm to the earliest. A deadline that another thread files during these steps is not
-//! lost. Reset and set are read-modify-writes of one word, so the set for that deadline comes before or after the
-//! reset:
+//! To move the alarm later, a thread takes three steps. It [resets](Alarm::reset) the alarm, then reads the deadlines
+//! under the locks of the timer shards, and then sets the alarm to the earliest. A deadline that another thread files
+//! during these steps is not lost. Reset and set are read-modify-writes of one word, so the set for that deadline comes
+//! before or after the reset:
 //!
 //! * If the set comes before the reset, the thread that resets the alarm finds the deadline when it reads the
 //!   deadlines.
-//! * If the set comes after the reset, the thread that sets finds a later tick in the alarm, and wakes the sleeping
-//!   thread. There is one exception: since the reset, the alarm has been set to this deadline or an earlier one. Then
-//!   the sleeping thread wakes in time without this set.
+//! * If the set comes after the reset, the filing thread finds a later tick in the alarm, and wakes the sleeping
+//!   thread. There is one exception: since the reset, the alarm was set to this deadline or to an earlier one. Then the
+//!   sleeping thread wakes in time anyway.
 //!
-//! A thread whose deadline is not the earliest of its shard does not set the alarm. The thread with the earlier
-//! deadline sets it, and each later pass sets the alarm to the next deadline.
+//! A thread whose deadline is not the earliest of its timer shard does not set the alarm. The alarm is set for the
+//! earliest deadline of the shard, and each later pass sets it to the next deadline.
 //!
-//! An ending does not touch the alarm. So the sleeping thread may wake once for the deadline of an ended payload, and
-//! then sets the alarm to the next deadline.
+//! When a payload ends, the alarm stays as it is. So the sleeping thread may wake once for the deadline of a payload
+//! that has ended. It then sets the alarm to the next deadline.
 
 use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Ordering};
@@ -31,27 +32,30 @@ impl Alarm {
         Self(AtomicU64::new(NEVER))
     }
 
-    /// Lowers the alarm to `deadline`, if the alarm is later. Returns whether it was later: then the sleeping thread
-    /// must be woken.
+    /// Lowers the alarm to `deadline`, if the alarm is later. Returns `true` if it was later: the caller must then wake
+    /// the sleeping thread.
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
-        // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call happens before the
-        // reads that follow the reset.
+        // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call, such as filing
+        // `deadline`, happens before the resetting thread reads the deadlines.
         //
-        // The Acquire half is not needed: Release alone would suffice.
+        // The Acquire half of AcqRel is not needed: Release alone would suffice.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 
-    /// Clears the alarm, and returns its last tick. The caller reads all deadlines after this.
+    /// Clears the alarm: sets it to [`NEVER`], and returns its last tick. After this call the caller reads the
+    /// deadlines of all timer shards.
     pub(crate) fn reset(&self) -> Tick {
-        // ORDERING: Acquire pairs with the Release in `set`. A swap, not a store: a store could overwrite a deadline
-        // without acquiring the writes of the thread that has set it.
+        // ORDERING: Acquire pairs with the Release in `set`: what a thread did before it set the alarm happens before
+        // this thread reads the deadlines. A swap, not a store: a store would overwrite a tick without acquiring the
+        // writes of the thread that has set it, and this thread could miss the deadline.
         self.0.swap(NEVER, Ordering::AcqRel)
     }
 
-    /// The tick of the alarm; [`NEVER`] if it is not set.
+    /// The tick of the alarm; [`NEVER`] if no alarm is set.
     pub(crate) fn time(&self) -> Tick {
-        // ORDERING: Relaxed: a deadline that is set after this load is followed by a wake-up, and no wake-up is lost.
+        // ORDERING: Relaxed: this load may miss a tick that another thread sets. That thread then wakes the sleeping
+        // thread, and a wake-up that comes before the sleep is not lost.
         self.0.load(Ordering::Relaxed)
     }
 }

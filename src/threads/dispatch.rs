@@ -1,5 +1,5 @@
-//! [`Dispatch`], the choice of the thread that runs the completions of expired operations and of deferred checks; and
-//! [`CompletionThread`], the library's thread for these completions.
+//! [`Dispatch`], the user's choice of the thread that runs completions of expired operations and of deferred checks;
+//! and [`CompletionThread`], the library's own thread for these completions.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, SLICE};
@@ -8,39 +8,42 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
-/// Completions that do not run at once on the thread that ended the operations: those of operations that have expired
-/// or that a deferred check has completed, and those that wait for the end of an outermost call. Made by `job` in
-/// `src/engine/deliver.rs`. A job runs exactly once: when it is called, or when it is dropped without a call. It never
-/// panics: panics of `on_complete` are caught and counted inside.
+/// Completions (calls of the user's `on_complete`) that do not run at once on the thread that ended the operations.
+/// Either the operations have expired or were completed by a deferred check, or the completions wait until the
+/// outermost call of the library on this thread returns. Made by `job` in `src/engine/deliver.rs`. A job runs exactly
+/// once: when it is called, or when it is dropped without a call. It never panics, because it catches and counts the
+/// panics of `on_complete`.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) runs for operations that have expired, and
-/// for operations that a deferred check has completed: a [`check_later`](crate::Purgatory::check_later), or an
-/// examination that a [check](crate::Purgatory::check_and_complete) has deferred.
+/// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) runs for these operations:
+///
+/// * operations that have expired;
+/// * operations that a deferred check has completed: a [`check_later`](crate::Purgatory::check_later), or an
+///   examination that a [check](crate::Purgatory::check_and_complete) has deferred.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Dispatch {
     /// On a thread that belongs to the purgatory or to its shared reaper, one completion after another. A slow
-    /// completion delays the completions behind it, but never the timer. The thread starts with its first completion;
-    /// while the system refuses the thread, completions run as with [`Inline`](Self::Inline). The default with a reaper
-    /// thread.
+    /// completion delays the completions behind it, but never the timer. The thread starts with its first completion.
+    /// While the system refuses the thread, completions run as with [`Inline`](Self::Inline). This is the default with
+    /// a reaper thread.
     OwnThread,
     /// On the thread that drives the timer: the reaper, or the caller of [`advance`](crate::Purgatory::advance). A slow
-    /// completion delays the timer. The default with [`Reaper::Manual`](crate::threads::Reaper::Manual) and
+    /// completion delays the timer. This is the default with [`Reaper::Manual`](crate::threads::Reaper::Manual) and
     /// [`Reaper::Reactor`](crate::threads::Reaper::Reactor).
     ///
     /// If the deadline of an operation passes while a call of yours parks or examines the operation, the operation ends
-    /// in that call, on the thread of that call. Payloads of a [`Timer`](crate::Timer) are never examined, so no call
-    /// that starts, stops or reschedules a payload expires one.
+    /// in that call, and its completion runs on the thread of that call. Payloads of a [`Timer`](crate::Timer) are
+    /// never examined, so no call that starts, stops or reschedules a payload expires one.
     Inline,
     /// On the thread on which this function runs its job, for example a thread of a pool. Each operation has a job of
     /// its own. The function may run the job now or later, on any thread. Each job completes its operation, even if the
-    /// job is dropped. A job never panics.
+    /// job is dropped without being run. A job never panics.
     ///
-    /// The function is called on the thread that drives the timer, or on a thread that was examining the operation at
-    /// its deadline. It should pass the job to another thread rather than run it: a slow function delays the timer. If
-    /// the function runs the job at once, the completion still waits until the outermost call of the library on that
-    /// thread returns, because completions do not nest.
+    /// The library calls the function on the thread that drives the timer, or on a thread that was examining the
+    /// operation at its deadline. The function should pass the job to another thread rather than run it, because a slow
+    /// function delays the timer. If the function runs the job at once, the completion still waits until the outermost
+    /// call of the library on that thread returns, because completions do not nest.
     Executor(Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>),
 }
 
@@ -54,8 +57,8 @@ impl fmt::Debug for Dispatch {
     }
 }
 
-/// A thread that runs jobs in order, and runs all queued jobs before it ends. It starts with the first job: many
-/// purgatories never have a job, and starting a thread takes longer than all the rest of a first park.
+/// The completion thread: runs jobs in order, and runs all queued jobs before it ends. Starts with the first job,
+/// because many purgatories never have a job, and starting a thread takes longer than the rest of a first park.
 #[derive(Default)]
 pub(crate) struct CompletionThread {
     queue: Arc<Queue>,
@@ -65,7 +68,8 @@ pub(crate) struct CompletionThread {
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
-    /// The thread waits here as soon as it finds no job: jobs come in batches, too seldom to spin for the next one.
+    /// The thread sleeps here as soon as it finds no job. It does not spin, because jobs come in batches, with long
+    /// gaps.
     more: Condvar,
 }
 
@@ -76,13 +80,13 @@ struct Jobs {
 }
 
 impl Queue {
-    /// The main function of the thread.
+    /// The main function of the completion thread.
     fn run(&self) {
         let mut jobs = self.jobs.lock();
         loop {
             match jobs.waiting.pop_front() {
                 // Release the lock while the job runs, so that a reaper that brings the next job never waits for a
-                // completion. A job never panics. If it did, the next jobs would still run.
+                // completion. A job never panics, but if one did, the next jobs would still run.
                 Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
                 None if jobs.closed => return,
                 None => {
@@ -96,19 +100,21 @@ impl Queue {
 }
 
 impl CompletionThread {
-    /// Starts the thread, unless it was started before.
+    /// Starts the thread, unless it was started before. `Err` if the system refuses the thread.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         self.start_under(&self.queue.jobs.lock(), name)
     }
 
-    /// Starts the thread. The caller has the lock of the queue, as `_alone` shows, so one caller at a time starts it.
+    /// Starts the thread, unless it was started before. `_alone` shows that the caller has the lock of the queue, so
+    /// that only one caller at a time starts the thread.
     fn start_under(&self, _alone: &Jobs, name: &str) -> io::Result<()> {
         let queue = self.queue.clone();
         self.thread.start(name, "completions", move || queue.run())
     }
 
-    /// Queues `job`, and starts the thread if this is the first job. Returns the job if the thread takes no more jobs,
-    /// or if the system refuses the thread. The caller then runs the job, and the next job asks the system again.
+    /// Queues `job`. Starts the thread if it was not started before. Returns the job if the thread takes no more jobs,
+    /// or if the system refuses the thread. The caller then runs the job itself, and the next job asks the system
+    /// again.
     pub(crate) fn submit(&self, name: &str, job: Job) -> Result<(), Job> {
         let mut jobs = self.queue.jobs.lock();
         if jobs.closed || self.start_under(&jobs, name).is_err() {
@@ -120,7 +126,7 @@ impl CompletionThread {
         Ok(())
     }
 
-    /// Takes no more jobs. The thread ends when it has run the jobs of its queue.
+    /// Makes the thread take no more jobs. The thread ends when it has run the jobs in its queue.
     pub(crate) fn close(&self) {
         self.queue.jobs.lock().closed = true;
         self.queue.more.notify_one();

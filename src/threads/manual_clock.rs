@@ -1,5 +1,5 @@
-//! A clock that is moved by hand. The thread that moves the clock also does the work of the reaper: it expires what is
-//! due.
+//! A clock that is moved by hand, for tests. The thread that moves the clock also does the work of the reaper: it
+//! expires what is due.
 
 use super::reaper::{Reaper, ReaperThread};
 use crate::callbacks::panics::Panics;
@@ -17,12 +17,13 @@ use std::time::Duration;
 
 /// A clock that stands still until it is moved, for tests. All clones show the same time.
 ///
-/// A test with deadlines needs neither sleeps nor threads if the tested purgatories use this clock's own
-/// [`reaper`](Self::reaper):
+/// A test with deadlines needs neither sleeps nor threads if the purgatories under test use the
+/// [`reaper`](Self::reaper) of this clock:
 ///
-/// * [`block_on`](Self::block_on) runs a future, and jumps to the next deadline whenever the future can only wait.
-/// * [`advance`](Self::advance) moves the clock, and returns when everything that is then due has expired and been
-///   completed.
+/// * [`block_on`](Self::block_on) runs a future, and moves the clock to the next deadline whenever the future can only
+///   wait.
+/// * [`advance`](Self::advance) moves the clock, and returns when everything that is due at the new time has expired
+///   and been completed.
 /// * [`advance_until_idle`](Self::advance_until_idle) moves the clock until no deadline is left.
 ///
 /// ```
@@ -43,13 +44,14 @@ use std::time::Duration;
 /// # Ok::<(), request_purgatory::purgatory::BuildError>(())
 /// ```
 ///
-/// **What the clock knows:** the deadlines and deferred checks of all purgatories, timers, trackers and requests with
-/// its reaper, any number of them. Operations expire in the order of their deadlines. At each expiry the clock shows
-/// that deadline, rounded up to the tick.
+/// **What the clock knows:** the deadlines and deferred checks of all purgatories, timers, trackers and requests that
+/// use its reaper, any number of them. Operations expire in the order of their deadlines. When an operation expires,
+/// the clock shows its deadline, rounded up to the tick.
 ///
 /// **What the clock cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a
-/// purgatory can use [tokio's clock](crate::guide::tokio) instead). So `block_on` may jump while another thread is
-/// still at work. If several threads of a test work at the same time, move the clock by `advance`, when they are done.
+/// purgatory can use [tokio's clock](crate::guide::tokio) instead). So `block_on` may move the clock while another
+/// thread is still at work. If several threads of a test work at the same time, wait until they are done, and then move
+/// the clock by `advance`.
 ///
 /// A purgatory may have this clock but another reaper. Then the clock does not drive the purgatory. With a reaper
 /// thread, a move of the clock wakes that thread, which expires operations a moment later. With [`Reaper::Manual`], no
@@ -61,14 +63,16 @@ pub struct ManualClock(Arc<ManualTime>);
 struct ManualTime {
     now: Mutex<Duration>,
     wakers: Mutex<Vec<WakeFn>>,
-    /// The reaper of everything that the clock drives. The thread that runs the reaper's rounds holds the lock of the
-    /// reaper's parker.
+    /// The reaper of everything that the clock drives. A thread that runs rounds of this reaper holds the lock of the
+    /// reaper's parker: it is the *driving thread*.
     reaper: OnceLock<ReaperThread>,
-    /// The thread that runs a round of the reaper, and the earliest deadline that the round has asked the clock about.
+    /// Set while a thread runs a round of the reaper: that thread, and the earliest deadline for which the round has
+    /// called `time_until` so far.
     round: Mutex<Option<(ThreadId, Option<Duration>)>>,
-    /// Threads that sleep until the driving thread stops.
+    /// Threads that sleep until the driving thread stops driving.
     waiting: Mutex<Vec<Thread>>,
-    /// The number of threads that want to drive now. Threads in `block_on` that only wait for work let these go first.
+    /// The number of threads in a call that moves the clock, which want to drive now. Threads in `block_on` let them
+    /// drive first.
     urgent: AtomicUsize,
 }
 
@@ -85,14 +89,14 @@ impl ManualClock {
         clock
     }
 
-    /// A reaper without a thread, driven by this clock. For builders that have this clock, or a clone, as their
+    /// A reaper without a thread, which this clock drives. For builders that have this clock, or a clone, as their
     /// [`clock`](crate::purgatory::Builder::clock). Operations expire, and deferred checks are made, inside calls of
     /// [`advance`](Self::advance), [`advance_until_idle`](Self::advance_until_idle) and [`block_on`](Self::block_on),
     /// on the calling thread. Completions run there too, unless the builder has an
     /// [executor](crate::threads::Dispatch::Executor). Other threads of the program only park and check.
     ///
-    /// `drain` and `shutdown_timeout` of a purgatory with this reaper take their limits as real time, and drive nothing
-    /// while they wait.
+    /// If a purgatory has this reaper, its `drain` and `shutdown_timeout` take their limits as real time, and expire
+    /// nothing while they wait.
     pub fn reaper(&self) -> Reaper {
         Reaper::Shared(self.0.reaper().clone())
     }
@@ -101,10 +105,11 @@ impl ManualClock {
     ///
     /// Operations and timers that this clock's [`reaper`](Self::reaper) drives expire inside this call if the clock
     /// reaches their deadlines, in the order of the deadlines. This includes operations that callbacks park during the
-    /// call. If another thread is driving, that thread first finishes what is due. A call from a callback expires
-    /// nothing: what is due is left to the next call that drives, or to the call that runs the callback.
+    /// call. If another thread is driving, that thread first finishes what is due. A call from a callback moves the
+    /// clock, but expires nothing. What is due is left to the next call that drives, or to the call that runs the
+    /// callback.
     ///
-    /// After that, in all calls, wakes the threads that sleep until a deadline of this clock; these threads then expire
+    /// At its end, every call wakes the threads that sleep until a deadline of this clock. These threads then expire
     /// operations themselves. The wake functions run on this thread, including those of
     /// [reactors](crate::threads::Reaper::Reactor). If a wake function panics, the others are still called, and then
     /// the panic is passed on.
@@ -124,8 +129,8 @@ impl ManualClock {
     }
 
     /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
-    /// a deadline. Returns whether no deadline is left. If one is left, the clock has moved by `limit`: a timer that
-    /// its own callback restarts, for example, always has a deadline.
+    /// a deadline. Returns `true` if no deadline is left. Returns `false` if a deadline is left after the clock has
+    /// moved by `limit`: a timer that its own callback restarts, for example, always has a deadline.
     ///
     /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
     /// passes on a panic. If another thread is driving, that thread first finishes what is due.
@@ -149,12 +154,12 @@ impl ManualClock {
         is_idle
     }
 
-    /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires everything due
-    /// that this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next deadline.
-    /// If there is no deadline, the thread sleeps, and only another thread can wake the future.
+    /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires everything that
+    /// is due and that this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next
+    /// deadline. If there is no deadline, the thread sleeps, and only another thread can wake the future.
     ///
-    /// To run several futures, join them into one. If several threads are in this call, one of them drives at a time.
-    /// If another thread moves the clock by `advance` or `advance_until_idle`, that thread drives first.
+    /// To run several futures, join them into one. If several threads are in this call, one of them drives at a time. A
+    /// thread that moves the clock by `advance` or `advance_until_idle` drives before them.
     ///
     /// # Panics
     /// If it is called from a callback of the library, like [`future::block_on`](crate::future::block_on). Panics of
@@ -182,8 +187,8 @@ impl ManualClock {
         }
     }
 
-    /// Expires what is due. If that does not wake the future of `waking`, moves the clock to the next deadline, or
-    /// sleeps if there is none.
+    /// Expires what is due. If that does not wake the future of `waking`, moves the clock to the next deadline. If
+    /// there is no deadline, sleeps until another thread wakes this one.
     fn drive_until(&self, driving: &Driving<'_>, waking: &Waking) {
         let (next, rest) = driving.settle();
         if waking.is_woken() {
@@ -195,23 +200,23 @@ impl ManualClock {
                 self.0.step(next, &mut left);
                 self.wake();
             }
-            // Sleep until another thread wakes the future, or parks or defers something.
+            // No deadline is left. Sleep until another thread wakes the future, parks an operation or defers a check.
             None => driving.parker.park_timeout(rest),
         }
     }
 
-    /// Calls all wake functions, and removes those whose purgatory is gone.
+    /// Calls all wake functions. Removes those that return `false`, because their purgatory is gone.
     fn wake(&self) {
-        // Call without the lock: a wake function may move this clock, or subscribe.
+        // Call the functions without the lock: a wake function may move this clock, or subscribe another function.
         let wakers = self.0.wakers.lock().clone();
-        // A wake function that panics does not keep the others from being called, and is called again the next time.
+        // If a wake function panics, the others are still called, and the function stays for the next time.
         let mut panics = Panics::default();
         let is_stale = |waker: &WakeFn| panics.catch(|| waker.wake()) == Some(false);
         let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
-        // Reserve room for as many wake functions again: a subscription that fills the room calls all of them, which
-        // should be rare.
+        // Reserve room for as many wake functions as there are now. When subscriptions have filled the room,
+        // `subscribe` calls all functions, which should be rare.
         let left = wakers.len();
         wakers.reserve(left);
         drop(wakers);
@@ -228,8 +233,8 @@ impl Clock for ManualClock {
         if deadline <= self.now() {
             return Some(Duration::ZERO);
         }
-        // A reaper with a thread of its own calls this as well: note the deadline only for the thread that runs a
-        // round.
+        // Note the deadline only for the thread that runs a round of this clock's reaper. A reaper with a thread of its
+        // own calls this method as well.
         match &mut *self.0.round.lock() {
             Some((thread, next)) if *thread == thread::current().id() => {
                 let deadline = deadline.since_origin();
@@ -245,8 +250,8 @@ impl Clock for ManualClock {
         wakers.push(waker);
         let full = wakers.len() == wakers.capacity();
         drop(wakers);
-        // Call all wake functions in order to remove those whose purgatory is gone: each of them keeps some memory of
-        // its purgatory. Only a call tells whether the purgatory is gone, and a spurious wake-up does no harm.
+        // Each wake function of a purgatory that is gone keeps some memory of that purgatory. Call all functions to
+        // find and remove these: only a call tells whether the purgatory is gone, and a spurious wake-up does no harm.
         if full {
             self.wake();
         }
@@ -258,8 +263,8 @@ impl ManualTime {
         self.reaper.get_or_init(ReaperThread::by_hand)
     }
 
-    /// Moves the clock to `next`, but by at most `left`, and subtracts the step from `left`. Returns whether the clock
-    /// has reached `next`.
+    /// Moves the clock forward to `next`, but by at most `left`, and subtracts the moved time from `left`. Returns
+    /// whether the clock has reached `next`.
     fn step(&self, next: Duration, left: &mut Duration) -> bool {
         let mut now = self.now.lock();
         // Another thread may have moved the clock beyond `next`.
@@ -278,36 +283,42 @@ impl ManualTime {
         }
     }
 
-    /// Makes this thread drive. `None` if another thread is driving.
+    /// Makes this thread the driving thread: the only one that may run rounds of the reaper. `None` if another thread
+    /// is driving.
     fn try_drive(&self) -> Option<Driving<'_>> {
         let parker = &self.reaper().handle.shared.parker;
         parker.try_lock().map(|parker| self.driving(parker))
     }
 
-    /// Tries to drive. On failure, registers this thread to be unparked when the driving thread stops. If `is_patient`,
-    /// this thread lets urgent threads go first.
+    /// Tries to make this thread the driving thread. On failure, registers this thread to be unparked when the driving
+    /// thread stops. If `is_patient`, does not even try while another thread in [`drive`](Self::drive) is waiting for
+    /// its turn.
     fn try_drive_or_wait(&self, is_patient: bool) -> Option<Driving<'_>> {
         let attempt = || {
-            // ORDERING: Relaxed, because a stale value is harmless. If the load misses an urgent thread, the two
-            // threads compete for the lock of the parker, as they would without `urgent`. If the load still counts a
-            // thread that is not urgent any more, this thread waits, and is woken: in the second attempt, it is in
-            // `waiting` already. The other thread empties `waiting` in `drop`, after its subtraction. If it had emptied
-            // `waiting` before this thread was added, its subtraction would happen before this load, by the lock of
-            // `waiting`. So it empties `waiting` later, and unparks this thread.
+            // ORDERING: Relaxed, because a stale value of `urgent` is harmless:
+            //
+            // * The load misses an urgent thread. Then the two threads compete for the lock of the parker, as they
+            //   would without `urgent`.
+            // * The load still counts a thread that is not urgent any more. Then this thread waits, but is woken:
+            //   before the second attempt it adds itself to `waiting`, and the other thread empties `waiting` in
+            //   `drop`, after its subtraction. If the other thread had emptied `waiting` before this thread was added,
+            //   then, by the lock of `waiting`, the subtraction would happen before this load, and be seen. So the
+            //   other thread empties `waiting` later, and unparks this thread.
             let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
             may.then(|| self.try_drive()).flatten()
         };
         attempt().or_else(|| {
             self.waiting.lock().push(thread::current());
-            // Try again: the driving thread may have stopped before it could know of this thread.
+            // Try again: the driving thread may have stopped before this thread was in `waiting`, and so has not
+            // unparked it.
             attempt()
         })
     }
 
-    /// Waits until no other thread drives, and makes this thread drive. Wakes a driving thread that sleeps for lack of
-    /// work, so that it stops driving.
+    /// Waits until no other thread drives, and makes this thread the driving thread. If the other thread sleeps for
+    /// lack of work, wakes it, so that it stops driving.
     fn drive(&self) -> Driving<'_> {
-        // ORDERING: Relaxed: a stale value is harmless, see `try_drive_or_wait`.
+        // ORDERING: Relaxed: a stale value is harmless, as `try_drive_or_wait` explains.
         self.urgent.fetch_add(1, Ordering::Relaxed);
         let driving = loop {
             if let Some(driving) = self.try_drive_or_wait(false) {
@@ -316,12 +327,12 @@ impl ManualTime {
             self.reaper().handle.waker().wake();
             thread::park();
         };
-        // ORDERING: Relaxed: a stale value is harmless, see `try_drive_or_wait`.
+        // ORDERING: Relaxed: a stale value is harmless, as `try_drive_or_wait` explains.
         self.urgent.fetch_sub(1, Ordering::Relaxed);
         driving
     }
 
-    /// Makes this thread drive. `None` in a callback, or if the clock drives nothing.
+    /// Makes this thread the driving thread. `None` in a callback, or if no purgatory uses the reaper of this clock.
     fn drive_unless_in_a_callback(&self) -> Option<Driving<'_>> {
         let round = *self.round.lock();
         let is_inside = round.is_some_and(|(thread, _)| thread == thread::current().id());
@@ -333,13 +344,15 @@ impl ManualTime {
 /// While this value exists, the thread that made it is the driving thread.
 struct Driving<'a> {
     time: &'a ManualTime,
-    // Dropped before `_handover`, so that the lock is free when the waiting threads try it.
+    // Dropped before `_handover`, so that the lock of the parker is free when the waiting threads are unparked and try
+    // it.
     parker: MutexGuard<'a, Parker>,
     _handover: Handover<'a>,
 }
 
 impl Driving<'_> {
-    /// Expires what is due now. Returns the next deadline, and how long the thread may sleep if there is none.
+    /// Expires everything that is due now. Returns the next deadline, and how long the thread may sleep if there is no
+    /// deadline.
     fn settle(&self) -> (Option<Duration>, Duration) {
         loop {
             *self.time.round.lock() = Some((thread::current().id(), None));
@@ -352,7 +365,7 @@ impl Driving<'_> {
     }
 }
 
-/// Wakes the waiting threads when it is dropped, so that one of them can drive.
+/// Unparks the threads in `waiting` when it is dropped, so that one of them can drive.
 struct Handover<'a>(&'a ManualTime);
 
 impl Drop for Handover<'_> {
@@ -362,7 +375,8 @@ impl Drop for Handover<'_> {
     }
 }
 
-/// Wakes a thread in `block_on`, whether it drives or waits for its turn to drive.
+/// The waker of a future in `block_on`. Wakes the thread of that call, whether it drives or waits for its turn to
+/// drive.
 struct Waking {
     woken: AtomicBool,
     thread: Thread,
@@ -371,19 +385,20 @@ struct Waking {
 
 impl Waking {
     fn take(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `wake`, so that the poll sees what the waking thread has done.
+        // ORDERING: Acquire pairs with the Release in `wake`: what the waking thread did before happens before the next
+        // poll.
         self.woken.swap(false, Ordering::Acquire)
     }
 
     fn is_woken(&self) -> bool {
-        // ORDERING: Relaxed: the next poll comes after `take`, which acquires.
+        // ORDERING: Relaxed: this answer only decides whether to poll again. Before the poll, `take` acquires.
         self.woken.load(Ordering::Relaxed)
     }
 }
 
 impl Wake for Waking {
     fn wake(self: Arc<Self>) {
-        // ORDERING: Release pairs with the Acquire in `take`.
+        // ORDERING: Release pairs with the Acquire in `take`: what this thread did before happens before the next poll.
         self.woken.store(true, Ordering::Release);
         self.reaper.wake();
         self.thread.unpark();

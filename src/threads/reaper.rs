@@ -1,9 +1,9 @@
-//! The reaper: a thread that sleeps until the next deadline of the purgatories that it drives.
+//! The reaper: a thread that drives purgatories and timers, and sleeps until the next of their deadlines.
 //!
-//! This file has only the loop. A purgatory says how long the reaper may sleep. There is no polling interval: if no
-//! deadline exists, the reaper sleeps until it is woken.
+//! This file has only the loop of the thread. Each purgatory says how long the reaper may sleep. There is no polling
+//! interval: if no deadline exists, the reaper sleeps until another thread wakes it.
 //!
-//! For tests without threads, a `ManualClock` runs the rounds of the loop on the thread that moves the clock.
+//! In tests without threads, the thread that moves a `ManualClock` runs the rounds of the loop.
 
 use crate::callbacks::panics::Panics;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
@@ -14,17 +14,19 @@ use parking_lot::Mutex;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long the reaper sleeps after a call of [`Driven::drive`] that panics: the user's clock, for example, may panic.
+/// How long the reaper sleeps after a call of [`Driven::drive`] has panicked. The user's clock, for example, may panic.
 const AFTER_PANIC: Option<Duration> = Some(Duration::from_millis(100));
 
-/// A purgatory, timer or tracker, as the reaper sees it. Every handler implements it, in `src/engine/drive.rs`.
+/// A purgatory or a timer, as the reaper sees it. Implemented for every handler, in `src/engine/drive.rs`.
 pub(crate) trait Driven: Send + Sync {
-    /// Expires timers whose deadline has passed, makes deferred checks, and reclaims. Returns how long the reaper may
-    /// sleep ([`Duration::MAX`]: until it is woken). `None` after the shutdown: the reaper then drops its reference.
+    /// Expires timers whose deadline has passed, makes deferred checks, and reclaims slots and watches. Returns how
+    /// long the reaper may sleep; [`Duration::MAX`] means until it is woken. Returns `None` after the shutdown: the
+    /// reaper then forgets this purgatory or timer.
     fn drive(self: Arc<Self>) -> Option<Duration>;
 }
 
-/// The thread that drives the timer of a purgatory: it expires operations and makes deferred checks.
+/// The choice of the thread that drives the timer of a purgatory: the thread expires operations and makes deferred
+/// checks.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Reaper {
@@ -34,20 +36,23 @@ pub enum Reaper {
     /// A thread that drives many purgatories.
     Shared(ReaperThread),
     /// A thread of yours, such as an event loop. It calls [`advance`](crate::Purgatory::advance) when
-    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and calls both again when this function is called.
+    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and calls both again when the library calls this
+    /// function.
+    ///
     /// The library calls this function when a call has added an earlier deadline, has deferred a check, has moved a
-    /// manual clock or has shut the purgatory down. The function runs on the thread of that call (for example a check
+    /// manual clock, or has shut the purgatory down. The function runs on the thread of that call (for example a check
     /// of a key), with no lock held.
     Reactor(WakeFn),
     /// No thread: you call [`advance`](crate::Purgatory::advance), for instance in a test.
     Manual,
 }
 
-/// A thread that drives any number of purgatories, with a second thread that runs their completions.
+/// A thread that drives any number of purgatories, and a second thread that runs their completions.
 ///
-/// All clones are the same reaper. The threads end when all clones, all purgatories that use the threads, and all
-/// [resolved keys](crate::ResolvedKey) of those purgatories have been dropped. The last of these drops waits for the
-/// threads, for at most about 10 ms each. A thread that needs longer runs the completions in its queue and then ends.
+/// All clones are the same reaper. The two threads end when all clones, all purgatories that use the threads, and all
+/// [resolved keys](crate::ResolvedKey) of those purgatories have been dropped. The last of these drops waits for each
+/// of the two threads, for at most about 10 ms. A thread that needs longer runs the completions in its queue, and then
+/// ends.
 #[derive(Clone)]
 pub struct ReaperThread {
     pub(crate) handle: Arc<ReaperHandle>,
@@ -57,7 +62,8 @@ pub struct ReaperThread {
 debug_fields!([] ReaperThread, "ReaperThread", |it| driven: it.handle.shared.driven.lock().len());
 
 impl ReaperThread {
-    /// Starts two threads, whose names begin with `name`. One drives the purgatories, the other runs their completions.
+    /// Starts the two threads, whose names begin with `name`: one drives the purgatories, the other runs their
+    /// completions.
     ///
     /// # Errors
     /// If the system refuses a thread.
@@ -68,7 +74,7 @@ impl ReaperThread {
         Ok(threads)
     }
 
-    /// A reaper whose threads have not been started.
+    /// A reaper whose threads were not started yet.
     pub(crate) fn without_threads() -> Self {
         Self {
             handle: Arc::new(ReaperHandle::new()),
@@ -76,8 +82,8 @@ impl ReaperThread {
         }
     }
 
-    /// A reaper that never has threads: its owner runs the [rounds](ReaperLoop::round), and completions run inside the
-    /// rounds.
+    /// A reaper that never has threads. Its owner runs the [rounds](ReaperLoop::round) of the loop, and completions run
+    /// inside the rounds.
     pub(crate) fn by_hand() -> Self {
         let threads = Self::without_threads();
         threads.completions.close();
@@ -85,24 +91,24 @@ impl ReaperThread {
     }
 }
 
-/// The owner's handle of the reaper thread. The thread runs [`ReaperLoop::run`].
+/// The handle by which an owner controls the reaper thread. The thread runs [`ReaperLoop::run`].
 pub(crate) struct ReaperHandle {
     pub(crate) shared: Arc<ReaperLoop>,
     unparker: Unparker,
     pub(crate) thread: Worker,
 }
 
-/// The state that the thread and its owner share.
+/// The state that the reaper thread and its owner share.
 pub(crate) struct ReaperLoop {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
-    /// The reaper thread sleeps in the parker, and holds this lock until it ends. If there is no such thread, the
-    /// caller that runs the rounds holds the lock while it does so.
+    /// The reaper thread sleeps in this parker, and holds the lock until it ends. If there is no such thread, the
+    /// caller that runs the rounds of the loop holds the lock meanwhile.
     pub(crate) parker: Mutex<Parker>,
 }
 
 impl ReaperHandle {
-    /// A handle whose thread has not been started. A wake-up that comes before the start is kept.
+    /// Makes a handle, but does not start its thread. A wake-up before the start is not lost.
     pub(crate) fn new() -> Self {
         let parker = Parker::new();
         Self {
@@ -116,13 +122,15 @@ impl ReaperHandle {
         }
     }
 
-    /// Starts the thread, unless it was started before. Called by one thread at a time.
+    /// Starts the reaper thread, unless it was started before. Called by one thread at a time. `Err` if the system
+    /// refuses the thread.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         let shared = self.shared.clone();
         self.thread.start(name, "reaper", move || shared.run())
     }
 
-    /// Drives `driven` from now on, until `drive` returns `None` or `driven` is dropped.
+    /// Makes the reaper drive `driven` from now on, until `drive` returns `None` or the referent of `driven` is
+    /// dropped.
     pub(crate) fn adopt(&self, driven: Weak<dyn Driven>) {
         self.shared.driven.lock().push(driven);
         self.unparker.unpark();
@@ -136,9 +144,10 @@ impl ReaperHandle {
         })
     }
 
-    /// Makes the thread end.
+    /// Makes the reaper thread end.
     pub(crate) fn close(&self) {
-        // ORDERING: Release pairs with the Acquire in `run`. The wake-up that follows makes the thread read the flag.
+        // ORDERING: Release pairs with the Acquire in `run`: what this thread did before happens before the end of the
+        // loop there. The wake-up that follows makes the reaper thread load the flag again.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
     }
@@ -152,25 +161,26 @@ impl Drop for ReaperHandle {
 }
 
 impl ReaperLoop {
-    /// The main function of the thread.
+    /// The main function of the reaper thread.
     pub(crate) fn run(&self) {
         let parker = self.parker.lock();
-        // ORDERING: Acquire pairs with the Release in `ReaperHandle::close`.
+        // ORDERING: Acquire pairs with the Release in `ReaperHandle::close`: what the closing thread did before happens
+        // before the end of this loop.
         while !self.stopping.load(Ordering::Acquire) {
             parker.park_timeout(self.round());
         }
     }
 
-    /// Drives each purgatory once. Returns how long the thread may sleep.
+    /// Drives each purgatory once. Returns how long the reaper thread may sleep.
     pub(crate) fn round(&self) -> Duration {
         let mut rest = Duration::MAX;
         let mut index = 0;
-        // Lock the list for one element at a time: driving runs user code.
+        // Lock the list only to read one element at a time, because driving runs user code, which may lock the list.
         let at = |index: usize| self.driven.lock().get(index).cloned();
         while let Some(driven) = at(index) {
             let (driven, begun) = (driven.upgrade(), Instant::now());
             let time = driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC));
-            // `rest` counts from now. It was computed before this purgatory was driven, so subtract the time that
+            // `rest` must count from now. It was computed before this purgatory was driven, so subtract the time that
             // driving took.
             rest = rest.saturating_sub(begun.elapsed());
             match time {
@@ -178,7 +188,8 @@ impl ReaperLoop {
                     rest = rest.min(time);
                     index += 1;
                 }
-                // The last element takes the place of the removed one, and is driven next.
+                // This purgatory is gone or shut down. `swap_remove` moves the last purgatory of the list to `index`,
+                // so that it is driven next.
                 None => drop(self.driven.lock().swap_remove(index)),
             }
         }
@@ -195,8 +206,8 @@ mod tests {
     use crate::timer::Timer;
     use std::thread;
 
-    /// Works for the first duration when it is driven. Then it may rest for the second one, or is done if the second is
-    /// `None`.
+    /// A stand-in for a purgatory. Driving it takes the first duration. Then the reaper may rest for the second
+    /// duration; with `None`, the stand-in is done.
     struct Busy(Duration, Option<Duration>);
 
     impl Driven for Busy {
@@ -206,8 +217,8 @@ mod tests {
         }
     }
 
-    /// The next deadline of a purgatory comes nearer while the thread works for another purgatory, even if that other
-    /// purgatory is driven for the last time.
+    /// While the reaper drives one purgatory, the next deadline of another purgatory comes nearer. The reaper subtracts
+    /// that time, even if it drives the first purgatory for the last time.
     #[test]
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));
@@ -232,7 +243,7 @@ mod tests {
         }
     }
 
-    /// A purgatory that panics when it is driven is driven again soon, and the others in time.
+    /// A purgatory that panics when it is driven is driven again soon, and the other purgatories are driven in time.
     #[test]
     fn g12_one_that_panics_delays_no_other() {
         for rest in [20, 1_000].map(Duration::from_millis) {
@@ -248,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Either of the two threads may be refused.
+    /// The system refuses one of two threads, or both: the call that starts them returns an error.
     #[test]
     fn g28_a_thread_that_is_refused_at_once_is_told() {
         let at_once = || Timer::<u64>::builder("g28").threads_at_once();
@@ -259,7 +270,7 @@ mod tests {
             let refused = at_once().build(drop);
             assert!(matches!(refused, Err(BuildError::Thread(_))), "{granted}");
         }
-        // With one thread to start, its refusal is returned as well.
+        // If only one thread is to be started, its refusal is returned as well.
         grant(0);
         let one = at_once().reaper(Reaper::Manual);
         let refused = one.dispatch(Dispatch::OwnThread).build(drop);

@@ -1,4 +1,4 @@
-//! A thread of the library: its name, its start, and waiting for its end.
+//! A thread of the library: how it is named and started, and how another thread waits for its end.
 
 use crate::callbacks::trampoline::Trampoline;
 use crate::sync::thread::{self, JoinHandle};
@@ -11,8 +11,8 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How long the drop of the last clone waits for a thread. It is short because the drop may happen in a task of an
-/// async runtime.
+/// How long the drop of the last clone of a purgatory waits for a thread. Short, because the drop may happen in a task
+/// of an async runtime, which must not block.
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
 
 #[cfg(debug_assertions)]
@@ -27,12 +27,14 @@ pub(crate) struct Worker(OnceLock<Started>);
 struct Started {
     name: String,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// No message is ever sent: the channel is disconnected when the thread ends.
+    /// Shows whether the thread has ended: no message is ever sent, and the channel is disconnected when the thread
+    /// ends.
     ended: Receiver<Infallible>,
 }
 
 impl Worker {
-    /// Starts the thread, which works for `owner`, unless it was started before. Called by one thread at a time.
+    /// Starts the thread, unless it was started before. Its name is made of `owner` (the purgatory that it works for)
+    /// and `work`. Called by one thread at a time. `Err` if the system refuses the thread.
     pub(crate) fn start(
         &self,
         owner: &str,
@@ -42,7 +44,7 @@ impl Worker {
         if self.0.get().is_some() {
             return Ok(());
         }
-        // The system rejects a NUL in a thread's name.
+        // Replace NUL, which the system rejects in the name of a thread.
         let name = format!("{owner}-{work}").replace('\0', "?");
         #[cfg(all(test, not(request_purgatory_loom)))]
         refusal::refused()?;
@@ -53,7 +55,7 @@ impl Worker {
             IS_WORKER.set(true);
             run();
         })?;
-        // The cell is empty, because one thread at a time calls this.
+        // `set` cannot fail: the cell is empty, because only one thread at a time calls this function.
         let _ = self.0.set(Started {
             name,
             thread: Mutex::new(Some(thread)),
@@ -74,22 +76,25 @@ impl Worker {
         (ended.try_recv() != Err(TryRecvError::Disconnected)).then_some(name)
     }
 
-    /// Waits for the thread to end, for at most `limit` if given. A thread that needs longer ends by itself, and no
-    /// later call waits for it. In a callback this call does not wait: the callback may run on the thread itself, or
-    /// the thread may be waiting for the callback. A later call can still wait.
+    /// Waits for the thread to end, for at most `limit` if given. If the thread needs longer, it ends by itself, and no
+    /// later call waits for it. A call in a callback does not wait at all: the callback may run on the thread itself,
+    /// or the thread may be waiting for the callback. A later call outside a callback still can wait.
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
             let ended = limit.map(|limit| started.ended.recv_timeout(limit));
             if ended != Some(Err(RecvTimeoutError::Timeout)) {
-                // Ignore the error: the thread catches the panics of user code, and the panic hook has reported any
-                // other panic.
+                // Ignore the error of a thread that has panicked: the thread catches panics of user code, and the panic
+                // hook has reported any other panic.
                 let _ = handle.join();
             }
         }
     }
 
-    /// The handle to join. `None` in a callback, or if another call has taken the handle. `None` also if the caller is
-    /// the thread itself, which may drop the last reference to its owner.
+    /// Takes the handle that a caller needs in order to join the thread. `None` in each of these cases:
+    ///
+    /// * The caller is a callback.
+    /// * Another call has taken the handle.
+    /// * The caller is the thread itself, which may drop the last reference to its owner. It cannot join itself.
     fn take_handle(&self) -> Option<JoinHandle<()>> {
         let started = self.0.get().filter(|_| !Trampoline::in_progress())?;
         let handle = started.thread.lock().take();
@@ -97,18 +102,18 @@ impl Worker {
     }
 }
 
-/// For tests: a system that refuses threads to the calling thread.
+/// For tests: makes the system seem to refuse threads that the calling thread starts.
 #[cfg(all(test, not(request_purgatory_loom)))]
 pub(crate) mod refusal {
     use std::cell::Cell;
     use std::io;
 
     thread_local! {
-        /// The number of threads that are still granted.
+        /// How many more threads the calling thread may start.
         static GRANTED: Cell<usize> = const { Cell::new(usize::MAX) };
     }
 
-    /// Grants this many threads to the calling thread from now on.
+    /// From now on, lets the calling thread start only this many threads.
     pub(crate) fn grant(threads: usize) {
         GRANTED.set(threads);
     }
@@ -126,7 +131,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// The join in a callback does not wait, and leaves the thread to the next join.
+    /// A join in a callback does not wait, and a later join outside a callback still waits for the thread.
     #[test]
     fn g15_a_join_in_a_callback_leaves_the_thread_to_a_later_one() {
         let (worker, (end, ending)) = (Worker::default(), mpsc::channel::<()>());

@@ -2,9 +2,9 @@
 //! counter nor the clock: callers pass readings as numbers, so that a test can use counters of any kind.
 //!
 //! Each thread has an *anchor*: a reading of the real clock, with a reading of the counter before it and one after it.
-//! For a millisecond after the anchor, measured by the counter, the time is a sum: the clock's reading in the anchor, a
-//! [`MARGIN`], and the time since the anchor. The latter is computed from the counter, at a rate that is 1/512 too
-//! fast. Then the real clock is read again.
+//! The anchor *holds* for a millisecond, measured by the counter. While it holds, the time is the sum of the clock's
+//! reading in the anchor, a [`MARGIN`], and the time since the anchor, which is computed from the counter at a rate
+//! that is 1/512 too fast. After that millisecond the real clock is read again.
 //!
 //! # What a reading is for
 //!
@@ -16,18 +16,17 @@
 //! # Why a reading is not behind
 //!
 //! In an anchor the counter is read before the clock, and later readings count from that reading of the counter. The
-//! rate is the real time between two anchors of this thread, divided by the fewest ticks of the counter that can lie
-//! between the two readings of the clock. So the rate is at least the true rate during that time. 1/512 is added to
-//! this rate.
+//! rate (nanoseconds for each tick of the counter) is measured between two anchors of this thread: the real time
+//! between them, divided by the fewest ticks of the counter that can lie between their readings of the clock. So the
+//! measured rate is at least the true rate during that time. 1/512 is added to the measured rate.
 //!
 //! So a reading is behind the true time only if the counter, measured by the real clock, runs more than 1/512 slower
-//! within the millisecond than it did between the two anchors. A clock kept by NTP is steered by less: up to 1/2,000
-//! (1/1,000 while it makes up for an offset by `adjtime`). But chrony steers by up to 1/12 while it makes up for
-//! seconds, and this steering can begin within the millisecond. A reading in that millisecond is then up to 0.08 ms
-//! behind.
+//! within the millisecond than it did between the two anchors. NTP steers the clock (changes its rate) by less than
+//! that: by up to 1/2,000, or 1/1,000 while `adjtime` makes up for an offset. But chrony steers by up to 1/12 while it
+//! makes up for seconds. If this steering begins within the millisecond, a reading is up to 0.08 ms behind.
 //!
-//! A processor may read the counter while earlier instructions still wait for memory. Such a reading is some
-//! nanoseconds old; the margin of a microsecond covers that.
+//! A processor may read the counter early, while preceding instructions still wait for memory. Such a reading is some
+//! nanoseconds old when the instructions have ended; the margin of a microsecond covers that.
 //!
 //! # How far a reading is ahead
 //!
@@ -35,29 +34,30 @@
 //!
 //! * the margin: 1,000 ns;
 //! * the time between the two counter readings of the anchor: at most [1,000 ns](APART), 40 measured;
-//! * the error of the rate over a millisecond: the added 512th (1,953 ns), the uncertainty from readings that lay apart
-//!   (at most 977 ns), and the permitted [difference](AGREE) of two measurements (at most 977 ns).
+//! * the error of the rate over a millisecond: the added 512th (1,953 ns), the uncertainty of a measurement, because
+//!   counter and clock are not read at the same instant (at most 977 ns), and the permitted [difference](AGREE) of two
+//!   measurements (at most 977 ns).
 //!
-//! Whatever the counter does, a reading lies between the anchor's reading of the real clock and a millisecond after it.
-//! So after a jump of the counter, a reading is at most a millisecond ahead. If the counter stops or jumps back, a
-//! reading is behind by at most the time that the counter has lost since the anchor.
+//! Whatever the counter does, a reading lies between the anchor's reading of the real clock and a millisecond after
+//! that. So after a jump of the counter, a reading is at most a millisecond ahead. If the counter stops or jumps back,
+//! a reading is behind by at most the time that the counter has lost since the anchor.
 //!
 //! # What ends an anchor
 //!
-//! * The millisecond is over by the counter. This includes a jump ahead, and a suspension during which the counter went
-//!   on.
-//! * The counter reads less than in the anchor: it jumped back, or restarted after a suspension.
+//! * The millisecond is over by the counter: it has passed, the counter jumped ahead, or the system was suspended while
+//!   the counter went on.
+//! * The counter reads less than in the anchor: the counter jumped back, or restarted after a suspension.
 //! * The thread is on another processor. Counters of two processors are not compared.
 //!
-//! When the anchor has ended, the real clock is read. This reading is the time, and a new anchor is made from it. An
-//! anchor holds only if both conditions are met:
+//! When the anchor has ended, the real clock is read. This reading is the time, and a new anchor is made from it. The
+//! new anchor holds only if both conditions are met:
 //!
-//! * The readings of the anchor lie close together. A thread that was stopped between them makes a bad anchor.
+//! * The readings of the new anchor lie close together. If the thread was stopped between them, the anchor is inexact.
 //! * The rate since the last anchor agrees with the rate measured before. A jump of the counter between two anchors, or
-//!   a change of the steering, spoils one measurement.
+//!   a change of the steering, makes one measurement wrong.
 //!
-//! Until an anchor holds, each reading is a reading of the real clock. A new thread measures during these readings, for
-//! about a millisecond.
+//! Until an anchor holds, each reading is a reading of the real clock. A new thread does this for about a millisecond,
+//! in which it measures the rate.
 //!
 //! The readings of one thread never go back, because the greatest reading so far is kept.
 
@@ -66,21 +66,23 @@ use std::cell::Cell;
 /// How long an anchor holds, in nanoseconds. No reading is further ahead of the real clock than this.
 pub(crate) const HOLDS: u64 = 1_000_000;
 
-/// Added to each reading, in nanoseconds, because a processor may read the counter while earlier instructions wait. The
-/// margin also covers the rounding of ticks and nanoseconds.
+/// Added to each reading, in nanoseconds, because a processor may read the counter early, while preceding instructions
+/// wait for memory. The margin also covers the rounding of ticks and nanoseconds.
 const MARGIN: u64 = 1_000;
 
-/// The rate is measured over at least this many nanoseconds of the real clock. An anchor holds for longer.
+/// The rate is measured over at least this many nanoseconds of the real clock. This is less than [`HOLDS`], so the rate
+/// can be measured as soon as an anchor has run out.
 const MEASURE: u64 = HOLDS / 2;
 
-/// The rate is measured over at most this many nanoseconds, so that only the steering of the last second counts.
+/// The rate is measured over at most this many nanoseconds, so that only the last second's steering of the clock by NTP
+/// counts.
 const RECENT: u64 = 1_000_000_000;
 
-/// The two readings of the counter in an anchor that holds lie at most this many nanoseconds apart.
+/// An anchor holds only if its two readings of the counter lie at most this many nanoseconds apart.
 const APART: u64 = 1_000;
 
-/// Two measurements agree if they differ by at most one part in this many. A measurement is used only if its error is
-/// at most one part in this many.
+/// Two measurements of the rate agree if they differ by at most one part in this many. A measurement is used only if
+/// its error is at most one part in this many.
 const AGREE: u64 = 1_024;
 
 /// The rate that readings use is too fast by one part in this many.
@@ -101,20 +103,20 @@ pub(super) struct Reading {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Anchor {
-    /// The counter, just before the clock was read.
+    /// The reading of the counter just before the clock was read.
     counter: Cell<u64>,
-    /// The number of ticks of the counter for which the anchor holds. 0: the anchor does not hold, and serves only as
-    /// the start of a measurement.
+    /// The number of ticks of the counter for which the anchor holds. 0: the anchor does not hold; only the next
+    /// measurement of the rate starts from it.
     holds: Cell<u64>,
-    /// The clock, in nanoseconds.
+    /// The reading of the real clock, in nanoseconds.
     nanos: Cell<u64>,
     /// Nanoseconds in 2^32 ticks, as used by [`Anchor::time`]: the measured rate, and one part in [`FASTER`] more.
     rate: Cell<u64>,
-    /// The greatest reading so far.
+    /// The greatest time that this thread has got so far, in nanoseconds.
     last: Cell<u64>,
     /// The last measured rate: nanoseconds in 2^32 ticks, rounded up. 0: there was no measurement.
     measured: Cell<u64>,
-    /// How many ticks passed between the readings of the counter before and after the clock.
+    /// How many ticks of the counter passed between its reading before the clock was read and its reading after that.
     apart: Cell<u32>,
     processor: Cell<u32>,
 }
@@ -134,21 +136,22 @@ impl Anchor {
         }
     }
 
-    /// The time, in nanoseconds, if the anchor holds.
+    /// The time at the counter's reading `now`, in nanoseconds. `None` if the anchor does not hold: then the caller
+    /// reads the clock and calls [`renew`](Self::renew).
     #[inline(always)]
     pub(super) fn time(&self, now: Reading) -> Option<u64> {
         let passed = now.counter.wrapping_sub(self.counter.get());
         if passed >= self.holds.get() || now.processor != self.processor.get() {
             return None;
         }
-        // Does not overflow: see `holds_at`.
+        // The product does not overflow: it is below 2^52 (`holds_at`).
         let since = (passed * self.rate.get()) >> 32;
         Some(self.not_back(self.nanos.get() + MARGIN + since))
     }
 
-    /// Returns the time if the anchor does not hold: `nanos`, a reading of the clock that was made after `now`. Also
-    /// makes a new anchor of `now` and `nanos`, with one more reading of the counter, by `read`. Makes none if it is
-    /// too early to measure the rate.
+    /// Called when the anchor does not hold. `nanos` is a reading of the clock that was made after the counter's
+    /// reading `now`. Returns the time, which is `nanos`. Also makes a new anchor of `now`, `nanos` and a second
+    /// reading of the counter, which `read` makes. Makes no anchor if it is too early to measure the rate.
     pub(super) fn renew(&self, now: Reading, nanos: u64, read: impl FnOnce() -> Reading) -> u64 {
         self.holds.set(0);
         let ticks = now.counter.wrapping_sub(self.counter.get());
@@ -160,7 +163,8 @@ impl Anchor {
         if !waits {
             let after = read();
             let apart = u32::try_from(after.counter.wrapping_sub(now.counter)).ok();
-            // If the thread was stopped or moved between the readings, make no anchor: the next call tries again.
+            // If the thread was stopped for long or moved between the two readings of the counter, make no anchor: the
+            // next call tries again.
             if let Some(apart) = apart.filter(|_| after.processor == now.processor) {
                 let measured = comparable
                     .then(|| self.measure(ticks, passed, apart))
@@ -171,26 +175,28 @@ impl Anchor {
         self.not_back(nanos)
     }
 
-    /// The rate since the last anchor: an upper bound of the nanoseconds in 2^32 ticks. `None` if the bound would be
-    /// too far from the rate.
+    /// The rate since the last anchor: an upper bound of the nanoseconds in 2^32 ticks. `None` if the time since the
+    /// last anchor is too short or too long, or the bound would be too far from the rate.
     fn measure(&self, ticks: u64, passed: u64, apart: u32) -> Option<u64> {
         if !(MEASURE..=RECENT).contains(&passed) {
             return None;
         }
-        // `unknown` is at least 1, so that a counter that stands still is not measured.
+        // `passed` is the time between the two readings of the clock. `unknown` is how many of the ticks may lie
+        // outside that time. It is at least 1, so that a counter that stands still is not measured.
         let unknown = u64::from(self.apart.get()) + u64::from(apart) + 1;
         if unknown > ticks / AGREE {
             return None;
         }
-        // In the last anchor, the clock was read at most `apart` ticks after the counter. One tick and one nanosecond
-        // may have been rounded away.
+        // In the last anchor, the clock was read at most `apart` ticks after the counter. So at least this many ticks
+        // lie between the two readings of the clock. One tick and one nanosecond may have been rounded away.
         let fewest = ticks - u64::from(self.apart.get()) - 1;
         let rate = (u128::from(passed + 1) << 32).div_ceil(u128::from(fewest));
         u64::try_from(rate).ok()
     }
 
-    /// Makes these readings the anchor. It holds if two measurements of the rate agree, and if its readings lie close
-    /// together.
+    /// Makes these readings the anchor. The anchor holds if `measured`, the rate since the last anchor, agrees with the
+    /// rate measured before, and if the readings of the counter lie close together. Without `measured` it does not
+    /// hold.
     fn set(&self, now: Reading, nanos: u64, apart: u32, measured: Option<u64>) {
         self.counter.set(now.counter);
         self.processor.set(now.processor);
@@ -211,7 +217,7 @@ impl Anchor {
         }
     }
 
-    /// The later of `nanos` and the last reading.
+    /// The later of `nanos` and the last time that this thread got.
     #[inline(always)]
     fn not_back(&self, nanos: u64) -> u64 {
         let nanos = nanos.max(self.last.get());
@@ -221,7 +227,7 @@ impl Anchor {
 }
 
 /// The number of ticks after which a reading lies [`HOLDS`] nanoseconds after the anchor's reading of the clock, if the
-/// rate is `rate`. This number times the rate is below 2^52.
+/// rate is `rate`. This number times the rate is below 2^52, so the product in [`Anchor::time`] does not overflow.
 fn holds_at(rate: u64) -> u64 {
     ((HOLDS - MARGIN) << 32) / rate
 }

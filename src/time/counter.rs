@@ -10,14 +10,15 @@ thread_local! {
     static ANCHOR: Anchor = const { Anchor::new() };
 }
 
-/// The instant that all anchors count from.
+/// The instant from which the readings of the clock in all anchors count.
 static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Replaces the system's clock where deadlines are computed.
+/// A clock that replaces the system's clock where deadlines are computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CounterClock {
     tsc: Tsc,
-    /// Added to the time since [`BASE`], in nanoseconds. The addition wraps.
+    /// The time from the clock's origin to [`BASE`], in nanoseconds: added to the time since `BASE`. Negative if the
+    /// origin is later, so the addition wraps.
     offset: u64,
 }
 
@@ -51,7 +52,7 @@ impl CounterClock {
     }
 }
 
-/// Reads the real clock, and renews the anchor. `now` is a reading of the counter that was made just before.
+/// Reads the real clock, and renews the anchor. `now` is a reading of the counter that was made just before this call.
 #[cold]
 #[inline(never)]
 fn renew(anchor: &Anchor, tsc: Tsc, now: Reading) -> u64 {
@@ -67,7 +68,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// The environment variable that says for how many seconds the counter and the clock are compared. Default: two.
+    /// The environment variable that says for how many seconds a test compares the counter with the clock. Default:
+    /// two.
     const SECONDS: &str = "CLOCK_SECONDS";
 
     /// The results of one thread.
@@ -99,8 +101,8 @@ mod tests {
         }
     }
 
-    /// Compares with the clock itself, on two threads, one of which sleeps now and then. `CLOCK_SECONDS=600` makes a
-    /// long run.
+    /// Compares the counter's clock with the system's clock, on two threads, one of which sleeps now and then.
+    /// `CLOCK_SECONDS=600` makes a long run.
     #[test]
     fn g10_no_reading_is_before_one_of_the_clock() {
         let seconds = std::env::var(SECONDS).map_or(2, |text| text.parse().expect("a number"));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// | `None` | no end; `Some` is a timeout |
 ///
 /// A request that waits in several rounds has one deadline for all rounds together. A timeout would start again in each
-/// round, and so extend the wait. A point in time does not:
+/// round, and so extend the wait. A point in time does not start again:
 ///
 /// ```
 /// use request_purgatory::{WaitError, Waits, future::block_on};
@@ -42,8 +42,8 @@ use std::time::{Duration, Instant};
 ///
 /// # Why this shape
 ///
-/// It is an enum, so that code between a client and the library can tell the kinds of deadlines apart: such code
-/// shortens a timeout, for example, and passes a point on. Each call first matches on the enum, so the code that
+/// `Deadline` is an enum, so that code between a client and the library can tell the kinds of deadlines apart: such
+/// code shortens a timeout, for example, and passes a point on. Each call first matches on the enum, so the code that
 /// follows is compiled once for all kinds of deadlines. `None` is the usual way to write "no end"
 /// ([`Never`](Self::Never)). [`Duration::MAX`] has no end either: it is a timeout that is longer than any clock runs.
 /// It is needed only where a bare `Duration` is asked for, as by
@@ -53,7 +53,8 @@ use std::time::{Duration, Instant};
 ///
 /// * If the point has passed already, the operation expires when the timer is next driven. A wait still evaluates its
 ///   predicate first.
-/// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well: it counts from the call.
+/// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well: the deadline lies at most this long
+///   after the call.
 /// * A point beyond the last tick never comes.
 /// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same
 ///   point. With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant`,

@@ -1,8 +1,8 @@
-//! From readings to ticks and back.
+//! Turns readings of the clock into ticks, and ticks into readings.
 //!
-//! The wheel counts whole ticks. This file alone decides how a reading is rounded: a deadline goes up to the next tick
-//! and the present goes down to the last one. So a timer that fires when `floor(now) >= ceil(deadline)` is never early,
-//! and at most one tick late.
+//! The timing wheel counts whole ticks. This file alone decides how a reading is rounded: a deadline goes up to the
+//! next tick, and the present goes down to the last tick. So a timer that fires when `floor(now) >= ceil(deadline)` is
+//! never early, and at most one tick late.
 
 use super::Timestamp;
 use crate::scheme::Tick;
@@ -12,22 +12,25 @@ use std::time::Duration;
 pub(crate) const NEVER: Tick = Tick::MAX;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
-/// The sum of two durations of this many whole seconds, in nanoseconds, fits a `u64`.
+/// The most whole seconds that a duration may have, so that the sum of two such durations, in nanoseconds, fits a
+/// `u64`.
 const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 
 /// The tick's length and the reading that counts as tick zero.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TickScale {
     origin: Timestamp,
-    /// `origin` in nanoseconds; `u64::MAX` if it does not fit.
+    /// `origin` in nanoseconds, or `u64::MAX` if `origin` lies more than about 292 years after the clock's own origin.
     origin_nanos: u64,
     nanos: u64,
-    /// floor(2^64 / nanos), capped: turns the hot division into a multiplication.
+    /// floor(2^64 / nanos), at most `u64::MAX`. With it, the division by `nanos`, which every park needs, is a
+    /// multiplication.
     reciprocal: u64,
 }
 
 impl TickScale {
-    /// `None` if the tick is zero or longer than `u64::MAX` nanoseconds.
+    /// Ticks of the length `tick`, counted from `origin`. `None` if the tick is zero or longer than `u64::MAX`
+    /// nanoseconds.
     pub(crate) fn new(tick: Duration, origin: Timestamp) -> Option<Self> {
         let nanos = u64::try_from(tick.as_nanos()).ok().filter(|&n| n > 0)?;
         let reciprocal = u64::try_from((1_u128 << 64) / u128::from(nanos)).unwrap_or(u64::MAX);
@@ -50,8 +53,8 @@ impl TickScale {
         self.start_and_deadline(at, Duration::ZERO).1
     }
 
-    /// The last tick at or before `at`, and the first tick at or after `at + timeout`. The latter is [`NEVER`] if it
-    /// exceeds the range, or if the timeout is [`Duration::MAX`].
+    /// The last tick at or before `at`, and the first tick at or after `at + timeout`. The second tick is [`NEVER`] if
+    /// it exceeds the range, or if the timeout is [`Duration::MAX`].
     #[inline(always)]
     pub(crate) fn start_and_deadline(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let reading = nanos(at.since_origin());
@@ -109,12 +112,12 @@ impl TickScale {
         self.origin.saturating_add(self.duration(tick))
     }
 
-    /// Whether the clock can show a reading at `tick` or past it.
+    /// Whether a reading of the clock can be at `tick` or past it: the last possible reading may come before it.
     pub(crate) fn can_come(&self, tick: Tick) -> bool {
         self.floor(self.timestamp(tick)) >= tick
     }
 
-    /// The length of `ticks`, or the longest duration.
+    /// The length of this many ticks, or the longest duration.
     pub(crate) fn duration(&self, ticks: u64) -> Duration {
         let nanos = u128::from(ticks) * u128::from(self.nanos);
         let per_sec = u128::from(NANOS_PER_SEC);
@@ -124,7 +127,7 @@ impl TickScale {
         }
     }
 
-    /// The whole ticks in `since`, and whether there is no remainder.
+    /// The number of whole ticks in `since`, and whether there is no remainder.
     #[inline(always)]
     fn divide(&self, since: Duration) -> (Tick, bool) {
         if let Some(nanos) = nanos(since) {
@@ -138,7 +141,8 @@ impl TickScale {
 
     #[inline(always)]
     fn divide_nanos(&self, nanos: u64) -> (Tick, bool) {
-        // reciprocal <= 2^64 / nanos < reciprocal + 1, so the product's high word is the quotient or one less.
+        // `reciprocal` <= 2^64 / `self.nanos` <= `reciprocal` + 1. So the high word of the product is the quotient of
+        // `nanos` by `self.nanos`, or one less. `rest` shows which of the two it is.
         let low = ((u128::from(nanos) * u128::from(self.reciprocal)) >> 64) as u64;
         let rest = nanos - low * self.nanos;
         if rest >= self.nanos {
@@ -149,7 +153,7 @@ impl TickScale {
     }
 }
 
-/// The nanoseconds in `duration`, if two such numbers can be added in a `u64`: below 292 years.
+/// The nanoseconds in `duration`. `None` from about 292 years on: the sum of two such numbers might not fit a `u64`.
 #[inline]
 fn nanos(duration: Duration) -> Option<u64> {
     (duration.as_secs() <= FITTING_SECS)
@@ -249,7 +253,7 @@ mod tests {
         assert!(TickScale::new(Duration::MAX, Timestamp::default()).is_none());
     }
 
-    /// Around 292 years, two readings in nanoseconds stop fitting a `u64`.
+    /// Around 292 years, the sum of two durations in nanoseconds stops fitting a `u64`.
     #[test]
     fn the_longest_readings_that_are_added_do_not_overflow() {
         let tick = Duration::from_millis(1);
@@ -263,7 +267,8 @@ mod tests {
         }
     }
 
-    /// The ticks are so long that every duration is a whole number of them.
+    /// The tick is so long that even `Duration::MAX` is a valid number of ticks. So `NEVER` does not come from an
+    /// overflow.
     #[test]
     fn the_longest_timeout_is_never_whatever_the_tick() {
         let origin = Timestamp::from_origin(Duration::from_millis(5));

@@ -1,12 +1,12 @@
 //! The processor's time stamp counter.
 //!
 //! The unsafe code here is three instructions: `rdtsc`, `rdtscp` and `rdpid`. Whatever their operands, they write
-//! registers and no memory. Their only risk is a processor or process that does not have them: then a signal ends the
-//! process. Three facts exclude this, as far as it matters:
+//! registers and no memory. Their only risk is that the processor lacks them, or that the process must not use them:
+//! then a signal ends the process. Three facts exclude that, or make it harmless:
 //!
 //! * Every x86-64 processor has `rdtsc` and `cpuid`.
-//! * `rdtscp` and `rdpid` are run only with a [`Tsc`]. Only [`Tsc::detect`] makes one, after `cpuid` has reported the
-//!   instruction.
+//! * `rdtscp` and `rdpid` are run only with a [`Tsc`] in hand. Only [`Tsc::detect`] makes one, after `cpuid` has
+//!   reported the instruction.
 //! * A process can forbid itself these instructions by `prctl(PR_SET_TSC)`. But if the system's clock is read from the
 //!   counter, such a process cannot read the clock either, because the C library uses the same instructions.
 //!
@@ -21,12 +21,13 @@ use super::anchor::Reading;
 pub(super) struct Tsc(imp::Instruction);
 
 impl Tsc {
-    /// `None` if the counter cannot replace the clock. The answer does not change; the first call takes 0.1 ms.
+    /// Finds out whether the counter can replace the clock. `None` if not. The answer does not change; the first call
+    /// takes 0.1 ms.
     pub(super) fn detect() -> Option<Self> {
         imp::detect().map(Self)
     }
 
-    /// Reads the counter, perhaps before earlier instructions have ended.
+    /// Reads the counter without waiting: perhaps before earlier instructions have ended.
     #[inline(always)]
     pub(super) fn read(self) -> Reading {
         imp::read(self.0)
@@ -50,7 +51,8 @@ mod imp {
     use std::arch::x86_64::{__cpuid, __rdtscp, _rdtsc};
     use std::sync::LazyLock;
 
-    /// The instruction that reads the number of the processor. Made only by [`detect`].
+    /// The instruction that reads the number of the processor. Made only by [`detect`], so a value proves that the
+    /// processor has the instruction, and `rdtscp`.
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {
         /// `rdpid`, which does not wait, together with `rdtsc`. A thread that is moved between the two instructions,
@@ -77,17 +79,18 @@ mod imp {
         *DETECTED
     }
 
-    /// Whether `cpuid` reports this bit.
+    /// Whether the bit is set in this register of the answer of `cpuid` for `leaf`. `false` if the processor has no
+    /// such leaf.
     fn has(leaf: u32, register: fn(std::arch::x86_64::CpuidResult) -> u32, bit: u32) -> bool {
-        // The first leaf of each range gives the number of the last leaf.
+        // The first leaf of each range (0, and 0x8000_0000) gives the number of the range's last leaf.
         let last = cpuid(leaf & 0x8000_0000).eax;
         last >= leaf && register(cpuid(leaf)) >> bit & 1 == 1
     }
 
     fn cpuid(leaf: u32) -> std::arch::x86_64::CpuidResult {
-        // SAFETY: every x86-64 processor has the `cpuid` instruction.
+        // SAFETY: `cpuid` needs only a processor that has the instruction, and every x86-64 processor has it.
         //
-        // Later compilers know that, and need no `unsafe`.
+        // In later compilers this function is safe. There the `unsafe` is unused, which the attribute allows.
         #[allow(unused_unsafe)]
         unsafe {
             __cpuid(leaf)
@@ -98,10 +101,11 @@ mod imp {
     pub(super) fn read(instruction: Instruction) -> Reading {
         match instruction {
             Instruction::Rdpid => {
-                // SAFETY: every x86-64 processor has the instruction.
+                // SAFETY: `rdtsc` needs only a processor that has the instruction, and every x86-64 processor has it.
                 let counter = unsafe { _rdtsc() };
                 let processor: u64;
-                // SAFETY: `detect` has found the instruction. The instruction writes this register, and nothing else.
+                // SAFETY: `detect` has made `Instruction::Rdpid`, so the processor has `rdpid`. The instruction writes
+                // the register of `processor`, and nothing else.
                 unsafe {
                     asm!("rdpid {}", out(reg) processor, options(nomem, nostack, preserves_flags));
                 }
@@ -117,7 +121,8 @@ mod imp {
     #[inline(always)]
     pub(super) fn read_in_order(_: Instruction) -> Reading {
         let mut processor = 0;
-        // SAFETY: `detect` has found the instruction.
+        // SAFETY: `detect` makes an `Instruction` only if the processor has `rdtscp`. The call writes only to
+        // `processor`, a local variable.
         let counter = unsafe { __rdtscp(&mut processor) };
         Reading { counter, processor }
     }
@@ -131,7 +136,7 @@ mod imp {
 mod imp {
     use super::Reading;
 
-    /// This system has no such instruction.
+    /// Has no value: on this system the counter does not replace the clock.
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {}
 

@@ -1,4 +1,4 @@
-//! The state that all handles of one timer share.
+//! The state that all clones of one timer share.
 
 use crate::cell::address::Address;
 use crate::cell::slab::{EndedSlot, Held};
@@ -14,17 +14,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct Inner<T, W> {
     pub(crate) engine: Engine<T, W>,
-    /// A number that no other timer has. Ids contain this number, so a timer recognises its own ids.
+    /// A number that no other timer has. Each id contains the number of its timer, so a timer recognises its own ids.
     pub(super) number: u64,
     on_end: Box<dyn Fn(T, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,
-    /// Payloads whose timers had not fired at the shutdown.
+    /// Payloads whose timers had not fired at the shutdown, until `close` returns them.
     remains: Mutex<Vec<T>>,
 }
 
 impl<T: Send + 'static, W: Scheme> Inner<T, W> {
-    /// `on_end` is called with each payload that has expired, and runs the user's code for it. At the drop of the last
-    /// handle, `on_end` is called with each payload that is left, and drops it. `on_end` may panic.
+    /// `on_end` is called with each payload that has expired, and runs the user's code for it. When the last clone of
+    /// the timer is dropped, `on_end` is called with each payload that is left, and drops the payload. `on_end` may
+    /// panic.
     pub(super) fn new(
         engine: Engine<T, W>,
         on_end: impl Fn(T, Ending) + Send + Sync + 'static,
@@ -32,7 +33,7 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             engine,
-            // ORDERING: Relaxed: a number guards no memory.
+            // ORDERING: Relaxed: the numbers only have to differ, and no thread reads memory because of a number.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             on_end: Box::new(on_end),
             unreclaimed: ReclaimQueue::new(),
@@ -49,7 +50,8 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
 
     /// Ends all timers. The first call returns the payloads whose timers had not fired.
     pub(super) fn close(self: &Arc<Self>) -> Vec<T> {
-        // A second caller must not take payloads that the first caller is still collecting.
+        // Only the call that does the shutdown takes the payloads. A later call could otherwise take some of the
+        // payloads that the first call is still collecting.
         match close_now(self) {
             true => std::mem::take(&mut *self.remains.lock()),
             false => Vec::new(),
@@ -96,8 +98,8 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
     fn on_dropped(&self) {
         let remains = std::mem::take(&mut *self.remains.lock());
         for payload in remains {
-            // Catch the panic of each destructor by itself. If a second destructor panicked during the unwinding of the
-            // first panic, the process would abort.
+            // Catch the panic of each destructor separately. If a second destructor panicked while the first panic
+            // unwinds, the process would abort.
             let discard = || (self.on_end)(payload, Ending::ShutDown);
             let _ = self.engine.guarded(discard);
         }
@@ -119,7 +121,8 @@ mod tests {
         let builder = Timer::<()>::builder("g07").clock(ManualClock::new());
         let timer = builder.build(drop).expect("the system has threads left");
         let alarm = &timer.shared.inner.engine.alarm;
-        // Set the alarm as after a start and a stop of a timer: the reaper sleeps until the timer's tick.
+        // Set the alarm as a timer that was started and stopped leaves it: the reaper sleeps until the tick of that
+        // timer.
         assert!(alarm.set(1));
         assert_eq!(timer.next_deadline(), None);
         assert_eq!(timer.advance(), 0);

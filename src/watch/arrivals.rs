@@ -1,13 +1,18 @@
-//! Watchers without a rank, in the order of their arrival.
+//! The watchers without a rank in a long list, in the order of their arrival.
 //!
-//! Each watcher has a number, in the order of arrival. A walk that has released the lock finds its place again by the
-//! number. The number also says where the watcher is: in which chunk, and at which place in the chunk. The low bits of
-//! the number are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
+//! Each watcher has a number, which counts the arrivals:
 //!
-//! When a watcher leaves, its chunk sets a bit for it, and no other watcher moves. The place of the watcher is usually
-//! not touched, because its cache line is owned by the processor that adds watchers. So a processor that adds or
-//! removes a watcher takes few cache lines from other processors, however long the list is. A chunk is removed when all
-//! its watchers have left. One empty chunk is kept, so that a list of steady length allocates nothing.
+//! * The number gives the watcher's place: number / `LIST_CHUNK` is the chunk, and number % `LIST_CHUNK` is the place
+//!   in the chunk.
+//! * The low bits of the number are the watcher's [ticket](Ticket), by which the watcher is found when it leaves.
+//! * A walk (a check that copies the list slice by slice) remembers a number, and continues there after it has released
+//!   the lock.
+//!
+//! When a watcher leaves, a bit in its chunk is set, and no other watcher moves. The watcher's place is usually not
+//! touched: its cache line is owned by the processor that adds watchers, and would have to be transferred. So a thread
+//! that adds or removes a watcher takes few cache lines from other processors, however long the list is. A chunk is
+//! removed when all its watchers have left. The memory of one empty chunk is kept, so that a list of steady length
+//! allocates nothing.
 
 use super::bound::{JOINED, Ticket};
 use crate::cell::address::Address;
@@ -15,31 +20,33 @@ use crate::sync::{LIST_CHUNK, SEVERAL, SLICE};
 use std::collections::VecDeque;
 use std::iter::successors;
 
-/// Numbers that are this far apart have the same ticket.
+/// Numbers that are this far apart have the same ticket, because a ticket is the low 32 bits of a number.
 const SPAN: u64 = 1 << Ticket::BITS;
 
-/// The bits of all watchers of a chunk.
+/// The value of `Chunk::left` when all watchers of a full chunk have left.
 const ALL: u32 = u32::MAX >> (u32::BITS as usize - LIST_CHUNK);
 
 #[derive(Default)]
 pub(super) struct Arrivals {
-    /// The number of the next watcher.
+    /// The number that the next watcher gets.
     pub(super) next: u64,
     pub(super) len: usize,
-    /// The chunk to which watchers are added. It is not in `full`, so that an addition finds it without a further load.
+    /// The chunk to which watchers are added. Kept outside `full`, so that an addition finds the chunk without a
+    /// further load.
     last: Option<Chunk>,
-    /// The earlier chunks that have a watcher.
+    /// The earlier chunks in which at least one watcher is left, in the order of their numbers.
     full: VecDeque<Chunk>,
-    /// The places of an empty chunk, kept for the next chunk.
+    /// The memory of a chunk whose watchers have all left, kept for the next chunk.
     spare: Option<Box<Places>>,
 }
 
-/// `LIST_CHUNK` consecutive numbers. Chunk `c` has the watchers from number `c * LIST_CHUNK` on.
+/// The watchers with `LIST_CHUNK` consecutive numbers: from `number * LIST_CHUNK` on.
 struct Chunk {
     number: u64,
     places: Box<Places>,
-    /// A bit for each watcher that has left. If there were a bit for each present watcher, every addition would write
-    /// here. If the bits lay beside the places, every removal would touch one more cache line.
+    /// A bit for each watcher that has left. Two other layouts would be slower: with a bit for each present watcher,
+    /// every addition would write this field; with the bits beside the places, every removal would touch one more cache
+    /// line.
     left: u32,
 }
 
@@ -59,7 +66,7 @@ impl Arrivals {
         number as Ticket
     }
 
-    /// Makes a new last chunk, because the last one is full, or there is none.
+    /// Makes a chunk with the number `chunk` the last one. The chunk that was last is full, or there is none.
     fn begin(&mut self, chunk: u64) -> &mut Chunk {
         match self.last.take() {
             Some(full) if full.left != ALL => self.full.push_back(full),
@@ -75,17 +82,20 @@ impl Arrivals {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
-        // A ticket above `JOINED` is from `add`, not from a short list. Before the tickets wrap, only one watcher has
-        // this ticket. That watcher leaves only once, so its address need not be compared.
+        // A ticket above `JOINED` comes from `add`, not from a short list. As long as at most `SPAN` numbers were given
+        // out, no two watchers have the same ticket. So the ticket is the number of this watcher, and the address need
+        // not be compared.
         if ticket > JOINED && self.next <= SPAN {
             self.remove_at(ticket.into(), |_| true);
             return;
         }
-        // Try the numbers with this ticket, from the highest one down.
+        // Otherwise several watchers may have this ticket. Compare the address at each number with this ticket, from
+        // the highest number down.
         let behind = (self.next as Ticket).wrapping_sub(ticket);
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
-        // Then try the first few numbers: watchers that came from a short list still have the tickets of that list.
+        // Then compare the first few numbers. The watchers of a short list got these numbers when the list became long,
+        // and still have the tickets of the short list.
         for number in numbers.chain(0..SEVERAL as u64) {
             if self.remove_at(number, |there| *there == watcher) {
                 return;
@@ -93,7 +103,8 @@ impl Arrivals {
         }
     }
 
-    /// Removes the watcher with this number, if it is there and `is_it` accepts it. Returns whether it was removed.
+    /// Removes the watcher with this number, if it has not left and `is_it` accepts its address. Returns whether the
+    /// watcher was removed.
     #[inline]
     fn remove_at(&mut self, number: u64, is_it: impl Fn(&Address) -> bool) -> bool {
         let (number, place) = split(number);
@@ -115,10 +126,11 @@ impl Arrivals {
         true
     }
 
-    /// Removes the chunk at `index`. This moves the later or the earlier chunks, 24 bytes for each.
+    /// Removes the chunk at `index` of `full`. The removal moves the later or the earlier chunks of the queue, 24 bytes
+    /// for each.
     fn remove_chunk(&mut self, index: usize) {
         self.spare = self.full.remove(index).map(|chunk| chunk.places);
-        // Release memory of a key that was hot once.
+        // Free the queue's memory if the list was much longer before.
         if self.full.capacity() > 4 * self.full.len().max(SLICE) {
             self.full.shrink_to(2 * self.full.len());
         }
@@ -127,7 +139,7 @@ impl Arrivals {
     fn index_in_full(&self, number: u64) -> Option<usize> {
         let last = self.last.as_ref()?;
         let behind = last.number.checked_sub(number).filter(|&n| n > 0)?;
-        // The index of the chunk, if no later chunk was removed.
+        // If no later chunk was removed, the chunk is at this index.
         let index = self.full.len().wrapping_sub(behind as usize);
         match self.full.get(index) {
             Some(chunk) if chunk.number == number => Some(index),
@@ -135,8 +147,8 @@ impl Arrivals {
         }
     }
 
-    /// Copies watchers with numbers from `from` on and below `to`, at most `limit` of them. Returns the number to
-    /// continue from if there may be more.
+    /// Appends watchers with numbers from `from` on and below `to` to `slice`, at most `limit` of them. Returns the
+    /// number to continue from, or `None` if no watcher is left.
     pub(super) fn copy(
         &self,
         from: u64,
@@ -175,7 +187,7 @@ impl Arrivals {
 
 impl Chunk {
     /// The watchers that have not left, with their numbers. In the last chunk of a list, the result includes places
-    /// that are still unused.
+    /// that are not used yet: the caller skips them by their numbers.
     fn watchers(&self) -> impl Iterator<Item = (u64, Address)> + '_ {
         let mut there = ALL & !self.left;
         std::iter::from_fn(move || {
@@ -195,7 +207,7 @@ fn split(number: u64) -> (u64, usize) {
 
 #[cfg(all(test, not(request_purgatory_loom)))]
 impl Arrivals {
-    /// The number of chunks, including a kept empty one; and the number of chunks that the queue has room for.
+    /// The number of chunks, including a kept empty one, and the number of chunks that the queue `full` has room for.
     pub(super) fn kept(&self) -> (usize, usize) {
         let others = usize::from(self.last.is_some()) + usize::from(self.spare.is_some());
         (self.full.len() + others, self.full.capacity())
@@ -227,7 +239,7 @@ mod tests {
         assert_eq!((arrivals.len, arrivals.full.len()), (1, 1));
     }
 
-    /// The next watchers use the kept chunk, so a list of steady length allocates nothing.
+    /// The next watchers use the memory of the kept chunk, so a list of steady length allocates nothing.
     #[test]
     fn one_chunk_whose_watchers_have_left_is_kept() {
         let watcher = |number| Address::new(0, number, 0);

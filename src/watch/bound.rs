@@ -1,15 +1,17 @@
-//! How far a check goes, and in which order it examines the watchers of a key.
+//! How far a check goes through the watchers of a key (the operations that wait for it), and in which order.
 
 use std::cell::Cell;
 
 /// The value that a watcher waits for a key to reach: an offset, an epoch, a version.
 pub(crate) type Rank = u64;
 
-/// How far a check goes: see [`check_and_complete_with`](crate::Purgatory::check_and_complete_with). Bounds combine by
-/// chaining: `CheckBound::at_most(1).up_to(9)`.
+/// How far a check goes through the operations that watch its key: the argument of
+/// [`check_and_complete_with`](crate::Purgatory::check_and_complete_with). Bounds combine by chaining:
+/// `CheckBound::at_most(1).up_to(9)`.
 ///
-/// Deferred checks of one key may be merged into one check. Its count is the sum of their counts, its rank is the
-/// highest of their ranks, and it stops at a refusal only if each of them would.
+/// Deferred checks of one key (made by the thread that drives the timer) may be merged into one check. The count of the
+/// merged check is the sum of the counts, and its rank is the highest of the ranks. It stops at the first operation
+/// that answers no only if each of the merged checks would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckBound {
     /// The highest rank that the check reaches, among watchers with a rank.
@@ -21,7 +23,7 @@ pub struct CheckBound {
 }
 
 impl CheckBound {
-    /// Every operation that watches the key.
+    /// No bound: the check examines every operation that watches the key.
     pub const fn all() -> Self {
         Self {
             up_to: Rank::MAX,
@@ -30,20 +32,21 @@ impl CheckBound {
         }
     }
 
-    /// Stops when `count` operations are completed *for this key*: for an event that satisfies at most `count`
-    /// operations, such as a job for competing workers. Operations without a rank are examined in the order in which
-    /// they were parked.
+    /// Stops when `count` operations have completed *for this key*. Use this bound for an event that satisfies at most
+    /// `count` operations, such as a job for competing workers. Operations without a rank are examined in the order in
+    /// which they were parked.
     ///
     /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). Two
     /// kinds of operations do not count:
     ///
-    /// * An operation that is completed for a reason that names no key. It may have taken an item of another key.
-    /// * An operation that another thread is examining. That thread examines it again, and the check goes on to the
-    ///   next operation. So a check may examine more operations than necessary.
+    /// * An operation that completes in an examination that names no key: it may have taken an item of another of its
+    ///   keys.
+    /// * An operation that another thread is examining: that thread examines the operation again, and the check goes on
+    ///   to the next operation. So a check may examine more operations than necessary.
     ///
-    /// If each operation takes an item only from [the key that it is told](crate::purgatory::Cause::key), no item is
-    /// left while an operation waits that would take it. An operation that takes from another of its keys still counts,
-    /// so the check may end although an item is left.
+    /// If each operation takes items only of [the key that it is examined for](crate::purgatory::Cause::key), no item
+    /// is left while an operation that would take it waits. An operation that takes an item of another of its keys
+    /// still counts, so the check may end although an item of this key is left.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,
@@ -52,7 +55,8 @@ impl CheckBound {
     }
 
     /// Examines operations that watch the key [at a rank](crate::Watch::at_rank) up to `rank`, in the order of ranks,
-    /// and then all operations that watch it without a rank. Operations above `rank` cost nothing.
+    /// and then all operations that watch the key without a rank. Operations at higher ranks are not visited, and cost
+    /// nothing.
     pub fn up_to(self, rank: u64) -> Self {
         Self {
             up_to: rank,
@@ -60,8 +64,8 @@ impl CheckBound {
         }
     }
 
-    /// Stops at the first operation that answers no: for a caller that does not know how many items an event brought.
-    /// An operation that another thread is examining is passed over.
+    /// Stops at the first operation that answers no. Use this bound if the caller does not know how many items an event
+    /// brought. The check skips an operation that another thread is examining.
     ///
     /// The operations after the one that refuses are *not* examined. Use this bound only if an operation's refusal
     /// shows that the operations after it would refuse too.
@@ -72,7 +76,7 @@ impl CheckBound {
         }
     }
 
-    /// The bound of one check that replaces two.
+    /// The bound of one check that replaces two checks of the same key.
     pub(crate) fn merge(self, other: Self) -> Self {
         Self {
             up_to: self.up_to.max(other.up_to),
@@ -82,20 +86,21 @@ impl CheckBound {
     }
 }
 
-/// A number by which a watcher without a rank is found when it leaves. In a long list, the ticket is the low bits of
-/// the watcher's number. In a short list, whose watchers have no numbers, the ticket is 0 for the first watcher and
-/// [`JOINED`] for each later one.
+/// A number that a watcher without a rank keeps, and by which it is found when it leaves its list. In a long list, the
+/// ticket is the low bits of the watcher's number, which counts arrivals. In a short list, whose watchers have no
+/// numbers, the ticket is 0 for the first watcher and [`JOINED`] for each later one.
 pub(crate) type Ticket = u32;
 
-/// The ticket of a watcher that joined a short list.
+/// The ticket of a watcher that was added to a short list with other watchers in it.
 pub(crate) const JOINED: Ticket = 1;
 
 /// Where a watcher stands among the watchers of its key, in the order in which a check examines them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order<'t> {
-    /// In the order of the ranks.
+    /// With a rank: in the order of ranks, lowest first.
     Ranked(Rank),
-    /// In the order of arrival, behind all watchers with a rank.
+    /// Without a rank: in the order of arrival, behind all watchers with a rank. The list writes the watcher's ticket
+    /// to the cell.
     Arrived(&'t Cell<Ticket>),
 }
 
@@ -110,7 +115,7 @@ impl<'t> Order<'t> {
         matches!(self, Self::Ranked(_))
     }
 
-    /// Whether the watcher was the first of its list. Then it may be the only watcher, unless others have come since.
+    /// Whether the watcher was the first of its list. If no other watcher has come since, it is the only one.
     #[inline]
     pub(crate) fn came_first(self) -> bool {
         matches!(self, Self::Arrived(ticket) if ticket.get() == 0)

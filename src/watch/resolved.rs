@@ -1,23 +1,24 @@
-//! The lists of resolved keys. Each has a cache line of its own, and is found without hashing.
+//! The watch lists of resolved keys: keys that were looked up once, for a `ResolvedKey`. Each list has a cache line of
+//! its own, and is found by its number, without hashing the key.
 //!
-//! A list is one word while at most one operation watches the key: adding or removing the watcher is a single
-//! compare-and-swap. When a second watcher comes, or a watcher with a rank, the word becomes [`MANY`]. Then the list
-//! lies behind a lock, until it is empty again.
+//! While at most one operation watches the key, the list is one atomic word, and adding or removing the watcher is a
+//! single compare-and-swap. When a second watcher comes, or a watcher with a rank, the word becomes [`MANY`], and the
+//! watchers move to a list behind a lock. They stay behind the lock until the list is empty again.
 //!
 //! | word | list |
 //! |---|---|
 //! | `EMPTY` | no watcher; the key is resolved |
-//! | an address | the operation at this address watches; the key is resolved |
-//! | `MANY` | the list lies behind the lock; it may be empty if the key is not resolved any more |
+//! | an address | only the operation at this address watches; the key is resolved |
+//! | `MANY` | the watchers are behind the lock; there may be none if the key is not resolved any more |
 //!
-//! A list belongs to a key for as long as the key is resolved or watched. After that the list is *retired*, and reused
-//! for another key:
+//! A key keeps its list for as long as the key is resolved or watched. After that the list is *retired*: it loses its
+//! key, and is reused for another key. Two rules find the right moment:
 //!
-//! * A resolution or a watch keeps a list in use. A thread adds either of them only under the lock of the key's map
-//!   shard, or while it has the key resolved itself. So a thread that has the lock, and finds neither a resolution nor
-//!   a watch, can retire the list.
-//! * While a key has watchers but is not resolved, the word of its list is `MANY`. So every removal takes the lock of
-//!   the list, and the removal of the last watcher sees that the list can be retired.
+//! * No list is retired too early. A thread adds a resolution or a watch only under the lock of the key's map shard, or
+//!   while the thread itself has the key resolved. So a thread that has this lock, and finds neither a resolution nor a
+//!   watch, can retire the list: neither can be added before the thread releases the lock.
+//! * No list is forgotten. While a key has watchers but is not resolved, the word of its list is `MANY`. So every
+//!   removal takes the lock of the list, and the removal of the last watcher sees that the list can be retired.
 
 use super::bound::{CheckBound, Order};
 use super::list::WatchList;
@@ -27,13 +28,13 @@ use crate::sync::numbers::Numbers;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::sync::OnceLock;
 
-/// Names the list of a resolved key.
+/// The number of a resolved key's list: its index in [`ResolvedLists`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ListNumber(u32);
 
-/// The word of a list without a watcher. No address has the low 32 bits all set.
+/// The word of a list without a watcher. Differs from every address, because no address has the low 32 bits all set.
 const EMPTY: u64 = u32::MAX as u64;
-/// The word of a list behind the lock.
+/// The word of a list whose watchers are behind the lock.
 const MANY: u64 = 1 << 32 | EMPTY;
 
 /// The list of one resolved key.
@@ -44,15 +45,16 @@ pub(crate) struct ResolvedList<K> {
 }
 
 struct Locked<K> {
-    /// The key of the list. Shared, so that it is neither cloned nor dropped under this lock.
+    /// The key of the list; `None` if the list is vacant. Shared, so that the key is neither cloned nor dropped under
+    /// this lock: both may run user code.
     key: Option<Arc<K>>,
-    /// The number of resolutions of the key that exist.
+    /// The number of resolutions of the key (one for each `ResolvedKey`). While there is one, the list is not retired.
     pins: usize,
-    /// The watchers, if the word is `MANY`.
+    /// The watchers, if the word is `MANY` and there are any.
     list: Option<WatchList>,
 }
 
-/// The result of a lookup of the word: no watcher, one watcher, or a list behind the lock.
+/// What a read of the word has shown: no watcher, one watcher, or a list behind the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peeked(u64);
 
@@ -94,7 +96,7 @@ impl<K> ResolvedList<K> {
             return false;
         }
         let mut locked = self.locked.lock();
-        // For a watcher without a rank on an empty list, the word is enough.
+        // The list may have become empty since the first attempt. Then the word is enough for a watcher without a rank.
         if !order.is_ranked() && self.swap(EMPTY, watcher.0) {
             return true;
         }
@@ -108,19 +110,21 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Moves the list behind the lock, which the caller holds.
+    /// Moves the watchers behind the lock, which the caller holds: sets the word to `MANY`, and puts the only watcher,
+    /// if there is one, into `locked.list`.
     fn gather(&self, locked: &mut Locked<K>) {
-        // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it.
+        // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it. The lock orders these
+        // changes before this load, so the load shows correctly whether the word is `MANY`.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, as in `swap`. This is an exchange, so that the only watcher cannot leave between a read
-            // and the move.
+            // ORDERING: AcqRel, with the pairs of `swap`. An exchange, not a load and a store: between these two, the
+            // only watcher could leave, and the store would put a watcher that has left into the list.
             let seen = Peeked(self.word.swap(MANY, Ordering::AcqRel));
             locked.list = seen.only().map(WatchList::One);
         }
     }
 
-    /// Removes `watcher`, which was added with `order`. Returns the key if it has neither a watcher nor a resolution
-    /// any more.
+    /// Removes `watcher`, which was added with `order`. Returns the key if its list has lost the last watcher and has
+    /// no resolution: then the caller retires the list.
     #[inline(always)]
     pub(crate) fn remove(&self, watcher: Address, order: Order<'_>) -> Option<Arc<K>> {
         if !order.is_ranked() && self.swap(watcher.0, EMPTY) {
@@ -134,9 +138,10 @@ impl<K> ResolvedList<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Some(key.clone()),
             _ => {
-                // An exchange, not a store. A check whose `peek_published` found `MANY` has published its event by a
-                // Release on this word. The next thread that adds a watcher acquires the event through the release
-                // sequence, which a store would end.
+                // An exchange, not a store, so that no event is lost. A check whose `peek_published` found `MANY` has
+                // published its event by a Release on this word. The next thread that adds a watcher must acquire this
+                // event. An exchange continues the release sequence of the check's Release, so that the thread does; a
+                // store would end the release sequence.
                 self.swap(MANY, EMPTY);
                 None
             }
@@ -145,8 +150,8 @@ impl<K> ResolvedList<K> {
 
     #[inline(always)]
     fn swap(&self, from: u64, to: u64) -> bool {
-        // ORDERING: AcqRel. Release pairs with the Acquire of each lookup: a thread that finds the watcher sees what
-        // was written to the watcher's slot before the watcher was added. Acquire pairs with the Release in
+        // ORDERING: AcqRel. This Release pairs with the Acquire of each lookup: a thread that finds the watcher sees
+        // what was written to the watcher's slot before the watcher was added. This Acquire pairs with the Release in
         // `peek_published`: if a check finds no watcher, a thread that adds a watcher later sees the event of the
         // check.
         self.word
@@ -154,34 +159,40 @@ impl<K> ResolvedList<K> {
             .is_ok()
     }
 
-    /// Looks at the watchers, and publishes what happened before this call: if this call misses a watcher, the thread
-    /// that adds the watcher sees everything that happened before this call.
+    /// Looks at the watchers by a read-modify-write, which also publishes what this thread did before the call (its
+    /// event). If the call misses a watcher, the thread that adds the watcher sees the event.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
-        // ORDERING: AcqRel. This read-modify-write changes nothing, but it comes before or after the `swap` of each
-        // parking thread. If it comes after, this call finds the watcher (this Acquire pairs with the Release in
-        // `swap`). If it comes before, the parking thread sees the event (the Acquire in `swap` pairs with this
-        // Release). A load would cover only the first case. The load before the exchange is Relaxed, because the
-        // exchange compares the loaded value.
+        // ORDERING: AcqRel. This read-modify-write changes nothing, but it comes before or after the `swap` by which a
+        // parking thread adds its watcher:
+        //
+        // * If it comes after, this call finds the watcher: this Acquire pairs with the Release in `swap`.
+        // * If it comes before, the parking thread sees the event: the Acquire in `swap` pairs with this Release.
+        //
+        // A load would cover only the first case. The load with which `fetch_update` begins is Relaxed, because the
+        // exchange succeeds only if the word still has the loaded value.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
         Peeked(word)
     }
 
-    /// Looks at the watchers, by a load. A check may use this lookup alone only if the event happened under a lock that
-    /// the watchers' `try_complete` takes as well: that lock orders event and examination. Other checks also look by
-    /// [`peek_published`](Self::peek_published), or end the only watcher first ([`visit_loaded`](Self::visit_loaded)).
+    /// Looks at the watchers by a load, which publishes nothing. A check may use this lookup alone only if the event
+    /// happened under a lock that the watchers' `try_complete` takes as well: that lock orders the event and the
+    /// examination. Any other check would miss an operation that is being parked, so it also looks by
+    /// [`peek_published`](Self::peek_published), or first ends the only watcher ([`visit_loaded`](Self::visit_loaded)).
     #[inline]
     pub(crate) fn peek(&self) -> Peeked {
-        // ORDERING: Acquire pairs with the Release in `swap`.
+        // ORDERING: Acquire pairs with the Release in `swap`: a thread that finds a watcher sees the watcher's slot.
         //
-        // Relaxed would suffice, so no loom model fails if this load is Relaxed. Either the user's lock orders the
-        // watcher's `add` before this load, or the watcher is examined under that lock later and sees the event. If
-        // this thread does not see the slot of an address yet, `State::claim_or_mark` finds the address stale.
+        // Relaxed would suffice, so no loom model fails if this load is Relaxed. For a check that uses this lookup
+        // alone, either the user's lock orders the watcher's `add` before this load, or the watcher is examined under
+        // that lock later and sees the event. If the load shows an address whose slot this thread does not see yet,
+        // `State::claim_or_mark` finds the address stale.
         Peeked(self.word.load(Ordering::Acquire))
     }
 
-    /// The watchers, after a lookup with the result `seen`: one watcher, or a list behind the lock.
+    /// The watchers for a check whose lookup has shown `seen`: the only watcher, or the list behind the lock, which is
+    /// walked within `bound`.
     #[inline(always)]
     pub(crate) fn visit(&self, seen: Peeked, bound: CheckBound) -> ResolvedWatchers<'_, K> {
         let next = match seen.only() {
@@ -191,14 +202,17 @@ impl<K> ResolvedList<K> {
         ResolvedWatchers { list: self, next }
     }
 
-    /// The watchers, for a check that has made no lookup but [`peek`](Self::peek), and has found `only` as the only
+    /// The watchers for a check whose only lookup so far is a [`peek`](Self::peek), which has shown `only` as the only
     /// watcher.
     ///
-    /// ORDERING: if the check misses a watcher, the thread that adds the watcher must see the event. So the check must
-    /// make a read-modify-write of the word, and its last lookup must be that read-modify-write or come after it. If
-    /// the check has ended `only`, it has removed `only` from the word by a read-modify-write (or under the list's
-    /// lock), and a load is enough as the second lookup. If `only` was not ended, or is still in the word because a key
-    /// has panicked, the second lookup is a read-modify-write.
+    /// ORDERING: if the check misses a watcher, the thread that adds the watcher must see the event. A load does not
+    /// ensure this, but a read-modify-write of the word does (`peek_published` argues why). So the check looks again
+    /// after it has examined `only`, and this second lookup must be a read-modify-write or come after one:
+    ///
+    /// * If the check has ended `only`, it has removed `only` from the word by a read-modify-write, or under the list's
+    ///   lock. So a load is enough as the second lookup.
+    /// * If `only` was not ended, or is still in the word because a key has panicked, the second lookup is a
+    ///   read-modify-write.
     #[inline(always)]
     pub(crate) fn visit_loaded(&self, only: Address) -> ResolvedWatchers<'_, K> {
         ResolvedWatchers {
@@ -207,12 +221,13 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// The key of the list.
+    /// The key of the list. `None` if the list is vacant.
     pub(crate) fn key(&self) -> Option<Arc<K>> {
         self.locked.lock().key.clone()
     }
 
-    /// Shows the list to `read`, if the list is behind the lock and not empty.
+    /// Calls `read` with the list behind the lock, and holds the lock meanwhile. Does not call `read` if there is no
+    /// such list.
     pub(crate) fn read(&self, read: impl FnOnce(&WatchList)) {
         if let Some(list) = &self.locked.lock().list {
             read(list);
@@ -229,12 +244,14 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Counts one more resolution. The caller has the lock of the key's map shard, or has the key resolved already.
+    /// Counts one more resolution. The caller has the lock of the key's map shard, or has the key resolved already, so
+    /// the list is not retired meanwhile.
     pub(crate) fn pin(&self) {
         let mut locked = self.locked.lock();
         locked.pins += 1;
         if locked.list.is_none() {
-            // If the key was not resolved before, the word is `MANY`. Any other word stays.
+            // If the key was not resolved before, the word is `MANY`, and becomes `EMPTY`. Otherwise the word is
+            // `EMPTY` or an address, and the exchange leaves it as it is.
             self.swap(MANY, EMPTY);
         }
     }
@@ -247,7 +264,8 @@ impl<K> ResolvedList<K> {
         locked.list = Some(watchers);
     }
 
-    /// Counts one resolution less. The caller has the lock of the key's map shard.
+    /// Counts one resolution less. After the last one, moves the watchers behind the lock: the head of this file says
+    /// why. The caller has the lock of the key's map shard.
     fn unpin(&self) {
         let mut locked = self.locked.lock();
         locked.pins -= 1;
@@ -257,23 +275,24 @@ impl<K> ResolvedList<K> {
     }
 }
 
-/// A chunk points to its lists, and each list is allocated by itself: one allocation for all of them would take long.
+/// A chunk of places for lists. Each list is allocated by itself when it is first used, because one allocation of a
+/// large chunk with all its lists would take long.
 type Chunk<K> = Box<[OnceLock<Arc<ResolvedList<K>>>]>;
 
-/// The watchers of a resolved key.
+/// The watchers of a resolved key, as a check visits them.
 pub(crate) struct ResolvedWatchers<'l, K> {
     list: &'l ResolvedList<K>,
     next: Next,
 }
 
 enum Next {
-    /// The only watcher.
+    /// The check visits this watcher, and no other.
     Only(Address),
-    /// The only watcher, found by a load.
+    /// The check visits this watcher first. A load has shown it as the only one, so a second lookup follows.
     Loaded(Address),
-    /// The check has visited the watcher from `Loaded`. A second lookup tells whether others were added.
+    /// The check has visited this watcher, the one from `Loaded`. A second lookup tells whether others were added.
     Look(Address),
-    /// Boxed, so that the other variants stay small.
+    /// A walk over the list behind the lock. Boxed, so that the other variants stay small.
     Walk(Box<Walking>),
     Over,
 }
@@ -282,7 +301,7 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
     #[inline(always)]
     fn next(&mut self, has_ended: bool) -> Option<Address> {
         match self.next {
-            // The only watcher has no rank, so every bound reaches it.
+            // An only watcher has no rank, so every bound reaches it.
             Next::Only(only) => {
                 self.next = Next::Over;
                 Some(only)
@@ -292,7 +311,7 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
                 Some(only)
             }
             Next::Over => None,
-            // `visit_loaded` says why this load is enough.
+            // The doc comment of `visit_loaded` says why a load is enough here.
             Next::Look(_) if has_ended && self.list.peek().is_empty() => None,
             Next::Look(_) | Next::Walk(_) => self.next_of_many(),
         }
@@ -321,7 +340,7 @@ impl<K> ResolvedWatchers<'_, K> {
                 self.next = Next::Over;
                 return None;
             }
-            // `visit_loaded` is only for checks without a bound.
+            // The check has no bound: only checks without a bound use `visit_loaded`.
             self.next = self.list.visit(seen, CheckBound::all()).next;
         }
         match &mut self.next {
@@ -333,10 +352,10 @@ impl<K> ResolvedWatchers<'_, K> {
 
 /// The lists of all resolved keys.
 pub(crate) struct ResolvedLists<K> {
-    /// Chunk `c` has `1 << c` lists; chunks with fewer than `FIRST` lists are not used. Lists are never moved; they are
-    /// freed with this struct.
+    /// Chunk `c` has places for `1 << c` lists. Chunks with fewer than `FIRST` places are not used. Lists are never
+    /// moved, and are freed with this struct.
     chunks: [OnceLock<Chunk<K>>; u32::BITS as usize],
-    /// The numbers of lists without a key.
+    /// The numbers of vacant lists (lists without a key).
     pub(super) free: Numbers,
 }
 
@@ -363,7 +382,7 @@ impl<K> ResolvedLists<K> {
         lists[offset as usize].get_or_init(|| Arc::new(ResolvedList::new()))
     }
 
-    /// Gives `key` a list without watchers, for one resolution.
+    /// Gives `key` a vacant list, and counts one resolution. Returns the number of the list.
     pub(crate) fn occupy(&self, key: Arc<K>) -> ListNumber {
         let number = ListNumber(self.free.take());
         let resolved = self.get(number);
@@ -372,15 +391,16 @@ impl<K> ResolvedLists<K> {
         number
     }
 
-    /// Counts one resolution less. Retires the list if that was the last resolution and there is no watcher. The caller
-    /// has the lock of the key's map shard, or is the only thread that knows the list.
+    /// Counts one resolution less. Retires the list if that was the last resolution and there is no watcher, and then
+    /// returns its key. The caller has the lock of the key's map shard, or is the only thread that knows the list.
     pub(crate) fn unpin(&self, number: ListNumber) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)
     }
 
-    /// Takes a list back if its key has neither a resolution nor a watcher. Returns the key, to be dropped under no
-    /// lock. The caller has the lock of the key's map shard, and removes the entry of the key.
+    /// Retires a list if its key has neither a resolution nor a watcher: the list becomes vacant. Returns the key,
+    /// which the caller drops with no lock held; `None` if the list is in use, or vacant already. The caller has the
+    /// lock of the key's map shard and removes the entry of the key, or is the only thread that knows the list.
     pub(crate) fn retire(&self, number: ListNumber) -> Option<Arc<K>> {
         let mut locked = self.get(number).locked.lock();
         let unused = locked.pins == 0 && locked.list.is_none();

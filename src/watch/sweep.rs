@@ -1,8 +1,9 @@
-//! Removes many watchers from their lists at once, when a batch of expired operations is reclaimed.
+//! Removes many watches (places of operations in the lists of their keys) at once, after a batch of operations has
+//! expired.
 //!
-//! The lists of plain keys lie far apart in memory: a million lookups, each under a lock of its own, would be a million
-//! cache misses in a row. So the watches are sorted by map shard, and the watches of one shard are removed slice by
-//! slice. Each slice takes one hold of the shard's lock, and its entries lie close together.
+//! The lists of plain keys lie far apart in memory. A million removals, each with a lookup and a hold of a lock, would
+//! be a million cache misses in a row. So the sweep sorts the watches by map shard, and removes the watches of one
+//! shard slice by slice (at most 64). Each slice takes the shard's lock once, and its entries lie close together.
 
 use super::bound::Order;
 use super::{Location, Target, WatchMap};
@@ -10,19 +11,22 @@ use crate::cell::address::Address;
 use crate::sync::{Arc, Edit, SLICE};
 use std::hash::{BuildHasher, Hash};
 
-/// The watches to remove.
+/// The watches to remove, and how far the removal has come.
 ///
-/// `Hash`, `Eq` and destructors of the keys are user code and may panic. After a panic of `Hash` or `Eq`, one watch
-/// stays as a dead entry. A key whose destructor panics counts as dropped. After a panic, the caller goes on with the
-/// other watches.
+/// `Hash`, `Eq` and destructors of the keys are user code and may panic. If `Hash` or `Eq` panics, the watch of that
+/// key stays in its list as a dead entry, which checks skip. If a destructor panics, its key counts as dropped. After a
+/// panic, the caller calls [`step`](Self::step) again, and the sweep continues with the other watches.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
-    /// The changes: each names the watcher that leaves, and its order among the watchers of the key.
+    /// The watches on plain keys. Each edit names the key, the watcher to remove, and the watcher's place in the list
+    /// of the key.
     edits: Vec<Edit<'m, K, (Address, Order<'m>)>>,
     done: usize,
-    /// Entries of keys without watchers, to be dropped.
+    /// Map entries that have lost their last watcher. They are dropped after the lock was released, because destructors
+    /// of keys are user code.
     removed: Vec<(K, Location)>,
-    /// Keys whose resolved lists can be retired.
+    /// Keys whose resolved lists have neither a watcher nor a resolution any more, so that the lists can be reused for
+    /// other keys.
     orphans: Vec<Arc<K>>,
 }
 
@@ -38,7 +42,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         }
     }
 
-    /// Adds a watch to the sweep. A watch on a resolved key is removed at once, because it needs no lookup.
+    /// Adds a watch to the sweep. A watch on a resolved key is removed at once, because its list is found without a
+    /// lookup.
     pub(crate) fn add(&mut self, target: Target<&'m K>, order: Order<'m>, watcher: Address) {
         match target {
             Target::Key(key) => {
@@ -52,20 +57,20 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         }
     }
 
-    /// Sorts the watches by shard, when all have been added.
+    /// Sorts the watches by map shard. Called once, after all watches have been added.
     pub(crate) fn sort(&mut self) {
         let lists = &self.map.lists;
         self.edits
             .sort_unstable_by_key(|&(hash, ..)| lists.shard_of(hash));
     }
 
-    /// Whether all watches are removed and all keys dropped. A watch or key that panicked counts as done.
+    /// Whether all watches are removed and all keys dropped. A watch or key whose code has panicked counts as done.
     pub(crate) fn is_done(&self) -> bool {
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
-    /// Removes the watches of one shard, at most a slice of them. The caller repeats this call until the sweep is
-    /// [done](Self::is_done), also after a panic.
+    /// Removes watches of one map shard, at most a slice of them (64), in one hold of the shard's lock. The caller
+    /// repeats this call until the sweep is [done](Self::is_done), also after a panic.
     pub(crate) fn step(&mut self) {
         let (map, orphans) = (self.map, &mut self.orphans);
         let slice = &self.edits[self.done..];
@@ -85,8 +90,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
             &mut self.done,
             &mut self.removed,
         );
-        // Drop with no lock held. An entry that panics has left its vector already, and the others wait for the next
-        // step.
+        // Drop the entries with no lock held. If a destructor panics, its entry has left the vector already, and the
+        // next step drops the other entries.
         while let Some(entry) = self.removed.pop() {
             drop(entry);
         }

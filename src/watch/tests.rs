@@ -1,5 +1,5 @@
-//! Tests of the map of lists. Some play two threads on one thread, step by step. A step is what a thread does between
-//! two holds of a lock.
+//! Tests of the map of watch lists. Some run the steps of two threads by turns on one thread. A step is what a thread
+//! does in one hold of a lock.
 
 use super::bound::Ticket;
 use super::*;
@@ -28,7 +28,9 @@ impl Map {
         assert!(added);
     }
 
-    /// The first step of a removal. The last step is to retire the returned key, with no lock held in between.
+    /// The first step of a removal: removes the watcher from its resolved list. Returns the key if the list is to be
+    /// retired. The last step, which retires the list, is left to the test. A thread holds no lock between the two
+    /// steps.
     fn leave(&self, list: ListNumber, number: u32) -> Option<Arc<u32>> {
         let ticket = Cell::<Ticket>::default();
         let list = self.0.resolved.get(list);
@@ -45,8 +47,9 @@ impl Map {
 }
 
 /// A thread has removed the last watcher from a key's list, and has still to retire the list. Meanwhile another thread
-/// retires the list, and it becomes the list of another key, whose last watcher leaves as well. The first key gets
-/// another list.
+/// retires the list, and the list is reused for another key, whose last watcher leaves as well. The first key gets
+/// another list. Then the first thread looks at the list that its key has now, which is in use, and leaves the reused
+/// list alone.
 #[test]
 fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -142,8 +145,8 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     }
 }
 
-/// A key is resolved beside a million others, so room for a million more lists is made at once. Meanwhile another
-/// thread adds and removes watches in the same map shard.
+/// A key is resolved beside a million others, so places for a million more lists are allocated at once. This happens
+/// without the lock of the map shard: another thread adds and removes watches in the same shard meanwhile.
 #[test]
 fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -155,7 +158,8 @@ fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() 
     for _ in 1..1 << 20 {
         let _ = map.0.resolved.free.take();
     }
-    // ORDERING: SeqCst throughout: the test counts, and orders nothing of the library.
+    // ORDERING: SeqCst throughout, for simplicity: these atomics count the turns of the test, and order no access of
+    // the library.
     let turns = std::sync::atomic::AtomicU32::new(0);
     let resolved = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! The watchers of a key, as a check meets them: one after another, with no lock held.
+//! The watchers of a key (the operations that wait for it), as a check visits them: one after another, with no lock
+//! held.
 
 use super::bound::CheckBound;
 use super::list::{Walk, WatchList};
@@ -7,17 +8,19 @@ use crate::sync::COPIED;
 
 /// The watchers that a check examines.
 ///
-/// Not an [`Iterator`], because the next watcher may depend on whether the previous one was ended.
+/// Not an [`Iterator`], because `next` is told whether the check has ended the operation of the previous watcher.
 pub(crate) trait Watchers {
-    /// The next watcher; `has_ended` says whether this check has ended the previous one. After a call that has
-    /// panicked, there are no more watchers.
+    /// The next watcher, or `None` after the last one. `has_ended` says whether this check has ended the previous
+    /// watcher. After a panic in this method, every later call returns `None`.
     fn next(&mut self, has_ended: bool) -> Option<Address>;
 
-    /// Whether no more watchers can come, given that this check has ended the previous one. Runs no user code.
+    /// Whether the previous watcher, which this check has ended, was certainly the last one. `false` if only a lookup
+    /// can show that. Runs no user code.
     fn is_over(&mut self) -> bool;
 }
 
-/// Room for the watchers of a short list. Filled only when needed, because most checks find no watcher.
+/// The stack memory to which a check copies a short list. `few` is initialised only when needed, because most checks
+/// find no watcher.
 #[derive(Default)]
 pub(crate) struct Room {
     pub(super) one: Address,
@@ -28,12 +31,12 @@ pub(crate) struct Room {
 pub(crate) enum Found<'r> {
     /// All watchers, copied. None has a rank.
     Few(&'r [Address]),
-    /// There are more watchers than room for them, or some have a rank, or the list of a resolved key is behind its
-    /// lock.
+    /// Nothing was copied, and the check walks over the list. There are more watchers than room for them, or some have
+    /// a rank, or the list of a resolved key is behind its lock.
     Long,
 }
 
-/// A copy of the watchers.
+/// Watchers that the check has copied already.
 pub(crate) struct Copied<'c>(std::slice::Iter<'c, Address>);
 
 impl<'c> Copied<'c> {
@@ -55,11 +58,12 @@ impl Watchers for Copied<'_> {
     }
 }
 
-/// A walk over a long list, which is copied by slices.
+/// A walk over a long list. The walk copies the list slice by slice, so that a check examines watchers with no lock
+/// held.
 pub(crate) struct Walking {
     walk: Walk,
     slice: Vec<Address>,
-    /// How many watchers of the slice have been met.
+    /// How many watchers of the slice the walk has returned.
     met: usize,
     has_more: bool,
 }
@@ -74,7 +78,8 @@ impl Walking {
         }
     }
 
-    /// The next watcher. `read` shows the list, if it still exists; `pause` is called between slices.
+    /// The next watcher, or `None` after the last one. `read` calls its argument with the list, under the lock, if the
+    /// list still exists. `pause` is called between slices.
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -99,9 +104,11 @@ impl Walking {
         let mut is_first = !self.walk.has_begun();
         self.slice.clear();
         self.met = 0;
-        // If all watchers of a slice came after the walk began, the slice stays empty. Then copy the next slice.
+        // The walk skips watchers that came after it began. If a slice has no other watchers, `slice` stays empty, and
+        // the loop copies the next slice.
         while self.slice.is_empty() {
-            // Cleared until the slice is copied: if a key makes `read` panic, `read` is not called again.
+            // `has_more` is false until the slice is copied: if a method of the key panics in `read`, the walk is over,
+            // and `read` is not called again.
             if !std::mem::take(&mut self.has_more) {
                 return None;
             }
@@ -111,7 +118,7 @@ impl Walking {
             is_first = false;
             let walk = &mut self.walk;
             let slice = &mut self.slice;
-            // Allocate outside the lock.
+            // Allocate before `read` takes the lock.
             slice.reserve(walk.size());
             let mut has_more = false;
             read(&mut |list| has_more = walk.next_slice(list, slice));
@@ -121,7 +128,8 @@ impl Walking {
     }
 }
 
-/// A walk over the long list of a key, which looks the key up for each slice.
+/// A walk over the long list of a key. `read` looks the key up again for each slice, because no lock is held in
+/// between.
 pub(crate) struct ByLookUp<R, P> {
     pub(super) walking: Walking,
     pub(super) read: R,
@@ -134,7 +142,7 @@ impl<R: Fn(&mut dyn FnMut(&WatchList)), P: FnMut()> Watchers for ByLookUp<R, P> 
         self.walking.next(&mut self.pause, &self.read)
     }
 
-    /// Never certain here: only the next lookup of the list can tell.
+    /// Always `false`: only the next lookup of the key can show whether a watcher is left.
     fn is_over(&mut self) -> bool {
         false
     }

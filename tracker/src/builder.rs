@@ -11,18 +11,18 @@ use std::time::Duration;
 /// The settings that trackers and requests share.
 pub(crate) struct Settings {
     pub(crate) timer: request_purgatory::purgatory::Builder<Timer<Expiring>>,
-    /// A copy of the timer's setting. `Shared::expiry` needs it to compute the deadline of a value.
+    /// A copy of the timer's setting `max_timeout`. `Shared::expiry` needs it to compute the deadline of a value.
     pub(crate) max_timeout: Duration,
 }
 
-/// Unwraps the result of a build with the default settings, which does not fail.
+/// Returns what was built with the default settings, which are always accepted.
 pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
     built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
 }
 
 /// A type that a [`Builder`] can build: `Tracker` or `Requests`.
 pub(crate) trait Built {
-    /// The settings that are not settings of the timer.
+    /// The settings that only this type has, beside the settings of the timer.
     type Own;
 }
 
@@ -37,7 +37,7 @@ pub struct Builder<T: Built> {
     pub(crate) own: T::Own,
 }
 
-/// Defines the settings that are passed on to the timer.
+/// Defines a method for each setting that the builder passes on to the timer.
 macro_rules! of_the_timer {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty)?);)*) => {$(
         $(#[$doc])*
@@ -84,8 +84,8 @@ impl<T: Built> Builder<T> {
         threads_at_once();
     }
 
-    /// The longest timeout: longer timeouts are shortened to it. Useful if clients choose the timeouts. Default: no
-    /// limit.
+    /// The longest timeout: a call with a longer timeout gets this one. Useful if clients choose the timeouts. Default:
+    /// no limit.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.settings.timer = self.settings.timer.max_timeout(timeout);
         self.settings.max_timeout = timeout;

@@ -9,8 +9,8 @@ use std::fmt;
 /// `?` converts a rejection into a `Box<dyn Error + Send + Sync>` if the value is `Send`.
 pub struct Rejected<T> {
     reason: RejectReason,
-    /// The mutex is never locked. It makes this type `Sync` if the value is `Send`, and the owner can take the value
-    /// out.
+    /// The mutex makes this type `Sync` if the value is `Send`. Only the owner takes the value out, so no thread ever
+    /// locks the mutex.
     value: Mutex<T>,
 }
 
@@ -46,8 +46,8 @@ impl fmt::Display for RejectReason {
 
 impl Error for RejectReason {}
 
-/// Converts the reasons for which a timer with the hierarchical wheel rejects a payload. This wheel accepts every
-/// timeout, so the other reasons do not occur.
+/// Converts the reason for which a timer has rejected a payload. The timer of a tracker uses the hierarchical wheel,
+/// which accepts every timeout, so the reasons that are not listed here do not occur.
 impl From<request_purgatory::RejectReason> for RejectReason {
     fn from(reason: request_purgatory::RejectReason) -> Self {
         use request_purgatory::RejectReason;
@@ -71,7 +71,7 @@ impl<T> Rejected<T> {
         }
     }
 
-    /// The reason.
+    /// Why the value or id was rejected.
     pub fn reason(&self) -> RejectReason {
         self.reason
     }

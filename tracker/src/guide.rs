@@ -6,8 +6,8 @@
 pub mod leases {}
 
 /// A clock for trackers whose sessions must survive a stall of the server: see [the grace after a
-/// stall](crate::guide::leases#a-grace-after-a-stall). A test keeps sessions by this clock in a process that is stopped
-/// and continued.
+/// stall](crate::guide::leases#a-grace-after-a-stall). A test of this crate stops and continues a process, and the
+/// sessions of a tracker with this clock survive.
 ///
 /// ````rust,no_run
 #[doc = include_str!("../docs/stall_clock.rs")]

@@ -20,7 +20,8 @@ pub(crate) trait Handle: Sized {
 #[expect(private_bounds, reason = "it refers only to `Tracker` or `Requests`")]
 pub struct WeakRef<T: Handle> {
     /// The shared state with its type erased. A value `V` may hold a `WeakRef` to its own tracker. If the type were not
-    /// erased, the compiler would need `V: Send` to decide whether that `WeakRef`, and with it `V`, is `Send`.
+    /// erased, the compiler would find a cycle: `V` is `Send` only if the `WeakRef` is `Send`, and the `WeakRef` only
+    /// if `V` is.
     shared: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }
@@ -35,7 +36,7 @@ impl<T: Handle> WeakRef<T> {
         }
     }
 
-    /// The tracker or requests. `None` if the last clone has been dropped.
+    /// The tracker or requests, as a new handle. `None` if the last clone has been dropped.
     pub fn upgrade(&self) -> Option<T> {
         let shared: Arc<T::Shared> = self.shared.upgrade()?.downcast().ok()?;
         Some(T::over(shared))
@@ -83,8 +84,8 @@ macro_rules! handle {
             #[doc = concat!("Expires ", $what, " whose deadline has passed. Returns how many expired. Needed only without a")]
             /// reaper, but harmless with a reaper.
             ///
-            /// Your code runs on the thread that [`Dispatch`](request_purgatory::threads::Dispatch) chooses. If your
-            /// code adds a value or request during this call, the addition expires in a later call.
+            /// Your code runs on the thread that [`Dispatch`](request_purgatory::threads::Dispatch) chooses. A value or
+            /// request that your code adds during this call expires in a later call at the earliest.
             ///
             /// Takes the lock of one timer shard after another, for at most 64 timers per hold, and the locks of the
             /// map shards of the expired keys. Reads the clock; a panic of the clock is passed on.
@@ -93,10 +94,11 @@ macro_rules! handle {
             }
 
             /// The time, on the clock in use, at which [`advance`](Self::advance) is to be called next. This time is at
-            /// or before the earliest deadline, and in the past if there is work now. `None` if there is no work.
+            /// or before the earliest deadline, and in the past if there is work now. `None` if no call of `advance` is
+            /// needed.
             ///
             /// Takes the lock of one timer shard after another. May wake the reaper, or call the wake function of a
-            /// reactor.
+            /// reactor, if either sleeps until a later time.
             pub fn next_deadline(&self) -> Option<Timestamp> {
                 self.shared.timer.next_deadline()
             }
@@ -123,7 +125,7 @@ macro_rules! handle {
                 self.shared.timer.is_shut_down()
             }
 
-            /// A reference that does not keep the tracker or requests running, for callbacks.
+            /// A weak reference for use in callbacks. Unlike a clone, it does not keep the tracker or requests running.
             pub fn downgrade(&self) -> WeakRef<Self> {
                 WeakRef::to(&self.shared)
             }

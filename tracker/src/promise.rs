@@ -1,4 +1,5 @@
-//! The two ends of a request share a [`Promise`]: the future polls it, and the [`Responder`] answers it.
+//! The answer to a request lies in a [`Promise`] that two owners share: the [`Responder`] sets the answer, and the
+//! future polls for it.
 
 use request_purgatory::WaitError;
 use request_purgatory::future::Promise;
@@ -7,7 +8,8 @@ use std::sync::Arc;
 /// The answer to a request: its response, or the reason why there is no response.
 pub(crate) type Answer<R> = Result<R, WaitError>;
 
-/// The end that answers the request. If it is dropped without an answer, the answer is [`WaitError::ShutDown`].
+/// The owner of the [`Promise`] that sets the answer to a request. If it is dropped without an answer, the answer is
+/// [`WaitError::ShutDown`].
 pub(crate) struct Responder<R>(Option<Arc<Promise<Answer<R>>>>);
 
 impl<R> Responder<R> {
@@ -15,7 +17,8 @@ impl<R> Responder<R> {
         Self(Some(promise.clone()))
     }
 
-    /// Sets the answer and wakes the task that waits. If the future was dropped, the answer is dropped here.
+    /// Sets the answer, and wakes the task that polls the future. If the future was dropped, the answer is dropped
+    /// here.
     pub(crate) fn answer(mut self, answer: Answer<R>) {
         if let Some(promise) = self.0.take() {
             drop(promise.keep(answer));

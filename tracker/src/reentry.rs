@@ -1,5 +1,5 @@
-//! Detects a mistake that would hang: a call of a tracker from inside `Eq` or `Clone`, which the tracker runs under a
-//! lock.
+//! Detects a mistake that would deadlock: `Eq` or `Clone` of a key or value calls the tracker, while the tracker runs
+//! this `Eq` or `Clone` under a lock.
 //!
 //! In a debug build such a call panics with a message that names the mistake. A release build does not check.
 
@@ -11,13 +11,14 @@ mod noticed {
         static UNDER_LOCK: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// While this value exists, this thread counts as a thread that holds the lock of a map shard.
+    /// While this value exists, its thread counts as a thread that holds the lock of a map shard.
     pub(crate) struct UnderLock(());
 
     impl UnderLock {
         #[track_caller]
         pub(crate) fn enter() -> Self {
-            // If the thread is ending, this thread-local may be destroyed already. Then the call is not checked.
+            // A thread that is ending may have destroyed this thread-local. Then `try_with` fails, and the call is not
+            // checked.
             let nested = UNDER_LOCK.try_with(|inside| inside.replace(true));
             assert!(
                 !nested.unwrap_or(false),

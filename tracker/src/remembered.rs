@@ -1,22 +1,25 @@
-//! The most recent requests that ended without a response, by the hashes of their ids.
+//! The requests that have most recently ended without a response, each by the hash of its id.
 
 use hashbrown::HashMap;
 use request_purgatory::purgatory::RandomState;
 use std::collections::VecDeque;
 
-/// The remembered requests, in the order of their ends. Ids are not stored, so their size does not matter.
+/// The remembered requests, in the order of their ends. Only hashes of ids are stored, so the size of an id does not
+/// matter.
 pub(crate) struct Remembered {
-    /// For each hash: how many requests wait for a late response, and how many have received one.
+    /// For each hash: how many remembered requests wait for a late response, and how many have received a late
+    /// response.
     counts: HashMap<u64, Ended, RandomState>,
-    /// The hashes of all these requests, oldest first.
+    /// The hashes of all remembered requests, the oldest end first.
     order: VecDeque<u64>,
     /// The maximum length of `order`.
     max: usize,
-    /// Whether `max` grows with the number of requests that end together.
+    /// Whether `max` grows when more than `max` requests end together.
     grows: bool,
 }
 
-/// The least number that is remembered, unless a user has chosen the number.
+/// The number of requests that are remembered if the user has not chosen a number. A call of
+/// [`end_together`](Remembered::end_together) can raise the number.
 const USUALLY: usize = 8_192;
 
 #[derive(Default)]
@@ -26,7 +29,8 @@ struct Ended {
 }
 
 impl Remembered {
-    /// Remembers exactly `chosen` requests, or else as many as [end together](Self::end_together).
+    /// Remembers the last `chosen` requests. If `chosen` is `None`, remembers the last 8,192 requests, or more after a
+    /// call of [`end_together`](Self::end_together) with a greater number.
     pub(crate) fn new(chosen: Option<usize>) -> Self {
         let mut remembered = Self {
             counts: HashMap::default(),
@@ -39,19 +43,19 @@ impl Remembered {
     }
 
     fn set_max(&mut self, max: usize) {
-        // At most `u32::MAX`, so that the count of one hash cannot overflow.
+        // The counts of one hash have 32 bits. With a limit of `u32::MAX` requests, they cannot overflow.
         self.max = max.min(u32::MAX as usize);
     }
 
-    /// Makes sure that the requests which are about to end together are all remembered, unless a user has chosen the
-    /// number.
+    /// Makes room for `requests` ends, before this number of requests end together. Does nothing if a user has chosen
+    /// the number of remembered requests.
     pub(crate) fn end_together(&mut self, requests: usize) {
         if self.grows && requests > self.max {
             self.set_max(requests);
         }
     }
 
-    /// Remembers that a request with an id of this hash has ended. If `max` requests are remembered, first forgets the
+    /// Remembers that a request has ended whose id has this hash. If `max` requests are remembered, first forgets the
     /// oldest.
     pub(crate) fn add(&mut self, hash: u64) {
         if self.max == 0 {
@@ -66,13 +70,13 @@ impl Remembered {
         self.order.push_back(hash);
     }
 
-    /// Forgets the oldest request of this hash.
+    /// Forgets the oldest request whose id has this hash.
     fn forget(&mut self, hash: u64) {
         let Some(ended) = self.counts.get_mut(&hash) else {
             return;
         };
-        // Each response counts for the oldest waiting request of its hash. So if any request of this hash has been
-        // answered, the oldest has been answered.
+        // A late response is counted for the oldest waiting request of its hash. So if any request of this hash has
+        // been answered, the oldest request has.
         match ended.answered {
             0 => ended.waiting -= 1,
             _ => ended.answered -= 1,
@@ -82,7 +86,8 @@ impl Remembered {
         }
     }
 
-    /// Counts a late response for the oldest waiting request of this hash. `false` if no request of this hash waits.
+    /// Counts a late response for the oldest waiting request of this hash. Returns `false` if no request of this hash
+    /// waits.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let ended = self.counts.get_mut(&hash);
         let Some(ended) = ended.filter(|ended| ended.waiting > 0) else {

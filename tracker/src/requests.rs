@@ -22,20 +22,24 @@ use std::task::{Context, Poll};
 
 /// What has become of a response that was passed to [`Requests::respond`].
 ///
-/// A response that comes back is dropped by the caller. If its destructor calls `respond`, and a second response comes
-/// back from that call, the destructors nest on the stack.
+/// [`Late`](Self::Late) and [`Unknown`](Self::Unknown) return the response to the caller, which drops it. If the
+/// response's destructor calls `respond`, and that call returns another response with such a destructor, the
+/// destructors nest: a long chain overflows the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a response to an id that is unknown may mean that the connection is broken"]
 pub enum Responded<R> {
     /// A pending request got the response. If its future is dropped at the same time, the response is dropped as well.
     Delivered,
-    /// The request had ended without a response: its deadline had passed, its future had been dropped, or
-    /// [`fail_where`](Requests::fail_where), `fail_all_with` or the shutdown had ended the request. A second response
-    /// to the same request is [`Unknown`](Self::Unknown).
+    /// The request had ended without a response: its deadline had passed, its future had been dropped, or the request
+    /// had been ended by [`fail_where`](Requests::fail_where), by `fail_all_with`, or by the shutdown. A second
+    /// response to the same request is [`Unknown`](Self::Unknown).
     Late(R),
-    /// No request had this id, or the request had already got a response. Or the request had ended without a response,
-    /// but is not [remembered](Builder::remembered_ids) any more, because too many other requests have ended without
-    /// one since.
+    /// The response belongs to no request, for one of these reasons:
+    ///
+    /// * No request had this id.
+    /// * The request had already got a response.
+    /// * The request had ended without a response, but is not [remembered](Builder::remembered_ids) any more, because
+    ///   too many other requests have ended without a response since.
     Unknown(R),
 }
 
@@ -92,12 +96,12 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// ```
 ///
 /// The deadline of a request is a point of the clock, as for a [value](crate::Tracker#when-a-value-has-expired) of a
-/// tracker: a response that comes after the deadline is late. The future of an expired request is woken a little later:
-/// after the thread that drives the timer has fired the request's timer.
+/// tracker: a response that comes after the deadline is late. The future of an expired request is woken a little later
+/// than the deadline, when the thread that drives the timer has fired the request's timer.
 ///
-/// `Eq` and `Clone` of ids run under the lock of one map shard, and must not call a method of these requests. A panic
-/// of `Hash`, `Eq`, `Clone` or the clock is passed on to the caller, and the call has changed nothing. Panics of wakers
-/// are caught and counted.
+/// `Eq` and `Clone` of ids run under the lock of one map shard. They must not call a method of these requests: in a
+/// debug build such a call panics, in a release build it may hang. A panic of `Hash`, `Eq`, `Clone` or the clock is
+/// passed on to the caller, and the call has changed nothing. Panics of wakers are caught and counted.
 ///
 /// By default each `Requests` starts a thread at its first request with a timeout, and a second thread when a request
 /// expires. In a client with many connections, all `Requests` can share one
@@ -110,8 +114,8 @@ pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
 }
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
-    // `src/handle.rs` has the methods that `Tracker` and `Requests` share: `len`, `stats`, `advance`, `point` and
-    // others.
+    // More methods are in `src/handle.rs`, because `Tracker` and `Requests` share them: `len`, `stats`, `advance`,
+    // `point` and others.
 
     /// Registers request `id`, to which a response is expected within `timeout` or before a [point in time](Deadline).
     /// Call this method before you send the request: a response that arrives before this call is unknown. Drop the
@@ -150,8 +154,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// form: `str` for `String`, or a type with [`Equivalent`].
     ///
     /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); if the request seems to have expired,
-    /// reads the clock again, by `now`. Takes the lock of the id's map shard. Inside it, tries to take the lock of a
-    /// timer shard if the request is pending, and otherwise takes the lock of the remembered ids. Then wakes the
+    /// reads the clock again, by `now`. Takes the lock of the id's map shard. Under this lock, tries to take the lock
+    /// of a timer shard if the request is pending, and otherwise takes the lock of the remembered ids. Then wakes the
     /// future's task on this thread, with no lock held.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         match self.shared.complete(id, None) {
@@ -165,7 +169,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// Sets the answer of a future, and wakes the future's task. If the waker calls this method for another future, the
-    /// second answer is set after the waker has returned. So a chain of answers needs no deep stack.
+    /// second answer is set only after the waker has returned. So a chain of answers needs no deep stack.
     fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
         run_unnested_on(&self.shared, move |shared| {
             shared.contained(|| responder.answer(answer));
@@ -174,26 +178,29 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
 
     /// Ends every pending request, for example because the connection is lost. `response` is called with the id of each
     /// request, and returns the response with which this request ends. New requests are still accepted. Returns how
-    /// many requests this call ended.
+    /// many requests this call has ended.
     ///
-    /// Every request that was pending when the call began has ended when the call returns. A request that another
-    /// thread makes during the call may end as well, so make the requests of the next connection after this call. If
-    /// the server responds to an ended request, the response is [late](Responded::Late), as long as the request is
-    /// [remembered](Builder::remembered_ids). A request whose deadline has passed is not ended by this call, but
-    /// expires.
+    /// * Every request that was pending when the call began has ended when the call returns.
+    /// * A request that another thread makes during the call may end as well. So make the requests of the next
+    ///   connection after this call.
+    /// * If the server responds to an ended request, the response is [late](Responded::Late), as long as the request is
+    ///   [remembered](Builder::remembered_ids).
+    /// * A request whose deadline has passed is not ended by this call, but expires.
     ///
-    /// `response` is called with no lock held, before any request is ended: it may call every method, and if it panics,
-    /// no request has ended. Reads the clock once, and once more for each request; if such a later reading panics, the
-    /// requests that this call has ended get [`WaitError::ShutDown`]. Takes the lock of one map shard after another,
-    /// and clones the ids of a shard under its lock. Then takes, for each request, the lock of the request's map shard.
-    /// When all requests have ended, wakes their futures on this thread, with no lock held.
+    /// `response` is called with no lock held, so it may call every method. All calls of `response` come before the end
+    /// of the first request: if one of them panics, no request has ended.
+    ///
+    /// Reads the clock once, and once more for each request. If such a later reading panics, the requests that this
+    /// call has ended get [`WaitError::ShutDown`]. Takes the lock of one map shard after another, and clones the ids of
+    /// a shard under its lock. Then takes, for each request, the lock of the request's map shard. When all requests
+    /// have ended, wakes their futures on this thread, with no lock held.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
 
     /// Ends every pending request for whose id `is_wanted` returns `true`, for example because one of several servers
-    /// is lost. Otherwise works as [`fail_all_with`](Self::fail_all_with). Both closures may call every method; if one
-    /// of them panics, no request has ended.
+    /// is lost. Apart from that, works as [`fail_all_with`](Self::fail_all_with). Both closures may call every method;
+    /// if one of them panics, no request has ended.
     pub fn fail_where(
         &self,
         mut is_wanted: impl FnMut(&K) -> bool,
@@ -205,15 +212,15 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let wanted = pending
             .into_iter()
             .filter_map(|(id, hash, token)| is_wanted(&id).then(|| (hash, token, response(&id))));
-        // First call the closures for all requests, then end the picked requests, then wake their futures. So this call
-        // does not end a request that is made by a woken task.
+        // First call the closures for all requests, then end the wanted requests, then wake their futures. A woken task
+        // may make a new request, which is not among the wanted ones, so this call does not end it.
         let wanted = wanted.collect::<Vec<_>>();
         shared.values.end_together(pending_count);
         let (mut failed, mut spare) = (Vec::new(), Vec::new());
         for (hash, token, response) in wanted {
             match shared.withdraw_live(hash, token) {
                 Some(ended) => failed.push((ended.value, response)),
-                // The request has ended since it was picked.
+                // The request has ended since this call copied its id.
                 None => spare.push(response),
             }
         }
@@ -226,8 +233,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// Moves the deadline of request `id` to `timeout` from now, or to a [point in time](Deadline), for example because
-    /// the server has said that it is still at work. Returns `false` if no such request is pending. Reads the clock,
-    /// takes locks and can fail in the same way as [`Tracker::reschedule`].
+    /// the server has said that it is still at work. Returns `false` if no such request is pending, or if this would be
+    /// the first deadline of these requests and the system refuses a thread for it. Reads the clock and takes locks as
+    /// [`Tracker::reschedule`] does.
     ///
     /// [`Tracker::reschedule`]: crate::Tracker::reschedule
     #[must_use = "a request whose deadline has passed cannot be rescheduled, and expires"]
@@ -264,7 +272,8 @@ handle!(
     "requests that are pending"
 );
 
-/// The requests' own settings are the hasher, and how many ended requests are remembered if the user has chosen.
+/// The requests' own settings are the hasher, and the number of remembered requests, which is `None` unless the user
+/// has chosen it.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
     type Own = (S, Option<usize>);
 }
@@ -297,7 +306,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer<R>> {
         let this = self.get_mut();
-        // A poll after the poll that returned the answer is pending.
+        // After the answer has been returned, every further poll is pending.
         let Some(promise) = &this.promise else {
             return Poll::Pending;
         };
@@ -309,7 +318,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
     }
 }
 
-/// No field is ever pinned.
+/// No field is ever pinned, so the future may move between two polls.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> {}
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
@@ -317,13 +326,13 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         let Some(promise) = self.promise.take() else {
             return;
         };
-        // Close the promise first, so that the end of the request wakes no task.
+        // Close the promise first. From then on the promise takes no answer, so the end of the request wakes no task.
         let unreceived = promise.close();
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(self.place));
-        // An unreceived response, or the waker, may own another `ResponseFuture`. If this drop runs inside a drop of
-        // such a response or waker, what this future owns is dropped after the outer drop. So a long chain of futures
-        // needs no deep stack.
+        // An unreceived response, or the waker, may own another `ResponseFuture`. That future's drop then runs inside
+        // the drop of the response or waker. There, `run_unnested` puts off this drop until the outer drop has
+        // returned, so a long chain of futures needs no deep stack.
         run_unnested(move || drop((unreceived, ended)));
     }
 }
@@ -344,7 +353,8 @@ impl<K: Key, R: Send + 'static> Requests<K, R> {
         sound(Self::builder(name).build())
     }
 
-    /// Begins to build requests with other choices: clock, reaper, dispatch, bounds, hasher, number of remembered ids.
+    /// Begins to build requests with other settings: clock, reaper, dispatch, bounds, hasher, number of remembered ids.
+    /// Each setting is a method of [`Builder`].
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         Builder::new(name, (RandomState::default(), None))
     }
@@ -359,15 +369,15 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
         }
     }
 
-    /// The number of remembered requests. These are the requests that have most recently ended without a response. A
-    /// response to a remembered request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose
-    /// the number of requests that may end while one response is on its way.
+    /// The number of requests that are *remembered*: those that have most recently ended without a response. A response
+    /// to a remembered request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose the number
+    /// of requests that may end while one response is on its way.
     ///
-    /// Default: 8,192. A call of [`fail_all_with`](Requests::fail_all_with) or [`fail_where`](Requests::fail_where)
-    /// that meets more pending requests raises the default to their number.
+    /// Default: 8,192. If a call of [`fail_all_with`](Requests::fail_all_with) or [`fail_where`](Requests::fail_where)
+    /// finds more pending requests than that, the default rises to their number.
     ///
-    /// Only the hashes of the ids are stored: about 40 bytes for each id, however large the id is. A response with an
-    /// unknown id is taken for a response to a remembered request if their ids have the same hash. With the default
+    /// Only the hashes of the ids are stored: about 40 bytes for each id, however large the id is. If an unknown id has
+    /// the same hash as the id of a remembered request, a response with the unknown id counts as late. With the default
     /// hasher, two ids have the same hash with a probability of one in 2^64.
     pub fn remembered_ids(mut self, count: usize) -> Self {
         self.own.1 = Some(count);
@@ -385,7 +395,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
         let (hasher, remembered) = self.own;
         let values = Values::new(hasher, 1, Some(Remembered::new(remembered)));
-        // The timer calls this closure, and catches and counts a panic of the waker.
+        // The timer calls this closure. If a waker panics in the closure, the timer catches and counts the panic.
         let on_expiry = |_, responder: Responder<R>, _| responder.answer(Err(WaitError::Expired));
         Ok(Requests {
             shared: Shared::new(self.settings, values, on_expiry)?,

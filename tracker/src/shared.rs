@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The shared state, inside an `Arc`. The alignment keeps the fields off the cache line of the `Arc`'s reference
-/// counts, which each request writes.
+/// The shared state, inside an `Arc`. Each request writes the reference counts of the `Arc`. The alignment avoids false
+/// sharing: it keeps the fields off the cache line of these counts.
 #[repr(align(128))]
 pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
     pub(crate) values: Arc<Values<K, V, S>>,
     pub(crate) timer: Timer<Expiring>,
     max_timeout: Duration,
-    /// The number of panics of wakers and destructors that the timer does not count.
+    /// The number of panics of wakers and destructors that the timer does not count, because it does not run them.
     panicked: AtomicU64,
 }
 
@@ -36,7 +36,8 @@ pub(crate) struct Tracked<K, V> {
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
-    /// `on_expiry` is called with each value that has expired. It runs the user's code.
+    /// Builds the timer, whose callback calls `on_expiry` with each value that has expired. `on_expiry` runs the user's
+    /// code.
     pub(crate) fn new(
         settings: Settings,
         values: Values<K, V, S>,
@@ -45,7 +46,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let values = Arc::new(values);
         let expired = values.clone();
         let timer = settings.timer.build(move |expiring| {
-            // INVARIANT: an entry whose timer has fired stays in the map until this callback takes it out.
+            // INVARIANT: an entry whose timer has fired stays in the map until this callback takes it out, so it is
+            // found here.
             let Some(entry) = expired.take_ended(expiring) else {
                 unreachable!("an entry whose timer has fired is taken out by its callback");
             };
@@ -60,7 +62,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     }
 
     /// Converts a deadline that is an `Instant` to a point of the timer's clock. This may read the clock, which is user
-    /// code. So call this method before a lock is taken.
+    /// code. So call this method before you take a lock.
     #[inline]
     fn of_the_clock(&self, deadline: Deadline) -> Deadline {
         match deadline {
@@ -69,7 +71,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// The time at which a value expires if its deadline was set at `since`. `None` if it never expires.
+    /// The time at which a value expires if its deadline was set at `since`. `None` if the value never expires.
     #[inline]
     fn expiry(&self, since: Timestamp, deadline: Deadline) -> Option<Timestamp> {
         let after = |timeout: Duration| {
@@ -86,7 +88,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Keeps a value if the key has no other value, or if `replace` is set.
+    /// Keeps a value for a key. If the key has another value, `replace` decides: `true` replaces that value, `false`
+    /// rejects the new value as a duplicate.
     #[inline]
     pub(crate) fn track(
         &self,
@@ -101,8 +104,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
     }
 
-    /// [Tracks](Self::track) by an exact reading of the clock. Called if the key's value has expired by a reading that
-    /// may be ahead of the clock.
+    /// [Tracks](Self::track) with an exact reading of the clock. Called if the key's value seems to have expired: the
+    /// first reading, which may be ahead of the clock, does not prove that.
     #[cold]
     #[inline(never)]
     fn track_exactly(
@@ -175,7 +178,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 if old.is_live(now) && timer.stop(old.timer).is_some() {
                     replaced = Some(old);
                 } else {
-                    // The callback of the old entry has yet to run. It will find the entry in `aside`.
+                    // The old entry waits for its callback, which will find the entry in `aside`.
                     values.note_end(&mut old);
                     shard.aside.insert(old.expiring.number, old);
                 }
@@ -190,8 +193,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         })
     }
 
-    /// Takes out the entry of `key`. If `only` is given, the entry must have this token. If no such value is kept, the
-    /// error says whether a response for `key` is late.
+    /// Takes out the entry of `key`. If `only` is given, the entry must have this token. If there is no such live
+    /// entry, the error is `true` if a response for `key` is late, and otherwise `false`.
     #[inline]
     pub(crate) fn complete<Q>(
         &self,
@@ -204,8 +207,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.complete_at(Reading::soon(&self.timer), key, only)
     }
 
-    /// [Completes](Self::complete) by an exact reading of the clock. Called if the value has expired by a reading that
-    /// may be ahead of the clock.
+    /// [Completes](Self::complete) with an exact reading of the clock. Called if the value seems to have expired: the
+    /// first reading, which may be ahead of the clock, does not prove that.
     #[cold]
     #[inline(never)]
     fn complete_exactly<Q>(&self, key: &Q, only: Option<FencingToken>) -> Result<Entry<K, V>, bool>
@@ -244,8 +247,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             drop(shard);
             return self.complete_exactly(key, only);
         }
-        // If the timer has fired, the entry stays in the map until the callback takes it out. If `close` has ended the
-        // timer, the entry stays until `close` takes it out.
+        // If the deadline has passed or the timer has fired, the entry stays in the map until the timer's callback
+        // takes it out. If `close` has ended the timer, the entry stays until `close` takes it out.
         if !entry.is_live(now) || self.timer.stop(entry.timer).is_none() {
             return Err(values.is_late(hash, Some(entry)));
         }
@@ -256,8 +259,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         Ok(entry)
     }
 
-    /// Replaces the value for `key` by `value`, if the old value has this token. The new value keeps the old value's
-    /// timer. Returns the new token and the old value.
+    /// Replaces the value for `key` by `value`, if the old value has this token. The new value keeps the timer of the
+    /// old value, with a new deadline. Returns the new token and the old value.
     pub(crate) fn replace<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
@@ -305,8 +308,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Returns whether
-    /// the deadline was moved.
+    /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Returns `false`
+    /// if the deadline was not moved.
     pub(crate) fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
@@ -336,8 +339,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         is_rescheduled
     }
 
-    /// Calls `read` with the entry of `key` and the reading of the clock, under the lock of the key's map shard. `None`
-    /// if there is no entry, or the entry has expired.
+    /// Calls `read` with the entry of `key` and the reading of the clock, under the lock of the key's map shard.
+    /// Returns `None` if there is no entry, or the entry has expired.
     pub(crate) fn read<Q: Hash + Equivalent<K> + ?Sized, R>(
         &self,
         key: &Q,
@@ -350,7 +353,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         Some(read(entry, reading.at))
     }
 
-    /// Calls `copy` with every kept value, under the lock of one map shard after another. Returns the results.
+    /// Calls `copy` with the entry of every value that has not expired, under the lock of one map shard after another.
+    /// Returns the results.
     pub(crate) fn copies<R>(&self, mut copy: impl FnMut(&Entry<K, V>) -> R) -> Vec<R> {
         let reading = Reading::exact(&self.timer);
         let mut copies = Vec::new();
@@ -363,7 +367,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         copies
     }
 
-    /// Ends the value with this hash and this token, unless the value has expired.
+    /// Ends the value with this hash and this token. `None` if there is no such value, or it has expired.
     pub(crate) fn withdraw_live(&self, hash: u64, token: FencingToken) -> Option<Entry<K, V>> {
         let reading = Reading::exact(&self.timer);
         let mut shard = self.values.find_shard(hash)?.lock();
@@ -372,7 +376,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.withdraw_from(shard, hash, is_it)
     }
 
-    /// Ends the value in this place, even past its deadline. `None` if the value has ended, or its timer has fired.
+    /// Ends the value that `place` names, even past its deadline. `None` if the value has ended, or its timer has
+    /// fired.
     pub(crate) fn withdraw(&self, place: Expiring) -> Option<Entry<K, V>> {
         let shard = self.values.find_shard(place.hash)?.lock();
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
@@ -402,22 +407,23 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             .collect()
     }
 
-    /// The counts of the timer, with corrections: the timer counts a completion as cancelled, and does not count every
-    /// rejection and every panic.
+    /// The counts of the timer, with two corrections: the timer counts a completion as cancelled, and it misses some
+    /// rejections and some panics.
     pub(crate) fn stats(&self) -> Stats {
         let shards = self.values.shards();
         let sum = |count: fn(&crate::values::Counted<K, V>) -> &Count| {
             shards.iter().map(|shard| count(shard).read()).sum::<u64>()
         };
-        // Read the completions before the timer's counts: each completed value was counted as cancelled by the timer
-        // before it was counted as completed.
+        // Read the completions before the timer's counts. The timer counts a completed value as cancelled before the
+        // tracker counts it as completed. So the cancellations include the completions, unless a weakly ordered
+        // processor shows the two counts the other way round: then the subtraction saturates.
         let completed = sum(|shard| &shard.completed);
         let mut stats = self.timer.stats();
         stats.completed = completed;
         stats.cancelled = stats.cancelled.saturating_sub(completed);
         stats.rejected += sum(|shard| &shard.refused);
-        // ORDERING: Relaxed. The counts need to be exact only if no call is in progress. Then other synchronisation (a
-        // join, a lock, a channel) makes all earlier calls happen before this load.
+        // ORDERING: Relaxed. The counts need to be exact only if no call is in progress. Other synchronisation (a join,
+        // a lock, a channel) then makes the `fetch_add` in `contained` of every earlier call happen before this load.
         stats.panicked += self.panicked.load(Ordering::Relaxed);
         stats
     }
@@ -425,38 +431,40 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     /// Runs user code (a waker or a destructor), and catches and counts its panic.
     pub(crate) fn contained(&self, user_code: impl FnOnce()) {
         if !contained(user_code) {
-            // ORDERING: Relaxed: the count guards no memory. See `stats` for when it is exact.
+            // ORDERING: Relaxed: this is a statistic, and no thread reads other memory by it. `stats` says when it is
+            // exact.
             self.panicked.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The drop of the last handle ends the values.
+/// When the last handle is dropped, all values end.
 impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
     fn drop(&mut self) {
         let remains = self.close();
-        // A value may own the last handle of another tracker. The values of that tracker are dropped after these
-        // values, not inside their destructors.
+        // A value may own the last handle of another tracker. If this drop runs inside the destructor of a value,
+        // `run_unnested` puts off the drop of the values until that destructor has returned. So a long chain of
+        // trackers needs no deep stack.
         run_unnested(move || drop_all(remains));
     }
 }
 
-/// Drops values one by one, and catches the panic of each destructor. If a second destructor panicked during the
-/// unwinding of the first panic, the process would abort.
+/// Drops values one by one, and catches the panic of each destructor. Without the catch, a second destructor that
+/// panics while the first panic unwinds would abort the process.
 pub(crate) fn drop_all<T>(all: Vec<T>) {
     for one in all {
         contained(|| drop(one));
     }
 }
 
-/// Runs `user_code` and catches its panic, which the panic hook has reported. Returns `false` if it panicked.
+/// Runs `user_code` and catches its panic. Returns `false` if it panicked: the panic hook has already reported this.
 fn contained(user_code: impl FnOnce()) -> bool {
     let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) else {
         return true;
     };
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        // The destructor of the panic's payload has panicked too. Leak the payload of this second panic, because its
-        // destructor might panic again.
+        // The destructor of the panic's payload has panicked too. Leak the payload of the second panic, because its
+        // destructor might panic as well.
         std::mem::forget(again);
     }
     false

@@ -8,7 +8,8 @@ pub(crate) use request_purgatory::model::{Mutex, MutexGuard};
 
 use std::thread::available_parallelism;
 
-/// The number of shards of a map: a power of two. Under loom there is one shard.
+/// The number of shards of a map: 16 for each processor, from 64 to 1,024, and a power of two. Under loom there is one
+/// shard.
 pub(crate) fn map_shards() -> usize {
     if cfg!(request_purgatory_loom) {
         return 1;

@@ -6,9 +6,9 @@ use std::fmt;
 /// a greater number.
 ///
 /// [`track`](crate::Tracker::track) returns the token of the value. A holder that passes this token acts only on its
-/// own value: [`reschedule_if`](crate::Tracker::reschedule_if), [`complete_if`](crate::Tracker::complete_if) and
-/// [`replace_if`](crate::Tracker::replace_if) do nothing if the key has another value now, even an equal one. The
-/// number may be sent over the network; `From<u64>` converts the number back to the token.
+/// own value: if the key has another value now, even an equal one, [`reschedule_if`](crate::Tracker::reschedule_if),
+/// [`complete_if`](crate::Tracker::complete_if) and [`replace_if`](crate::Tracker::replace_if) do nothing. The number
+/// may be sent over the network; `From<u64>` converts the number back to the token.
 ///
 /// Of two values that one tracker has kept, under any keys, the later value has the greater number. So a resource can
 /// refuse each number that is lower than the highest number it has seen. This protects the resource from a holder that

@@ -48,24 +48,27 @@ use std::time::Duration;
 ///
 /// The deadline of a value is a point of the clock. The call that sets the deadline reads the clock and adds the
 /// timeout, or gets the point from its caller. From the deadline on, the value has expired for every call: it is not
-/// found, cannot be rescheduled, replaced or completed, and another value can be tracked for its key. This is so even
-/// if the thread that drives the timer is late; after a stall of the process it may be seconds late.
+/// found, cannot be rescheduled, replaced or completed, and another value can be tracked for its key. The thread that
+/// drives the timer may be late, by seconds after a stall of the process, but the value has expired at its deadline all
+/// the same.
 ///
 /// The callback of an expired value runs once, after the thread that drives the timer has fired the value's timer. It
-/// runs on the thread that [`dispatch`](Builder::dispatch) chooses, and it runs even if the key has got another value
-/// in the meantime. The callback gets the [token](FencingToken) of the expired value; the other value has a [greater
-/// token](Self::token). No method except [`advance`](Self::advance) runs the callback, so you may track, reschedule or
-/// complete a value under a lock that the callback takes. The callback may call every method.
+/// runs on the thread that [`dispatch`](Builder::dispatch) chooses. It runs even if the key has got another value in
+/// the meantime: the callback gets the [token](FencingToken) of the expired value, and the other value has a [greater
+/// token](Self::token). The callback may call every method.
+///
+/// No method except [`advance`](Self::advance) runs the callback. So you may track, reschedule or complete a value
+/// under a lock that the callback takes.
 ///
 /// A call reads the clock when it begins, and this reading decides whether a value has expired. Once one call has found
-/// a value expired, no other call finds it alive, even if the other call has read the clock earlier.
+/// a value expired, no other call finds the value alive, even if the other call has read the clock earlier.
 ///
 /// # What runs under a lock
 ///
 /// `Eq` and `Clone` of keys, and `Clone` of values, run under the lock of one map shard. They must not call the
-/// tracker: in a debug build such a call panics, in a release build it may hang. A panic of `Eq`, `Clone`, `Hash` or
-/// the clock is passed on to the caller, and the call has changed nothing. Your closures and destructors never run
-/// under a lock.
+/// tracker: in a debug build such a call panics, in a release build it may hang. If `Eq`, `Clone`, `Hash` or the clock
+/// panics, the panic is passed on to the caller, and the call has changed nothing. Your closures and destructors never
+/// run under a lock.
 ///
 /// # Its end
 ///
@@ -77,8 +80,8 @@ pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
-    // `src/handle.rs` has the methods that `Tracker` and `Requests` share: `len`, `stats`, `advance`, `point` and
-    // others.
+    // More methods are in `src/handle.rs`, because `Tracker` and `Requests` share them: `len`, `stats`, `advance`,
+    // `point` and others.
 
     /// Keeps `value` for `key` until `timeout` has passed. `timeout` is a duration or a [point in time](Deadline); with
     /// `None` the value never expires. Returns the token of `value`. Also returns the previous value of the key, if the
@@ -145,8 +148,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Some(completed.value)
     }
 
-    /// [Completes](Self::complete) the value only if it still has `token`, so that a holder that has lost its lease
-    /// does not end the next lease.
+    /// [Completes](Self::complete) the value only if it still has `token`. So a holder that has lost its lease does not
+    /// end the lease of the next holder. `None` if no value with this token is kept for the key.
     pub fn complete_if<Q>(&self, key: &Q, token: FencingToken) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -155,9 +158,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Some(completed.value)
     }
 
-    /// Moves the deadline of the value for `key` to `timeout` from now, or to a [point in time](Deadline) (`None`:
-    /// never). Returns `false` if no value is kept for `key`, or if this would be the first deadline of the tracker and
-    /// the system refuses a thread for it.
+    /// Moves the deadline of the value for `key` to `timeout` from now, or to a [point in time](Deadline); with `None`
+    /// the value never expires. Returns `false` if no value is kept for `key`, or if this would be the first deadline
+    /// of the tracker and the system refuses a thread for it.
     ///
     /// Reads the clock when it begins, and the timeout counts from that reading. Of several concurrent calls, the last
     /// to get the lock sets the deadline, even if it was the first to read the clock. Takes the lock of the key's map
@@ -171,8 +174,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.shared.reschedule(key, None, timeout.into())
     }
 
-    /// [Reschedules](Self::reschedule) the value only if it still has `token`, so that a late renewal does not extend
-    /// the next lease.
+    /// [Reschedules](Self::reschedule) the value only if it still has `token`. So a holder that renews its lease too
+    /// late does not extend the lease of the next holder. Returns `false` if no value with this token is kept for the
+    /// key.
     #[must_use = "a value that has expired cannot be rescheduled: its owner has lost it"]
     pub fn reschedule_if<Q>(
         &self,
@@ -239,11 +243,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     ///   has not seen it.
     /// * If a picked value expires during the call, it is not returned, and its callback runs.
     ///
-    /// `is_wanted` is called with clones, and with no lock held: it may call every method. If it panics, no value has
-    /// ended. Reads the clock once, and once more for each picked value; a panic of such a later reading drops the
-    /// values that have already ended. Takes the lock of one map shard after another, and clones the shard's keys and
-    /// values under the lock (keep large values in an [`Arc`](std::sync::Arc)). Then takes the lock of the map shard of
-    /// each picked key.
+    /// `is_wanted` is called with clones, and with no lock held: it may call every method. All calls of `is_wanted`
+    /// come before the end of the first value: if one of them panics, no value has ended.
+    ///
+    /// Reads the clock once, and once more for each picked value; if such a later reading panics, the values that have
+    /// already ended are dropped. Takes the lock of one map shard after another, and clones the shard's keys and values
+    /// under the lock (keep large values in an [`Arc`](std::sync::Arc)). Then takes the lock of the map shard of each
+    /// picked key.
     pub fn withdraw_where(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
     where
         V: Clone,
@@ -257,7 +263,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             .filter_map(|((key, value), hash, token)| {
                 is_wanted(&key, &value).then_some((hash, token))
             });
-        // Call the closure for all values before any value is ended.
+        // Call the closure for all values before the first value ends. If the closure panics, no value has ended.
         let wanted = wanted.collect::<Vec<_>>();
         let withdrawn = wanted.into_iter().filter_map(|(hash, token)| {
             let ended = self.shared.withdraw_live(hash, token)?;
@@ -266,11 +272,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         withdrawn.collect()
     }
 
-    /// Ends the tracker: every value is rejected from now on. The first call returns the values whose timers have not
+    /// Ends the tracker, which rejects every value from now on. The first call returns the values whose timers have not
     /// fired. The callbacks of these values never run, even if a value has expired. Joins the tracker's own threads,
     /// which first run the callbacks in their queues.
     ///
-    /// A call inside a callback does not wait for the threads, which end when their running callbacks have returned.
+    /// A call inside a callback does not wait for the threads, because it would wait for its own callback. The threads
+    /// end when their running callbacks have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
         let remains = self.shared.close();
         self.shared.timer.shutdown();
@@ -296,15 +303,16 @@ impl<K: Key, V: Send + 'static> Tracker<K, V> {
         sound(Self::builder(name).build(on_expiry))
     }
 
-    /// Begins to build a tracker with other choices: clock, reaper, dispatch, bounds, hasher, first token.
+    /// Begins to build a tracker with other settings: clock, reaper, dispatch, bounds, hasher, first token. Each
+    /// setting is a method of [`Builder`].
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         Builder::new(name, (RandomState::default(), 1))
     }
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
-    /// The hasher of keys. Default: [`RandomState`], a fast hash. Its seed is random, because clients often choose
-    /// keys, and could otherwise choose keys with equal hashes.
+    /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed. The seed is random because clients
+    /// often choose the keys, and could otherwise choose many keys with equal hashes, which makes the map slow.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Tracker<K, V, H>> {
         Builder {
             settings: self.settings,

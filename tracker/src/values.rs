@@ -1,28 +1,29 @@
-//! The values of a tracker: a map, in shards, from each key to its [`Entry`]. An entry contains the value, its token,
-//! its deadline and the id of its timer.
+//! The values of a tracker: a map from each key to its [`Entry`], in shards, each under a lock. An entry contains the
+//! value, its token, its deadline and the id of its timer. For [`Requests`](crate::Requests), the keys are the
+//! requests' ids.
 //!
-//! A timer's payload names the entry that the timer ends: by the entry's hash, and by a number that is unique in the
-//! map shard. Either the timer ends a value, or a call does. A call first stops the timer, and takes the entry out only
-//! if the timer had not fired. Otherwise the entry stays in the map for the callback.
+//! The payload of a timer is an [`Expiring`], which names the entry that the timer ends. Either the timer ends a value,
+//! or a call does. A call first stops the timer. If the timer has fired already, the stop fails, and the call leaves
+//! the entry in the map for the timer's callback.
 //!
-//! * INVARIANT: an entry is in the map until its timer is stopped, or its callback takes it out. The timer is started
-//!   and the entry is added in one hold of the map shard's lock. The callback takes the same lock, so it finds the
-//!   entry.
-//! * INVARIANT: a key has at most one entry in the table of its shard. A value may be tracked for a key whose old entry
-//!   has expired, but whose callback has not run yet. Then the old entry moves to `aside`, where it is found only by
-//!   its number. So waiting callbacks do not slow down a search by key.
+//! * INVARIANT: the callback of a timer finds its entry. A call starts the timer and adds the entry in one hold of the
+//!   map shard's lock, and the callback takes the same lock. An entry leaves the map only when a call or the shutdown
+//!   has stopped its timer, or when the callback takes the entry out.
+//! * INVARIANT: a key has at most one entry in the table of its shard. A call may track a value for a key whose old
+//!   entry has expired, but whose callback has not run yet. The call then moves the old entry to `aside`, where the
+//!   callback finds it by its number. So entries that wait for callbacks do not slow down a search by key.
 //! * Every call compares the deadline with a reading of the clock to decide whether a value has expired. The shard
 //!   remembers the latest exact reading. So once one thread has found a value expired, no thread that gets the lock
 //!   later finds the value alive, even if the later thread has read the clock earlier.
-//! * A call that keeps or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. If
+//! * A call that tracks or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. If
 //!   the deadline is after such a reading, the value is alive. Otherwise the call decides by an exact reading.
-//! * When a request ends without a response, the entry is taken out of the table and its hash is added to
-//!   [`Remembered`] in one hold of the map shard's lock. A response is looked up in both places under the same lock, so
-//!   the request is found in one of them.
+//! * INVARIANT: a response does not miss its request on the way from the table to the [`Remembered`] requests. When a
+//!   request ends without a response, its entry leaves the table and its hash is added to `Remembered` in one hold of
+//!   the map shard's lock. A response is looked up in both places in one hold of this lock.
 //!
 //! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either is passed on to
-//! the caller, and nothing has to be undone. The lock of a timer shard may be taken inside the lock of a map shard,
-//! never the other way round. Destructors run without either lock.
+//! the caller, and nothing has to be undone. Lock order: the lock of a timer shard may be taken inside the lock of a
+//! map shard, never the other way round. Destructors run without either lock.
 
 use crate::reentry::UnderLock;
 use crate::remembered::Remembered;
@@ -41,7 +42,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The payload of a timer: names the entry that the timer ends.
+/// The payload of a timer, which names the entry that the timer ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expiring {
     pub(crate) hash: u64,
@@ -75,7 +76,7 @@ impl Reading {
     }
 }
 
-/// A value that is kept.
+/// A value that is kept for a key, or that has expired and waits for its callback.
 pub(crate) struct Entry<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
@@ -84,7 +85,7 @@ pub(crate) struct Entry<K, V> {
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) timer: TimerId,
     pub(crate) expiring: Expiring,
-    /// Whether the end of the request has been added to the remembered ends.
+    /// Whether the end of this request has been added to [`Remembered`], so that no second call adds it.
     pub(crate) is_noted: bool,
 }
 
@@ -107,7 +108,7 @@ impl<K, V> Entry<K, V> {
 /// One shard of the map: the entries under one lock.
 pub(crate) struct Shard<K, V> {
     pub(crate) table: HashTable<Entry<K, V>>,
-    /// Expired entries whose keys have new entries, by number. Their callbacks have not run yet.
+    /// Expired entries by number. Each is here because its callback has not run yet, and its key has a new entry.
     pub(crate) aside: BTreeMap<u64, Entry<K, V>>,
     /// The latest exact reading of the clock among the calls that have locked this shard.
     latest: Timestamp,
@@ -115,11 +116,13 @@ pub(crate) struct Shard<K, V> {
     numbers: u64,
 }
 
-/// An empty table with room for more entries than this is released. A smaller one is kept for the next entries.
+/// If an empty table has room for more entries than this, its memory is released. A smaller table is kept for the next
+/// entries.
 const KEPT: usize = 28;
 
 impl<K, V> Shard<K, V> {
-    /// The present time for this call: `reading`, or the shard's latest exact reading if that reading is later.
+    /// The present by which this call decides what has expired: `reading`, or the shard's latest exact reading if that
+    /// reading is later.
     #[inline]
     pub(crate) fn present(&mut self, reading: Reading) -> Timestamp {
         let latest = self.latest.max(reading.at);
@@ -147,7 +150,8 @@ impl<K, V> Shard<K, V> {
         found.filter(|entry| entry.is_live(now))
     }
 
-    /// Takes an entry out of the table: the entry with this hash for which `is_it` returns `true`.
+    /// Takes an entry out of the table: the entry with this hash for which `is_it` returns `true`. `None` if there is
+    /// no such entry.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -176,9 +180,10 @@ impl Count {
     /// Adds one. Only a thread that has the lock of the shard may call this.
     #[inline]
     pub(crate) fn add_one(&self) {
-        // ORDERING: Relaxed, as in `read`. A count needs to be exact only if no call is in progress. Then other
-        // synchronisation (a join, a lock, a channel) makes all earlier calls happen before the load in `read`. Load
-        // and store need not be one operation, because the caller has the lock.
+        // ORDERING: Relaxed, also in `read`. Only a thread with the lock of the shard writes the count, so load and
+        // store need not be one operation. A reader needs the exact count only if no call is in progress. Other
+        // synchronisation (a join, a lock, a channel) then makes the stores of all earlier calls happen before the load
+        // in `read`.
         let count = self.0.load(Ordering::Relaxed);
         self.0.store(count + 1, Ordering::Relaxed);
     }
@@ -193,7 +198,7 @@ pub(crate) struct Counted<K, V> {
     shard: Mutex<Shard<K, V>>,
     /// Values that were completed.
     pub(crate) completed: Count,
-    /// Rejected values that the timer has not counted as rejected.
+    /// Rejections that the timer has not counted: of duplicates, and of replacements.
     pub(crate) refused: Count,
 }
 
@@ -243,10 +248,10 @@ impl<K, V> DerefMut for Locked<'_, K, V> {
 
 /// The entries of a tracker, or of requests, by key.
 pub(crate) struct Values<K, V, S> {
-    /// The shards are made when the first value is tracked.
+    /// The shards of the map, which the first call that tracks a value makes.
     shards: OnceLock<Box<[CachePadded<Counted<K, V>>]>>,
     hasher: S,
-    /// The number of the next token.
+    /// The number of the next token of a tracker.
     next_token: AtomicU64,
     /// The requests that ended without a response. `None` for a tracker.
     ended: Option<Ended>,
@@ -254,7 +259,7 @@ pub(crate) struct Values<K, V, S> {
 
 /// The requests that ended without a response.
 struct Ended {
-    /// This lock is taken inside the lock of a map shard.
+    /// Lock order: a thread may take this lock inside the lock of a map shard. Inside this lock it takes no other lock.
     remembered: Mutex<Remembered>,
     /// The number of responses to remembered requests.
     late: AtomicU64,
@@ -276,8 +281,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             ended,
         };
         if cfg!(request_purgatory_loom) {
-            // Make the shards now: loom does not see that the initialisation of a std `OnceLock` happens before a later
-            // `get`.
+            // Make the shards now, because loom does not know the happens-before edge from the initialisation of a std
+            // `OnceLock` to a later `get`.
             values.make(0);
         }
         values
@@ -315,11 +320,11 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         self.shards.get().map_or(&[], |shards| shards)
     }
 
-    /// The token of a new entry with this number. Called under the lock of the key's map shard.
+    /// The token of the new entry with this number. The caller holds the lock of the key's map shard.
     ///
-    /// In a tracker, the token is greater than all earlier tokens. Because of the lock, the order of a key's tokens is
-    /// the order of its values. The tokens of requests are not public: they only need to be distinct within a map
-    /// shard.
+    /// * In a tracker, the token is greater than all earlier tokens. Because of the lock, the tokens of a key are in
+    ///   the order of its values.
+    /// * The tokens of requests are not public. They only need to be distinct within a map shard, as the numbers are.
     #[inline]
     pub(crate) fn token_of(&self, number: u64) -> FencingToken {
         match self.ended {
@@ -328,15 +333,17 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
-    /// A token that is greater than all earlier ones.
+    /// A token that is greater than all tokens of earlier calls.
     #[inline]
     pub(crate) fn next_token(&self) -> FencingToken {
-        // ORDERING: Relaxed. A read-modify-write gives each call a different number. For one key the tokens grow,
-        // because the lock of the key's map shard orders the calls.
+        // ORDERING: Relaxed. A read-modify-write gives each call a different number. For one key the tokens grow: the
+        // lock of the key's map shard makes an earlier call happen before a later call, which then reads a greater
+        // number.
         self.next_token.fetch_add(1, Ordering::Relaxed).into()
     }
 
-    /// Takes out an entry whose timer has fired, or was ended by the shutdown.
+    /// Takes out the entry that `ended` names. Its timer has fired, or the shutdown has ended the timer. `None` if the
+    /// entry is not in the map.
     pub(crate) fn take_ended(&self, ended: Expiring) -> Option<Entry<K, V>> {
         let mut shard = self.find_shard(ended.hash)?.lock();
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == ended.number;
@@ -344,15 +351,15 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             Some(entry) => entry,
             None => shard.aside.remove(&ended.number)?,
         };
-        // Note the end while the shard is locked, so that a response finds the request either in the map or among the
-        // remembered requests.
+        // Note the end while the shard is locked. Otherwise a response could miss the request in both places: in the
+        // map, and among the remembered requests.
         self.note_end(&mut entry);
         drop(shard);
         Some(entry)
     }
 
-    /// Remembers that a request has ended without a response, unless this is noted already. Called under the lock of
-    /// the request's map shard.
+    /// Remembers that the request of this entry has ended without a response. Does nothing if this is noted already, or
+    /// in a tracker. The caller holds the lock of the request's map shard.
     pub(crate) fn note_end(&self, entry: &mut Entry<K, V>) {
         if let Some(ended) = self.ended.as_ref().filter(|_| !entry.is_noted) {
             entry.is_noted = true;
@@ -360,27 +367,29 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
-    /// For a call that is about to end pending requests: remembers as many ends as there are `pending` requests.
+    /// Makes room to remember `pending` requests. Called before one call ends up to this number of requests together.
     pub(crate) fn end_together(&self, pending: usize) {
         if let Some(ended) = &self.ended {
             ended.remembered.lock().end_together(pending);
         }
     }
 
-    /// Counts a response to a request that is not pending. Returns whether the response is late; otherwise the request
-    /// is unknown. `found` is the expired entry of the id, if there is one. Called under the lock of the map shard, if
-    /// the shard exists.
+    /// Counts a response to a request that is not pending. Returns `true` if the response is late, and `false` if the
+    /// request is unknown. `found` is the expired entry of the id, if there is one. The caller holds the lock of the
+    /// map shard, if the shard exists.
     pub(crate) fn is_late(&self, hash: u64, found: Option<&mut Entry<K, V>>) -> bool {
         let Some(ended) = &self.ended else {
             return false;
         };
-        // Note the end before the callback does. Then this response counts as late, and a second response as unknown.
+        // The callback of the expired entry has not noted the end yet. Note it now, so that this response counts as
+        // late, and a second response as unknown.
         if let Some(entry) = found {
             self.note_end(entry);
         }
         let is_late = ended.remembered.lock().take(hash);
         let count = if is_late { &ended.late } else { &ended.unknown };
-        // ORDERING: Relaxed, here and in `late` and `unknown`: a count guards no memory.
+        // ORDERING: Relaxed, also in `late` and `unknown`: these are statistics, and no thread reads other memory by
+        // them.
         count.fetch_add(1, Ordering::Relaxed);
         is_late
     }

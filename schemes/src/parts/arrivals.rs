@@ -1,20 +1,27 @@
-//! The log of arrivals: it contains timers in the order in which they were started, before they are filed in a wheel.
+//! The log of arrivals: new timers, in the order in which they were started. A timer stays in the log until shortly
+//! before its deadline, and then moves to a wheel. Most timers are stopped before that, and never cost the wheel any
+//! work.
 //!
-//! The log consists of *segments*. A timer is appended to a segment as its id, and its deadline as an offset from the
-//! segment's base. A timer that is stopped leaves a hole, and no other timer moves. Each segment is queued by its
-//! *bound*, a lower bound of its deadlines, and is *visited* [`LEAD`] ticks before the bound. A visit takes out the
-//! timers whose deadlines are near, which then go to the wheel, and queues the segment again by the earliest deadline
-//! that is left. So a timer that is stopped before the visit is never filed in the wheel.
+//! The log consists of *segments*, arrays of [`SEGMENT`] places. A timer takes the next place of a segment, with its
+//! id, and its deadline as an offset from the segment's `base` tick. A timer that is stopped leaves a *hole*, and no
+//! other timer moves.
 //!
-//! A segment gets timers of one *strand* only, so that its deadlines lie close together. The strand of a timer depends
-//! on its level and its slot, as in a wheel. The level is the number of base-64 digits of the distance to the deadline,
-//! minus one. A slot is a window of deadlines, 64^level ticks wide; every sixteenth slot of a level belongs to the same
-//! strand. New timers of a strand are appended to its open segment. A visit takes the timers that are due within the
-//! width of a slot. So the visit for a near deadline files no far timers, and a segment is visited only a few times.
+//! The *bound* of a segment is a tick that is not later than any of its deadlines. A queue orders the segments by their
+//! bounds. [`LEAD`] ticks before its bound, a segment is *visited*: the visit takes out the timers whose deadlines are
+//! near, and queues the segment again by the earliest deadline that is left.
 //!
-//! INVARIANT: a segment with timers, unless it is being visited, has an entry in the queue with its `bound`, and no
-//! timer of the segment has an earlier deadline. An entry with any other bound is stale, and means nothing. A segment
-//! that is not in use has the bound `Tick::MAX`, which is the deadline of no timer.
+//! A *strand* is a group of timers whose deadlines are about equally far away. A segment gets timers of one strand
+//! only. The strand of a timer depends on its level and its slot, as in a wheel:
+//!
+//! * The level is the number of base-64 digits of the distance to the deadline, minus one.
+//! * A slot is a window of deadlines, 64^level ticks wide. Every sixteenth slot of a level belongs to the same strand.
+//!   So the deadlines of a segment lie in a few slots, and a few visits empty the segment.
+//! * Each strand has one *open* segment, to which its new timers are appended.
+//! * A visit takes the timers that are due within the width of a slot. So a visit moves no far timers to the wheel.
+//!
+//! INVARIANT: a segment with timers has an entry in the queue with its `bound`, unless the segment is being visited. No
+//! timer of the segment has an earlier deadline than `bound`, so no visit comes too late. An entry with any other bound
+//! is stale, and is ignored. A segment that is not in use has the bound `Tick::MAX`, which is the deadline of no timer.
 
 use crate::record::{Position, Tick};
 use std::cmp::Reverse;
@@ -26,8 +33,8 @@ const SEGMENT: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shu
 } else {
     256
 };
-/// A segment is visited this number of ticks before its first deadline. At a tick of 1 ms, this is enough time to file
-/// a million timers whose deadlines lie close together.
+/// A segment is visited this number of ticks before its bound: the pass then moves its timers with near deadlines to
+/// the wheel. At a tick of 1 ms, this is enough time for a million timers whose deadlines lie close together.
 const LEAD: Tick = 256;
 /// A timer whose deadline is nearer than this number of ticks goes to the wheel at once.
 const NEAR: Tick = 2 * LEAD;
@@ -36,35 +43,35 @@ const DIGIT: u32 = 6;
 /// Timers of these levels go to the log: at a tick of 1 ms, timers with deadlines 512 ms to 12 days ahead. Farther
 /// deadlines would soon need offsets of more than 32 bits.
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=4;
-/// The number of strands of a level. Every sixteenth slot of the level belongs to the same strand.
+/// The slots of a level form this number of groups, the strands: every sixteenth slot belongs to the same strand.
 const STRANDS: usize = 16;
-/// The number of levels that a distance of 64 bits can have.
+/// The number of levels that exist: a distance of 64 bits has at most 11 base-64 digits.
 const ALL: usize = 11;
 /// The offset at a place without a timer.
 const HOLE: u32 = u32::MAX;
-/// No segment has this number.
+/// Means "no segment": no segment has this number.
 const NONE: u32 = u32::MAX;
 /// This bit is set in every position of the log. The highest bit, which marks overdue timers, is not set.
 const LOGGED: u32 = 1 << 30;
 /// At most this many segments without timers are kept for reuse.
 const SPARE: usize = 4;
-/// The log gives up segments with many holes if it uses more than four times the segments that its timers fill, plus
-/// this number.
+/// The log may use four times as many segments as its timers would fill, plus this number. If the log uses more, holes
+/// take too much memory, and [`thin_out`](Arrivals::thin_out) takes the timers out of a segment with many holes.
 const SPARSE: usize = 16;
 /// The number of offsets that [`Segment::find`] compares together.
 const LANES: usize = 16;
 
 #[derive(Debug)]
 struct Segment {
-    /// Each offset is the difference between a deadline and this tick.
+    /// The offset of a timer is its deadline minus this tick.
     base: Tick,
-    /// A lower bound of the deadlines.
+    /// A lower bound of the deadlines, by which the segment is queued.
     bound: Tick,
-    /// Whether `bound` was the earliest deadline when it was set, and no timer has left the segment since.
+    /// Whether `bound` is known to be the earliest deadline: no timer has left the segment since `bound` was set.
     exact: bool,
-    /// A visit takes the timers that are due within this number of ticks.
+    /// A visit at tick `now` takes the timers with deadlines up to `now + reach` out of the segment.
     reach: Tick,
-    /// The index of this segment in `Arrivals::open`, if the segment is open.
+    /// The strand of the timers: an index in `Arrivals::open`. The segment is open while this element has its number.
     strand: usize,
     /// The number of places in use, including holes.
     len: usize,
@@ -95,7 +102,7 @@ impl Segment {
         self.len < SEGMENT && deadline.wrapping_sub(self.base) < Tick::from(HOLE)
     }
 
-    /// Appends a timer for which there is [room](Self::has_room). Returns its place.
+    /// Appends a timer, and returns its place. The segment must [have room](Self::has_room) for the timer.
     #[inline(always)]
     fn append(&mut self, id: u32, deadline: Tick) -> usize {
         let place = self.len;
@@ -106,7 +113,7 @@ impl Segment {
         place
     }
 
-    /// The first place, at `from` or later, whose offset is at most `most`.
+    /// The first place, at `from` or later, whose offset is at most `most`. `None` if there is no such place.
     fn find(&self, from: usize, most: u32) -> Option<usize> {
         let mut start = from;
         while start < self.len {
@@ -126,7 +133,7 @@ impl Segment {
         None
     }
 
-    /// The earliest deadline. The segment must have a timer.
+    /// The earliest deadline in the segment, which must have a timer.
     fn earliest(&self) -> Tick {
         let first = self
             .offsets
@@ -135,7 +142,7 @@ impl Segment {
         self.base + Tick::from(first)
     }
 
-    /// Makes the earliest deadline the bound, and returns it.
+    /// Sets `bound` to the earliest deadline, and returns it. The segment must have a timer.
     fn make_bound_exact(&mut self) -> Tick {
         self.bound = self.earliest();
         self.exact = true;
@@ -143,13 +150,13 @@ impl Segment {
     }
 }
 
-/// The segment that is being visited.
+/// A visit in progress: passes take the timers with near deadlines out of a segment.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     number: u32,
     /// The places before this place have been examined.
     place: usize,
-    /// The visit takes the timers with offsets up to this offset.
+    /// The visit takes the timers with offsets up to this one.
     most: u32,
     has_taken: bool,
 }
@@ -168,7 +175,7 @@ pub(crate) enum Taken {
 /// The log of arrivals.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    /// The segments by number: `None` if the number is in `vacant`.
+    /// The segments by number. `None` at a number that is in `vacant`, the list of free numbers.
     segments: Vec<Option<Box<Segment>>>,
     vacant: Vec<u32>,
     #[expect(
@@ -176,18 +183,21 @@ pub(crate) struct Arrivals {
         reason = "a segment moves between `segments` and `spare` as a pointer"
     )]
     spare: Vec<Box<Segment>>,
-    /// For each strand, the number of its open segment, to which timers are appended.
+    /// For each strand, which is a group of slots, the number of its open segment. New timers are appended to this
+    /// segment.
     open: [u32; ALL * STRANDS],
-    /// Bounds and numbers of segments. Entries with former bounds are stale.
+    /// The bound and the number of each segment, the earliest bound first. An entry is stale if the segment has got
+    /// another bound since.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     visit: Option<Visit>,
     /// The number of timers in all segments.
     len: usize,
-    /// The segment at which [`thin_out`](Self::thin_out) has stopped its last search for a segment with many holes.
+    /// The segment at which the last search of [`thin_out`](Self::thin_out) has stopped. The next search begins behind
+    /// it.
     hand: usize,
 }
 
-/// The level of a distance: the number of its base-64 digits, minus one.
+/// The level of a timer whose deadline is `ahead` ticks away: the number of base-64 digits of `ahead`, minus one.
 #[inline(always)]
 fn level_of(ahead: Tick) -> u32 {
     let highest = 63 - (ahead | 1).leading_zeros();
@@ -224,8 +234,9 @@ impl Arrivals {
         self.segments.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// Appends a timer to the open segment of its strand, if this does not lower the segment's bound. Otherwise returns
-    /// `None`: then call [`push_slowly`](Self::push_slowly).
+    /// Appends a timer to the open segment of its strand, without a change to the queue. Returns `None` if this is not
+    /// possible: the deadline is near, or earlier than the segment's bound, or the segment has no room. Then call
+    /// [`push_slowly`](Self::push_slowly).
     #[inline(always)]
     pub(crate) fn push(&mut self, id: u32, deadline: Tick, now: Tick) -> Option<Position> {
         let ahead = deadline.wrapping_sub(now);
@@ -242,9 +253,9 @@ impl Arrivals {
         Some(position(number, place))
     }
 
-    /// Appends a timer that may be the first or the earliest of its segment. Returns its position, and whether a
-    /// segment was opened for it. `None` if the deadline is too near or too far for the log, or earlier than the base
-    /// of the open segment.
+    /// Appends a timer, even if it is the first or the earliest timer of its segment. Returns the timer's position, and
+    /// whether a new segment was opened for the timer. Returns `None` if the log cannot take the timer: the deadline is
+    /// too near or too far, or earlier than the base of the open segment.
     pub(crate) fn push_slowly(
         &mut self,
         id: u32,
@@ -260,8 +271,8 @@ impl Arrivals {
         let number = self.open[strand];
         let (number, opened) = match self.segment(number) {
             Some(segment) if segment.live == 0 => {
-                // Start the empty segment again from its first place. Its bound and its entry in the queue stay, unless
-                // the new deadline is earlier.
+                // The open segment is empty: fill it again from its first place. Its bound and its entry in the queue
+                // stay, unless the new deadline is earlier.
                 segment.len = 0;
                 (number, false)
             }
@@ -304,7 +315,7 @@ impl Arrivals {
         }
     }
 
-    /// Builds the queue again, without stale entries.
+    /// Builds the queue anew from the bounds of the segments, so that it contains no stale entries.
     #[cold]
     fn forget_former_bounds(&mut self) {
         let visited = self.visit.map(|visit| visit.number);
@@ -322,7 +333,7 @@ impl Arrivals {
         position.number().wrapping_sub(LOGGED) < LOGGED
     }
 
-    /// Removes the timer at `position`, if there is one here.
+    /// Removes the timer at `position`. Does nothing if no timer of the log has this position.
     #[inline(always)]
     pub(crate) fn remove(&mut self, position: Position) {
         let place = position.number().wrapping_sub(LOGGED) as usize;
@@ -342,7 +353,7 @@ impl Arrivals {
         }
     }
 
-    /// Recycles a segment whose last timer has left. If the segment is open, it stays for the next timers.
+    /// Handles a segment whose last timer has left: recycles the segment, unless it is open and waits for new timers.
     #[inline(never)]
     fn empty(&mut self, number: u32) {
         if self.open_strand(number).is_none() {
@@ -363,7 +374,8 @@ impl Arrivals {
         }
     }
 
-    /// Closes a segment: no timer is appended to it from now on.
+    /// Closes a segment: no timer is appended to this segment any more. The next timer of its strand opens another
+    /// segment.
     fn close(&mut self, number: u32) {
         if let Some(strand) = self.open_strand(number) {
             self.open[strand] = NONE;
@@ -376,7 +388,8 @@ impl Arrivals {
         Some(segment.strand).filter(|&strand| self.open[strand] == number)
     }
 
-    /// The bound and the number of the segment that is to be visited first.
+    /// The bound and the number of the segment that is to be visited first. Removes stale entries and empty segments
+    /// from the head of the queue. `None` if no segment in the queue has a timer.
     fn first(&mut self) -> Option<(Tick, u32)> {
         while let Some(&Reverse(entry)) = self.queue.peek() {
             if means_something(&self.segments, entry) {
@@ -394,7 +407,7 @@ impl Arrivals {
         None
     }
 
-    /// A lower bound of all deadlines in the log.
+    /// A lower bound of all deadlines in the log. `None` if the log has no timers.
     pub(crate) fn first_deadline(&mut self) -> Option<Tick> {
         let visited = self
             .visit
@@ -403,8 +416,8 @@ impl Arrivals {
         visited.into_iter().chain(first).min()
     }
 
-    /// The tick at which the next visit is due. First makes the bound of the next segment exact, so that a timer that
-    /// was stopped causes no visit.
+    /// The tick at which the next visit is due. `None` if the log has no timers. First makes the bound of the next
+    /// segment exact, so that the deadline of a stopped timer causes no visit.
     pub(crate) fn next(&mut self) -> Option<Tick> {
         while let Some((bound, number)) = self.first() {
             let Some(segment) = self.segment(number).filter(|segment| !segment.exact) else {
@@ -419,7 +432,8 @@ impl Arrivals {
         self.first_deadline().map(lead)
     }
 
-    /// Takes out a timer whose deadline is near at `now`. Continues the visit in progress, or begins a visit.
+    /// Takes one timer whose deadline is near out of the log. Continues the visit in progress, or begins a visit if a
+    /// segment is due for one at `now`.
     pub(crate) fn take(&mut self, now: Tick) -> Taken {
         loop {
             let Some(mut visit) = self.visit.or_else(|| self.begin_visit(now)) else {
@@ -468,7 +482,7 @@ impl Arrivals {
         Some(visit)
     }
 
-    /// Ends the visit, and queues the segment again if timers are left.
+    /// Ends the visit of segment `number`. If timers are left in the segment, queues the segment again.
     fn end_visit(&mut self, number: u32) {
         self.visit = None;
         if let Some(segment) = self.segment(number) {
@@ -477,8 +491,9 @@ impl Arrivals {
         }
     }
 
-    /// If holes take too much memory, looks for a segment with many holes, takes its timers out, and passes each timer
-    /// to `file`. A segment that is due for a visit at `now`, the latest present that is known, is left to the visit.
+    /// Frees memory if holes take too much of it: looks for a segment with many holes, takes its timers out, and passes
+    /// each timer to `file`. Examines at most eight segments. Skips a segment that is due for a visit at `now`, because
+    /// the visit takes its timers out. `now` is the latest present that the caller knows.
     pub(crate) fn thin_out(&mut self, now: Tick, mut file: impl FnMut(u32, Tick)) {
         let used = self.segments.len() - self.vacant.len();
         if used <= 4 * self.len / SEGMENT + SPARSE {
@@ -511,7 +526,7 @@ impl Arrivals {
         }
     }
 
-    /// The timers of the segment that the next steps will examine.
+    /// The timers of the segment that is being visited, or else is visited next: the next steps examine these timers.
     pub(crate) fn upcoming(&self) -> impl Iterator<Item = u32> {
         let first = self.queue.peek().map(|&Reverse((_, number))| (number, 0));
         let visited = self.visit.map(|visit| (visit.number, visit.place));

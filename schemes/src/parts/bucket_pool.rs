@@ -1,12 +1,12 @@
 //! The contents of buckets: timers in no order, in blocks of a fixed size.
 //!
-//! An entry is the id of a timer and the lowest bits of its deadline. These bits let the wheel move the timer without
-//! reading the timer's record, which is rarely in a cache.
+//! An entry is the id of a timer and the lowest bits of its deadline. With these bits the wheel can move the timer
+//! without reading the timer's record, which is rarely in a cache.
 //!
 //! A bucket is a chain of blocks, and every block except the top block is full. The [`Position`] of a timer is its
-//! block and its index in the block. A removal moves the last timer of the bucket into the hole: it takes O(1), and
-//! moves only this timer. The blocks come from a pool that all buckets of a wheel share. The pool grows by whole pages,
-//! so its growth copies no timers.
+//! block, and its index in the block. A removal fills the hole with the last timer of the bucket. So a removal takes
+//! O(1), and moves at most one other timer. The blocks come from a pool that all buckets of a wheel share. The pool
+//! grows by whole pages, so its growth copies no timers.
 
 use crate::record::{Position, Tick};
 
@@ -16,11 +16,11 @@ const BLOCK: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shutt
 } else {
     60
 };
-/// The number of blocks in a page, the unit of allocation: 24 KiB.
+/// The number of blocks in a page, the unit of allocation. A page has about 23 KiB.
 const PAGE: usize = 64;
 const NIL: u32 = u32::MAX;
 
-/// One bucket, by its top block.
+/// One bucket, by the number of its top block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
     top: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Deadlines that differ by less than this number of ticks differ in their lowest bits.
+    /// The lowest bits have this number of values. So they identify a deadline within a range of this number of ticks.
     pub(crate) const WINDOW: Tick = 1 << u16::BITS;
 
     #[inline]
@@ -58,7 +58,7 @@ impl Entry {
         Self { id, low }
     }
 
-    /// The deadline, if it lies in the [`WINDOW`](Self::WINDOW) that begins at `start`.
+    /// The timer's deadline, which must lie in the [`WINDOW`](Self::WINDOW) of ticks that begins at `start`.
     #[inline]
     pub(crate) fn deadline_from(self, start: Tick) -> Tick {
         start + Tick::from(self.low.wrapping_sub(start as u16))
@@ -99,7 +99,7 @@ fn split(number: u32) -> (usize, usize) {
     (number as usize / PAGE, number as usize % PAGE)
 }
 
-/// The timer that a removal moved, and its new position.
+/// The id of the timer that a removal moved into the hole, and its new position. `None` if no timer was moved.
 pub(crate) type Moved = Option<(u32, Position)>;
 
 impl BucketPool {
@@ -116,7 +116,7 @@ impl BucketPool {
         &mut self.pages[page].blocks[index]
     }
 
-    /// Adds `entry` to `bucket`, which has this number.
+    /// Adds `entry` to `bucket`, whose number is `number`. Returns the position of the timer.
     #[inline(always)]
     pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, entry: Entry) -> Position {
         if bucket.top == NIL {
@@ -164,7 +164,7 @@ impl BucketPool {
         self.pages.get(page).map_or(NIL, |page| page.buckets[index])
     }
 
-    /// Takes the last timer of `bucket`. Returns its entry and its position.
+    /// Removes the last timer of `bucket`. Returns its entry and its position. `None` if the bucket is empty.
     #[inline(always)]
     pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(Entry, Position)> {
         if bucket.top == NIL {
@@ -172,7 +172,8 @@ impl BucketPool {
         }
         let top = bucket.top;
         let block = self.block(top);
-        // INVARIANT: no block of a bucket is empty.
+        // INVARIANT: no block of a bucket is empty, because the last timer of a block frees the block. So `len` is at
+        // least 1.
         let index = block.len - 1;
         block.len = index;
         let entry = Entry {
@@ -186,7 +187,7 @@ impl BucketPool {
         Some((entry, Position::new(top * BLOCK as u32 + index)))
     }
 
-    /// Removes the timer at `position`, which is in `bucket`.
+    /// Removes the timer at `position`, which is in `bucket`. Fills the hole with the last timer of the bucket.
     #[inline(always)]
     #[cfg_attr(
         any(request_purgatory_loom, request_purgatory_shuttle),
@@ -255,7 +256,7 @@ mod tests {
         buckets: [Bucket; BUCKETS],
         timers: [BTreeMap<u32, Position>; BUCKETS],
         next: u32,
-        /// An upper bound of the number of blocks that were in use at once.
+        /// An upper bound of the number of blocks that have been in use at the same time.
         used: usize,
     }
 
@@ -338,7 +339,7 @@ mod tests {
             for (step, which, pick) in steps {
                 match step {
                     0 => model.push(which),
-                    // This can fill more than one block.
+                    // The number of pushes is up to three blocks of timers, so they can fill more than one block.
                     1 => (0..pick.index(3 * BLOCK)).for_each(|_| model.push(which)),
                     2 => (0..pick.index(2 * BLOCK)).for_each(|_| model.pop(which)),
                     _ => model.remove(which, pick),

@@ -1,13 +1,19 @@
-//! The slot arithmetic of a hierarchical wheel.
+//! The slot arithmetic of a hierarchical wheel: computes the level and the slot in which a timer lies.
 //!
-//! Write ticks as numbers in base `size`, the number of slots per level. The level of a timer is the position of the
-//! highest digit in which the timer's deadline differs from the present. The slot is this digit of the deadline. All
-//! timers of a bucket agree in this digit and in all higher digits. So the window of the bucket starts at the deadline
-//! with all lower digits set to zero.
+//! Write ticks as numbers in base `size`, the number of slots per level. Compare the timer's deadline with the present:
+//!
+//! * The *level* of the timer is the position of the highest digit in which the two ticks differ.
+//! * The *slot* of the timer is this digit of the deadline.
+//! * A *bucket* is a slot of a level, with its timers. Their deadlines agree in this digit and in all higher digits. So
+//!   the *window* of the bucket, its range of deadlines, starts at any of these deadlines, with all lower digits set to
+//!   zero.
+//!
+//! For example, take base 64. If the present is (0, 5, 10) and the deadline is (0, 10, 60), then the timer is on level
+//! 1, in slot 10, and the window of its bucket starts at (0, 10, 0).
 
 use crate::record::Tick;
 
-/// A bucket of the wheel.
+/// A bucket of the wheel: its level, its slot, and the start of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) level: u32,
@@ -16,22 +22,23 @@ pub(crate) struct Location {
     pub(crate) start: Tick,
 }
 
-/// The number one as a fixed-point number. [`Geometry::locate`] must divide by the number of bits in a digit. It
-/// multiplies by the fixed-point reciprocal instead.
+/// The number one in a fixed-point format with 12 bits after the point. [`Geometry::locate`] has to divide by the
+/// number of bits in a digit. Instead of a division, it multiplies by the reciprocal of that number in this format.
 const RECIPROCAL: u32 = 1 << 12;
 
-/// The number of slots per level, prepared for arithmetic.
+/// The number of slots per level, with what [`locate`](Self::locate) needs to compute fast.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Geometry {
     /// A power of two: a digit is a group of bits. The first field is the number of bits in a digit. The second field
-    /// is the fixed-point reciprocal of that number, rounded up; with it the division is exact for numbers below 64.
+    /// is the reciprocal of that number in fixed-point format, rounded up. With this reciprocal, the division of a
+    /// number below 64 is exact.
     Bits(u32, u32),
     /// Any other number, from 3 up.
     Any(u32),
 }
 
 impl Geometry {
-    /// `size` is at least 2.
+    /// Prepares the arithmetic for `size` slots per level, at least 2.
     pub(crate) fn new(size: u32) -> Self {
         debug_assert!(size >= 2);
         if size.is_power_of_two() {
@@ -115,7 +122,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition at the head of this file, digit by digit.
+    /// Level, slot and start of the bucket, computed digit by digit as the head of this file defines them.
     fn by_digits(size: u64, current: u64, deadline: u64) -> (u32, u64, u64) {
         let digits = |mut n: u64| {
             std::iter::repeat_with(|| {

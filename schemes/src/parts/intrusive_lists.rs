@@ -1,8 +1,8 @@
 //! Doubly linked lists whose links lie in the nodes of one pool.
 //!
-//! The lists are circular. Each list has a *head*, a node without a timer: node `n` is the head of list `n`. So an
-//! insertion or a removal always writes to two neighbours, even in an empty list. The [`Position`] of a timer is the
-//! number of its node.
+//! The lists are circular. Each list has a *head*, a node without a timer: node `n` is the head of list `n`. So each
+//! node has two neighbours, and no insertion or removal needs a special case for an empty list or for the end of a
+//! list. The [`Position`] of a timer is the number of its node.
 
 use crate::record::{Position, Tick};
 
@@ -13,7 +13,7 @@ const NIL: u32 = u32::MAX;
 pub(crate) struct Node {
     pub(crate) deadline: Tick,
     pub(crate) id: u32,
-    /// The next node of the list. In a free node: the next free node.
+    /// The next node of the list. In a free node: the next node of the free list.
     pub(crate) next: u32,
     /// The previous node of the list. In a free node: [`NIL`].
     prev: u32,
@@ -25,7 +25,7 @@ pub(crate) struct IntrusiveLists {
     nodes: Vec<Node>,
     /// The number of lists. Their heads are the first nodes.
     lists: u32,
-    /// The first free node.
+    /// The first node of the free list, or [`NIL`].
     free: u32,
     len: usize,
 }
@@ -72,7 +72,8 @@ impl IntrusiveLists {
         self.insert_after(last, id, deadline)
     }
 
-    /// Inserts a timer into `list`, which is sorted by deadline, after the timers whose deadline is not later.
+    /// Inserts a timer into `list`, which is sorted by deadline. The timer comes after all timers with the same
+    /// deadline.
     pub(crate) fn insert(&mut self, list: u32, id: u32, deadline: Tick) -> Position {
         let mut prev = self.nodes[list as usize].prev;
         while let Some(node) = self.timer(prev).filter(|node| node.deadline > deadline) {
@@ -81,7 +82,7 @@ impl IntrusiveLists {
         self.insert_after(prev, id, deadline)
     }
 
-    /// Removes the timer in `node` from its list. `None` if `node` has no timer.
+    /// Removes the timer in `node` from its list, and returns the timer. `None` if `node` has no timer.
     pub(crate) fn unlink(&mut self, node: u32) -> Option<Node> {
         let found = self.timer(node)?;
         self.nodes[found.prev as usize].next = found.next;

@@ -1,7 +1,7 @@
-//! The buckets of a wheel with several levels.
+//! The buckets of a wheel with several levels. A *bucket* is a slot of a level, with its timers.
 //!
-//! Each level has `slots` buckets, and a bucket is as wide as the whole level below. Buckets are numbered level by
-//! level. A level is added when a deadline first needs it.
+//! Each level has `slots` buckets, and one bucket spans as many ticks as the whole level below. Buckets are numbered
+//! level by level, from the lowest level up. A level is added when a deadline first needs it.
 
 use super::bucket_pool::{Bucket, BucketPool, Entry};
 use super::geometry::{Geometry, Location};
@@ -17,7 +17,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// Makes a wheel with `slots` buckets in each level, at least 2.
+    /// Makes a wheel without timers, with `slots` buckets in each level; less than 2 counts as 2.
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             geometry: Geometry::new(slots.max(2)),
@@ -42,7 +42,7 @@ impl Levels {
         (number / self.geometry.size()) as usize
     }
 
-    /// Bucket `number`. Its level must exist.
+    /// Bucket `number`, whose level must have been added: otherwise this panics.
     #[inline]
     pub(crate) fn bucket(&mut self, number: u32) -> &mut Bucket {
         &mut self.buckets[number as usize]
@@ -64,7 +64,7 @@ impl Levels {
         (position, bucket)
     }
 
-    /// Takes the last timer of bucket `number`.
+    /// Removes the last timer of bucket `number`, and returns its entry. `None` if the bucket is empty.
     #[inline(always)]
     pub(crate) fn pop(&mut self, number: u32) -> Option<Entry> {
         let popped = self.pool.pop(&mut self.buckets[number as usize]);

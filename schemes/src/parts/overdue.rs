@@ -1,15 +1,19 @@
-//! The overdue timers: those whose deadline had passed when they were started.
+//! The *overdue* timers: timers whose deadline had passed when they were started.
 //!
 //! An overdue timer waits for the next pass, in an unordered vector. Each pass examines every timer of the vector once.
-//! Scheme 1 consists of this vector only: it keeps all timers here, overdue or not.
+//! [`UnorderedList`](crate::UnorderedList) consists of this vector only: it keeps all timers here, overdue or not.
 //!
-//! The vector has two parts. The first part contains the timers that the pass in progress has not examined yet. The
-//! second part contains the timers that the pass has examined, and the timers that were started since the pass began. A
-//! removal fills the hole with the last timer of the same part. If the removal was in the first part, this leaves a
-//! hole between the parts, which the last timer of the vector fills. So both parts stay contiguous, and a removal moves
-//! at most two other timers.
+//! The vector has two parts:
 //!
-//! The [`Position`] of an overdue timer has its highest bit set. In all other positions of a scheme this bit is clear.
+//! 1. the timers that the pass in progress has not examined yet;
+//! 2. the timers that this pass has examined, and the timers that were started since this pass began.
+//!
+//! A removal fills the hole with the last timer of the same part. After a removal from the first part, the hole is now
+//! between the parts, and the last timer of the vector fills it. So both parts stay contiguous, and a removal moves at
+//! most two other timers.
+//!
+//! The [`Position`] of an overdue timer has its highest bit set. The positions of all other timers have this bit clear,
+//! so a stop sees from the position where the timer lies.
 
 use crate::record::{Position, Records, Step, Tick};
 
@@ -22,10 +26,11 @@ pub(crate) struct Overdue {
     /// The latest tick at which a pass has begun. A timer that is started with a deadline up to this tick is overdue.
     present: Tick,
     timers: Vec<(Tick, u32)>,
-    /// The number of timers, from the first on, that the pass in progress has not examined yet.
+    /// The number of timers in the first part of the vector, which the pass in progress has not examined yet.
     unexamined: usize,
-    /// A lower bound of the deadlines. A push lowers this bound; [`tighten`](Self::tighten), or the first push into an
-    /// empty vector, makes it exact.
+    /// A lower bound of the deadlines. A push may lower this bound, and a removal leaves it unchanged.
+    /// [`tighten`](Self::tighten), or the first push into an empty vector, makes the bound equal to the earliest
+    /// deadline.
     earliest: Tick,
 }
 
@@ -61,13 +66,13 @@ impl Overdue {
         (!self.timers.is_empty()).then_some(self.earliest)
     }
 
-    /// The earlier of [`earliest`](Self::earliest) and `other`.
+    /// The earlier of [`earliest`](Self::earliest) and `other`. `None` if both are `None`.
     #[inline]
     pub(crate) fn earliest_or(&self, other: Option<Tick>) -> Option<Tick> {
         self.earliest().into_iter().chain(other).min()
     }
 
-    /// Makes [`earliest`](Self::earliest) exact. Examines every timer.
+    /// Makes [`earliest`](Self::earliest) equal to the earliest deadline. Reads the deadline of every timer here.
     pub(crate) fn tighten(&mut self) {
         let deadlines = self.timers.iter().map(|&(deadline, _)| deadline);
         self.earliest = deadlines.min().unwrap_or(Tick::MAX);
@@ -79,7 +84,7 @@ impl Overdue {
         Self::position(self.timers.len() - 1)
     }
 
-    /// Removes the timer at `position`, if there is one here.
+    /// Removes the timer at `position`. Does nothing if no overdue timer has this position.
     #[cold]
     pub(crate) fn remove(&mut self, records: &mut impl Records, position: Position) {
         let mut hole = (position.number() & !OVERDUE) as usize;
@@ -102,7 +107,8 @@ impl Overdue {
         self.unexamined = self.timers.len();
     }
 
-    /// Examines one timer for the pass in progress.
+    /// Examines one timer for the pass in progress, and fires the timer if its deadline is not later than `now`.
+    /// Returns [`Step::Idle`] if the pass has examined every timer.
     #[inline]
     pub(crate) fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         if self.unexamined == 0 {

@@ -1,14 +1,16 @@
-//! The slots of a wheel with one level, and the hand that turns through them.
+//! The slots of a wheel with one level, and the *hand*: the tick whose slot the pass in progress examines.
 //!
 //! A timer lies in the slot `deadline % slots`. A pass turns the hand through the slots of the ticks since the last
 //! pass, but through no slot twice: if the pass comes more than one revolution late, the hand starts one revolution
-//! before the present. If all slots are empty, the hand jumps to the present.
+//! before the present. If all slots are empty, the hand jumps to the present. A timer whose deadline has passed when it
+//! is started lies in no slot, but among the [overdue](super::overdue) timers.
 //!
-//! INVARIANT: the deadline of a timer in a slot is past `current`. When a timer is filed in a slot, its deadline is
-//! also past the present of the last pass.
+//! INVARIANT: the deadline of a timer in a slot is later than `current`. When a timer is filed in a slot, its deadline
+//! is also later than the present of the last pass.
 //!
-//! INVARIANT: if a timer in a slot has a deadline at or before the hand, the pass in progress will still examine this
-//! timer. It lies in the unexamined part of the hand's slot, or in a slot that the hand has yet to reach.
+//! INVARIANT: the hand misses no timer. If a timer in a slot has a deadline at or before the hand, the pass in progress
+//! will still examine this timer: the timer lies in the unexamined part of the hand's slot, or in a slot that the hand
+//! has yet to reach.
 
 use super::intrusive_lists::{IntrusiveLists, Node};
 use super::overdue::Overdue;
@@ -21,9 +23,9 @@ pub(crate) type File = fn(&mut IntrusiveLists, u32, u32, Tick) -> Position;
 #[derive(Debug)]
 pub(crate) struct Ring {
     slots: Tick,
-    /// All timers in the slots with a deadline up to this tick have fired.
+    /// All timers in slots whose deadline is at or before this tick have fired or were stopped.
     current: Tick,
-    /// The tick whose slot the pass in progress has reached. Between passes the hand is at `current`.
+    /// The tick whose slot the pass in progress has reached. When a pass is complete, the hand is at `current`.
     hand: Tick,
     /// One list for each slot.
     pub(crate) lists: IntrusiveLists,
@@ -46,13 +48,14 @@ impl Ring {
         self.lists.len() + self.overdue.len()
     }
 
-    /// The latest deadline within one revolution of `now`, or of the latest tick that was reached if that tick is
-    /// later.
+    /// The latest deadline within one revolution, counted from `now`, or from the tick that passes have
+    /// [reached](Self::reached) if that tick is later.
     pub(crate) fn latest(&self, now: Tick) -> Tick {
         self.reached().max(now).saturating_add(self.slots - 1)
     }
 
-    /// Starts timer `id`. Files the timer with `file` in the slot of its deadline, or as an overdue timer.
+    /// Starts timer `id`. If passes have reached its deadline, adds the timer to the overdue timers. Otherwise files
+    /// the timer with `file` in the slot of its deadline.
     pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick, file: File) -> Started {
         self.catch_up(now);
         let before = self.next_deadline();
@@ -65,7 +68,8 @@ impl Ring {
         Started::at(position, before, self.next_deadline())
     }
 
-    /// Stops the timer at `position`. Returns the timer if it was in a slot.
+    /// Stops the timer at `position`. Returns the timer if it was in a slot. `None` if it was overdue, or there is no
+    /// timer.
     pub(crate) fn stop(&mut self, records: &mut impl Records, position: Position) -> Option<Node> {
         if Overdue::owns(position) {
             self.overdue.remove(records, position);
@@ -79,18 +83,21 @@ impl Ring {
         (tick % self.slots) as u32
     }
 
-    /// The tick of the hand. `None` if a later pass has turned the hand past `now`.
+    /// The tick of the hand. `None` if a later pass has turned the hand past `now`: a pass at `now` then has no slot
+    /// left.
     pub(crate) fn hand(&self, now: Tick) -> Option<Tick> {
         (self.hand <= now).then_some(self.hand)
     }
 
-    /// The next tick if a slot has a timer, or the lower bound of the overdue timers if that bound is earlier.
+    /// The tick at which the next pass is due. This is the tick after `current` if a slot has a timer, or the lower
+    /// bound of the overdue timers' deadlines, whichever is earlier. `None` if there are no timers.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         let next = (!self.lists.is_empty()).then(|| self.current.saturating_add(1));
         self.overdue.earliest_or(next)
     }
 
-    /// Turns the hand to the next slot, and returns this slot. `None` if the hand has reached `now`.
+    /// Turns the hand to the next slot, and returns this slot. `None` if the hand has reached `now`, which ends the
+    /// pass.
     pub(crate) fn turn(&mut self, now: Tick) -> Option<u32> {
         self.catch_up(now);
         if self.hand >= now {
@@ -104,7 +111,7 @@ impl Ring {
         Some(self.slot(self.hand))
     }
 
-    /// Moves the hand to `now` if all slots are empty.
+    /// Moves the hand to `now` if all slots are empty, so that no pass has to turn through them.
     fn catch_up(&mut self, now: Tick) {
         if self.lists.is_empty() {
             self.hand = self.hand.max(self.current).max(now);
@@ -112,7 +119,7 @@ impl Ring {
         }
     }
 
-    /// A timer that is started with a deadline up to this tick is overdue.
+    /// The latest tick that a pass has reached. A timer that is started with a deadline up to this tick is overdue.
     fn reached(&self) -> Tick {
         self.current.max(self.overdue.present())
     }
@@ -128,7 +135,7 @@ mod tests {
             let size = Tick::from(slots);
             for ticks in [1, size - 1, size, size + 1, 2 * size, 1_000] {
                 let mut ring = Ring::new(slots, 5);
-                // A timer that does not fire here, so that the hand must turn.
+                // This timer does not fire in this test. Without a timer the hand would jump to the present.
                 ring.start(0, Tick::MAX - 1, 5, IntrusiveLists::push);
                 let now = 5 + ticks;
                 ring.overdue.begin_pass(now);

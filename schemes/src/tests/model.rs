@@ -1,7 +1,8 @@
-//! A model of the timers that a scheme should hold: a sorted map, to which the scheme is compared after each step.
+//! A model of the timers that a scheme should hold: a sorted map. After each step, a test compares the scheme with the
+//! map.
 //!
 //! The model accepts every order in which a scheme fires timers. A timer that fires must have reached its deadline, and
-//! must have been started before the pass began. When a pass is complete, no such timer may be left.
+//! must have been started before the pass began. When a pass is complete, it must have fired every timer of this kind.
 
 use super::Tested;
 use crate::{HorizonError, Position, Records, Started, Step, Tick};
@@ -72,8 +73,8 @@ pub(super) enum Event {
     /// Makes a pass, with one action after each step while actions remain. If a number is given, the pass is left
     /// unfinished after this number of steps.
     Pass(When, Vec<Action>, Option<usize>),
-    /// Makes steps of an earlier pass. The first number says how many ticks before the present that pass began. The
-    /// second number is the number of steps.
+    /// Makes steps of an earlier pass. The first number is how many ticks before the present the earlier pass began.
+    /// The second number is the number of steps.
     Straggle(u64, usize),
 }
 

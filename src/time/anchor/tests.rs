@@ -7,21 +7,22 @@ use proptest::prelude::*;
 struct Machine {
     /// The real clock, in nanoseconds.
     clock: u64,
-    /// The counter of processor 0, in ticks of 2^-32.
+    /// The counter of processor 0, in units of 2^-32 ticks.
     counter: u128,
-    /// Ticks of 2^-32 in a nanosecond.
+    /// How far the counter goes in a nanosecond, in units of 2^-32 ticks.
     frequency: u64,
     /// How far the counter of processor 1 is ahead of the counter of processor 0, wrapping.
     ahead: u64,
     processor: u32,
     anchor: Anchor,
-    /// The clock and the counter at the last two renewals that read the counter twice, the older one first.
+    /// The clock and the counter at the last two renewals of the anchor that read the counter twice, the older one
+    /// first.
     anchors: [(u64, u64); 2],
     /// The last reading of the time.
     last: u64,
 }
 
-/// Ticks of 2^-32 in a nanosecond, for a counter with this many megahertz.
+/// How far a counter with this many megahertz goes in a nanosecond, in units of 2^-32 ticks.
 fn megahertz(number: u64) -> u64 {
     (number << 32) / 1_000
 }
@@ -66,8 +67,8 @@ impl Machine {
         }
     }
 
-    /// Makes a reading of the time, in which each step takes `delay` nanoseconds. Returns how far ahead of the clock
-    /// the reading is, and whether it was made without the clock.
+    /// Makes a reading of the time, in which each reading of the clock or the counter takes `delay` nanoseconds.
+    /// Returns how far ahead of the clock the time is, and whether the anchor held, so that the clock was not read.
     fn time(&mut self, delay: u64) -> (i64, bool) {
         let now = self.read();
         let clock = self.clock;
@@ -147,7 +148,7 @@ fn frequencies() -> impl Strategy<Value = u64> {
     (100..10_000_u64).prop_map(megahertz)
 }
 
-/// Spans of time: short, as between two calls; long, as between two anchors; longer than `RECENT`.
+/// Spans of time: short, as between two calls; long, as between two anchors; or longer than `RECENT`.
 fn spans() -> impl Strategy<Value = u64> {
     prop_oneof![
         6 => 0..2_000_u64,
@@ -170,8 +171,8 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// A counter of any frequency that runs evenly, except for the steering of a clock kept by NTP; two processors
-    /// whose counters are unrelated; a thread that moves between them.
+    /// The counter has any frequency and runs evenly, except that NTP steers the clock. The thread moves between two
+    /// processors whose counters are unrelated.
     #[test]
     fn g10_beside_an_even_counter_no_reading_is_early_and_none_is_late(
         frequency in frequencies(),
@@ -216,7 +217,7 @@ proptest! {
             if fast {
                 let lost = machine.lost(now);
                 prop_assert!(-ahead as f64 <= lost.max(0.0), "{ahead} ns, and the counter lost {lost}");
-                // The lead of the last reading stays.
+                // The time never goes back, so it may be as far ahead as the last reading.
                 let stays = last as i64 - machine.clock as i64;
                 let bound = (LATE as f64 + (-lost).max(0.0)).max(stays as f64);
                 prop_assert!(ahead as f64 <= bound, "{ahead} ns ahead, {lost} ns lost");
@@ -225,7 +226,7 @@ proptest! {
     }
 }
 
-/// Few of many calls in a row read the clock.
+/// Few of many calls in a row read the clock: the others count from the anchor.
 #[test]
 fn g10_a_thread_that_reads_often_seldom_reads_the_clock() {
     for frequency in [100, 1_000, 2_400, 10_000].map(megahertz) {
@@ -256,12 +257,12 @@ fn after(ticks: u64) -> Reading {
 fn g10_a_measurement_is_not_below_the_rate() {
     let anchor = Anchor::new();
     anchor.set(NOW, 0, 100, None);
-    // The fewest ticks are 1,024,000 less 100 between the readings, and less one for rounding. First, one nanosecond
-    // passes for each of these ticks; then, for every two.
+    // The fewest ticks are 1,024,000, less 100 between the readings of the anchor, and less one for rounding. First,
+    // one nanosecond passes for each of these ticks; then one for every two.
     assert_eq!(anchor.measure(1_024_000, 1_023_898, 0), Some(1 << 32));
     let half = (1 << 31) + 2_098;
     assert_eq!(anchor.measure(1_024_000, 511_949, 0), Some(half));
-    // The rate is known to one part in 1,024, and then less well.
+    // With 899 ticks between the new readings, the rate is known to one part in 1,024. With 900 it is not.
     assert!(anchor.measure(1_024_000, MEASURE, 899).is_some());
     assert_eq!(anchor.measure(1_024_000, MEASURE, 900), None);
     // The limits of the time over which the rate is measured.
@@ -282,7 +283,7 @@ fn g10_a_counter_that_stands_still_is_none() {
 /// An anchor holds for a millisecond if two measurements agree and its readings lie close together.
 #[test]
 fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
-    // A rate of 1,024 parts is a quarter of a nanosecond for each tick.
+    // 1,024 of these parts are a rate of a quarter of a nanosecond for each tick.
     const PART: u64 = 1 << 20;
     let holding = |measured: u64, apart| {
         let anchor = Anchor::new();
@@ -295,7 +296,7 @@ fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
     assert!(holds(1_024 * PART, 0));
     assert!(holds(1_025 * PART, 0) && !holds(1_025 * PART + 1, 0));
     assert!(holds(1_023 * PART, 0) && !holds(1_023 * PART - 1, 0));
-    // At 1,026 parts, a 512th more, 1,000 ns are 3,992 ticks.
+    // Readings use a rate that is a 512th more: 1,026 parts, at which 1,000 ns are 3,992 ticks.
     assert!(holds(1_024 * PART, 3_992) && !holds(1_024 * PART, 3_993));
 
     // The faster measurement counts.
@@ -316,7 +317,7 @@ fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
     }
 }
 
-/// A new thread reads the counter a second time only if there is something to measure.
+/// A new thread reads the counter a second time only if there is a rate to measure.
 #[test]
 fn g10_the_first_readings_cost_what_the_clock_does() {
     let anchor = Anchor::new();

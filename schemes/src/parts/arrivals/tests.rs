@@ -12,7 +12,7 @@ fn push(log: &mut Arrivals, id: u32, deadline: Tick, now: Tick) -> Position {
     })
 }
 
-/// The timers that a pass at `now` takes.
+/// The timers that a pass at `now` takes out of the log.
 fn taken(log: &mut Arrivals, now: Tick) -> Vec<(u32, Tick)> {
     let mut taken = Vec::new();
     loop {
