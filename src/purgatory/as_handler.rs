@@ -124,7 +124,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         // Catch panics of the key's `Hash`, `Eq` and destructor: the pass that makes this check must still expire
         // operations.
         let _ = self.engine.guarded(|| {
-            let Some((check, bound)) = self.deferred.next() else {
+            let Some((check, bound)) = self.deferred.next(|| self.engine.count_panic()) else {
                 return;
             };
             self.check_waiting(&check, &bound, RunOn::Dispatch, pause);

@@ -89,21 +89,23 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         !closed
     }
 
-    /// Takes the check that has waited longest out of the queue. `None` if no check waits.
-    pub(crate) fn next(&self) -> Option<(CheckTarget<K>, CheckBound)> {
+    /// Takes the check that has waited longest out of the queue. `None` if no check waits. Calls `on_panic` if `Hash` or
+    /// `Eq` of the key panics: the panic does not keep the check from being made.
+    pub(crate) fn next(&self, on_panic: impl Fn()) -> Option<(CheckTarget<K>, CheckBound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
             // From here on, a new check of the same target is not merged with this one, which could examine an
             // operation before the event of the new check, and so miss that event.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
-            // If `Hash` or `Eq` of the key panics, the entry stays in the map as a tombstone: see `known`.
-            Panics::contain(|| {
-                drop(
-                    self.known
-                        .edit("a deferred check", &check, Some(is_dead), |_| false),
-                )
+            let known = &self.known;
+            let removed = Panics::contain(|| {
+                drop(known.edit("a deferred check", &check, Some(is_dead), |_| false));
             });
+            if removed.is_none() {
+                // The entry stays in the map as a tombstone: see `known`.
+                on_panic();
+            }
             if let Some(bound) = bound {
                 return Some((check, bound));
             }

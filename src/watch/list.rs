@@ -1,14 +1,17 @@
-//! The watchers of one key.
+//! The watch list of one key: the operations that wait for the key (its *watchers*), each by its address.
 //!
 //! A single watcher lies inline, and up to [`SEVERAL`] watchers lie in one small allocation. More are kept in chunks,
-//! in order of [arrival](super::arrivals). Watchers with a rank are kept in an ordered map instead, so that a check up
-//! to a rank does not visit the rest.
+//! in order of [arrival](super::arrivals). Watchers with a rank (an offset, say, that the key has to reach) are kept in
+//! an ordered map instead, so that a check up to a rank does not visit watchers at higher ranks.
 //!
-//! Watchers arrive while a check walks over a list. A walk that also met these watchers might never end. So:
+//! Watchers arrive while a check walks over a list, and a walk that also met the newcomers might never end. Two rules
+//! prevent this:
 //!
-//! * Each watcher has a number, and a walk meets only watchers that arrived before the walk began.
-//! * When the last watcher leaves, the list is dropped, and the numbers of the key's next list start again. So each
-//!   list has an identity. A walk that finds a list with another identity is over.
+//! * Each watcher of a long list has a number, which counts arrivals. A walk skips watchers that arrived after it
+//!   began.
+//! * Each list has an identity, a number that no other list has. When the last watcher leaves, the list is dropped, and
+//!   the watchers of the key's next list are numbered from 0 again. A walk that finds a list with another identity
+//!   ends.
 
 use super::arrivals::Arrivals;
 use super::bound::{CheckBound, JOINED, Order, Rank};
@@ -22,11 +25,12 @@ use std::slice::from_ref;
 /// Marks a vacant place in a short list.
 const VACANT: Address = Address::NONE;
 
-/// The watchers of one key. An empty list does not exist.
+/// The watchers of one key. There is no empty list: the caller drops a list with its last watcher.
 pub(crate) enum WatchList {
     /// One watcher without a rank.
     One(Address),
-    /// More watchers without a rank: `Few` takes half a cache line, `Several` a whole one.
+    /// More watchers without a rank, in one allocation: that of `Few` takes half a cache line, that of `Several` a
+    /// whole one.
     Few(Short<FEW>),
     Several(Short<SEVERAL>),
     Many(Box<Many>),
@@ -36,15 +40,15 @@ pub(crate) enum WatchList {
 pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 
 /// A long list: many watchers, or some with a rank. Aligned, so that it takes two cache lines and not parts of three.
-/// Each line costs a transfer, because usually another processor has written the list last.
+/// Each cache line costs a transfer, because usually another processor has written the list last.
 #[repr(align(64))]
 pub(crate) struct Many {
-    /// The identity of this list, which no other list of the key has.
+    /// The identity of this list: a number that no other list has.
     identity: u64,
     unranked: Arrivals,
     /// The watchers with a rank, each with its number in the order of arrival.
     ranked: BTreeMap<(Rank, Address), u64>,
-    /// The number of the next watcher with a rank.
+    /// The number that the next watcher with a rank gets.
     next_ranked: u64,
 }
 
@@ -64,7 +68,8 @@ impl WatchList {
         Self::Many(many)
     }
 
-    /// Appends to a short list, which may grow to the next size. `false` if the list is long, or full at the last size.
+    /// Appends `watcher` to a short list, which may grow to the next size. Returns `false`, and adds nothing, if the
+    /// list is long, or is a full `Several`.
     #[inline(always)]
     fn add_to_short(&mut self, watcher: Address) -> bool {
         match self {
@@ -95,7 +100,7 @@ impl WatchList {
         room
     }
 
-    /// `Ok` with the watchers of a short list, `Err` with a long list.
+    /// The watchers of a short list as a slice, or a long list as `Err`.
     #[inline]
     fn watchers(&self) -> Result<&[Address], &Many> {
         match self {
@@ -113,7 +118,7 @@ impl WatchList {
         }
     }
 
-    /// Adds to a long list, after turning a short list into a long one.
+    /// Adds to a long list. A short list becomes a long one first.
     #[inline(never)]
     fn add_to_many(&mut self, watcher: Address, order: Order<'_>) {
         if let Self::Many(many) = self {
@@ -125,7 +130,8 @@ impl WatchList {
         *self = Self::Many(many);
     }
 
-    /// Copies the watchers, if all are without a rank and fit into `room`. Returns the number of copied watchers.
+    /// Copies the watchers to `room`, if none has a rank and all fit. Returns the number of copied watchers; `None`
+    /// otherwise.
     #[inline(always)]
     pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
         match self.watchers() {
@@ -143,8 +149,8 @@ impl WatchList {
         matches!(self, Self::One(only) if *only == watcher)
     }
 
-    /// Removes `watcher`, which was added with `order`. Returns whether it was the last one: the caller then drops the
-    /// list.
+    /// Removes `watcher`, which was added with `order`. Returns whether the list has lost its last watcher: then the
+    /// caller drops the list.
     #[inline(always)]
     pub(crate) fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match self {
@@ -155,7 +161,7 @@ impl WatchList {
         }
     }
 
-    /// Calls `each` for all watchers.
+    /// Calls `each` for all watchers, first for those with a rank.
     pub(crate) fn for_each(&self, mut each: impl FnMut(Address)) {
         match self.watchers() {
             Ok(watchers) => watchers.iter().copied().for_each(each),
@@ -178,17 +184,19 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
     Some(copied)
 }
 
-/// The position of a walk over a long list. A walk meets every watcher that stays in the list during the whole walk.
+/// The position of a walk, which copies a long list slice by slice. A walk meets every watcher that stays in the list
+/// during the whole walk, and none that arrives during the walk.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// The identity of the list. `None` before the first slice.
     identity: Option<u64>,
-    /// The walk first meets the watchers with a rank up to `up_to`, in the order of ranks. It continues after the
-    /// watcher `after`, and skips watchers with numbers from `until_ranked` on.
+    /// The walk first meets the watchers with a rank up to `up_to`, in the order of ranks. The next slice begins after
+    /// the watcher `after`. Watchers with numbers from `until_ranked` on arrived after the walk began, and are skipped.
     up_to: Rank,
     after: Option<(Rank, Address)>,
     until_ranked: u64,
-    /// Then the walk meets the watchers without a rank, with numbers from `next` on and below `until`.
+    /// Then the walk meets the watchers without a rank. The next slice begins at the number `next`. Watchers with
+    /// numbers from `until` on arrived after the walk began, and are skipped.
     next: u64,
     until: u64,
     /// The maximum number of watchers in the next slice. Doubles from slice to slice, up to `SLICE`, so that a check
@@ -215,10 +223,11 @@ impl Walk {
         self.identity.is_some()
     }
 
-    /// Copies the next watchers. Returns whether the walk goes on.
+    /// Appends the next watchers of `list` to `slice`. Returns `false` if the walk is over.
     pub(super) fn next_slice(&mut self, list: &WatchList, slice: &mut Vec<Address>) -> bool {
         let WatchList::Many(many) = list else {
-            // If the walk has met a long list before, this short list is another one.
+            // A long list never becomes short. So if the walk has met a long list before, this short list is another
+            // list of the key, and the walk is over.
             if self.identity.is_none() {
                 list.for_each(|watcher| slice.push(watcher));
             }
@@ -254,7 +263,7 @@ impl Walk {
 }
 
 impl<const N: usize> Short<N> {
-    /// A list of all `watchers`, for which there are enough places.
+    /// A list of `watchers`. There must be at most `N` of them.
     fn of(watchers: impl IntoIterator<Item = Address>) -> Self {
         let mut places = [VACANT; N];
         for (place, watcher) in places.iter_mut().zip(watchers) {
@@ -269,20 +278,20 @@ impl<const N: usize> Short<N> {
         &self.0[..occupied.count()]
     }
 
-    /// A copy with one more watcher at the end.
+    /// A larger list with the same watchers and `watcher` at the end.
     #[inline(never)]
     fn grown<const M: usize>(&self, watcher: Address) -> Short<M> {
         Short::of(self.watchers().iter().copied().chain([watcher]))
     }
 
-    /// Appends a watcher. `false` if there is no vacant place.
+    /// Appends a watcher. Returns `false` if there is no vacant place.
     #[inline(always)]
     fn add(&mut self, watcher: Address) -> bool {
         let vacant = self.0.iter_mut().find(|place| **place == VACANT);
         vacant.map(|vacant| *vacant = watcher).is_some()
     }
 
-    /// Removes a watcher. Returns whether it was the last one.
+    /// Removes a watcher. Returns whether the list is empty now.
     #[inline(always)]
     fn remove(&mut self, watcher: Address) -> bool {
         // Move each later watcher forward by one place, so that the order stays. A loop saves a call of `memmove`.
@@ -320,7 +329,9 @@ impl Many {
     fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match order {
             Order::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
-            Order::Arrived(ticket) => self.unranked.remove(ticket.get(), watcher),
+            // `JOINED` says that addresses are to be compared. After a panic of another key, a watcher is removed a second
+            // time. By then the key may have a new list, in which another watcher has the old ticket's number.
+            Order::Arrived(ticket) => self.unranked.remove(ticket.replace(JOINED), watcher),
         }
         self.ranked.is_empty() && self.unranked.len == 0
     }

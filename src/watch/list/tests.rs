@@ -1,4 +1,4 @@
-//! Compares the list of one key with sorted sets, and walks over lists that change meanwhile.
+//! Tests of the list of one key: comparisons with a sorted set, and walks over lists that change between two slices.
 
 use super::super::watchers::Walking;
 use super::*;
@@ -16,7 +16,7 @@ fn watcher(id: u32) -> Address {
 #[derive(Default)]
 struct Listed {
     list: Option<WatchList>,
-    /// Ranks and tickets, by the watcher's number.
+    /// The rank and the ticket of each watcher, by the watcher's id.
     tickets: Vec<(Option<Rank>, Cell<Ticket>)>,
 }
 
@@ -66,10 +66,10 @@ impl Listed {
     }
 }
 
-/// Watchers that are this many chunks apart have the same ticket.
+/// The tickets repeat after this many chunks, because a ticket is the low 32 bits of a watcher's number.
 const SPAN: u64 = (1 << Ticket::BITS) / LIST_CHUNK as u64;
 
-/// Walks over the list that `read` shows, for as long as `each` returns `true`.
+/// Walks over the list that `read` gives access to, for as long as `each` returns `true`.
 fn meet(
     bound: CheckBound,
     mut each: impl FnMut(Address) -> bool,
@@ -77,6 +77,22 @@ fn meet(
 ) {
     let mut walking = Walking::new(bound);
     while walking.next(|| (), &read).is_some_and(&mut each) {}
+}
+
+/// A panic of another key has an operation leave twice. Meanwhile all watchers have left, and others watch the key.
+#[test]
+fn a_watcher_that_is_removed_twice_takes_no_place_of_a_later_list() {
+    let mut first = Listed::of(20);
+    (0..20).for_each(|id| first.remove(id));
+    assert!(first.list.is_none());
+    let mut later = Listed {
+        // The numbers of the tickets begin again, the addresses do not.
+        tickets: first.tickets,
+        list: None,
+    };
+    (0..20).for_each(|_| later.add(None));
+    (0..20).for_each(|id| later.remove(id));
+    assert_eq!(later.ids(), (20..40).collect::<Vec<_>>());
 }
 
 proptest! {
@@ -209,7 +225,8 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     (0..count).for_each(|id| listed.add((id % 2 == 0).then_some(id)));
     let list = listed.list.expect("there are watchers");
     let (met, copied) = (Cell::new(0), Cell::new(0));
-    // All watchers copied so far have been met. The walk has not held the lock since the copy.
+    // Called before each copy and at the end, when all watchers copied so far have been met. So the watchers met since
+    // the last call were copied together, in one hold of the lock.
     let count_slice = || {
         let together = met.get() - copied.replace(met.get());
         assert!(together <= SLICE, "{together} at once");
@@ -229,8 +246,8 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     assert_eq!(met.get(), count as usize);
 }
 
-/// Between two slices of a walk, other threads can take the lock. A check with a small bound copies few watchers under
-/// the lock.
+/// Other threads can take the lock only between two slices of a walk. So a check with a small bound copies few watchers
+/// under the lock.
 #[test]
 fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
     for ranked in [false, true] {
@@ -249,7 +266,7 @@ fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
 /// If two lists had one identity, a walk over the first would continue in the second.
 #[test]
 fn g22_lists_that_different_threads_made_have_different_identities() {
-    // More numbers than a thread takes at a time.
+    // More numbers than `unique_number` reserves for a thread at a time.
     const EACH: usize = 70_000;
     let taken = || (0..EACH).map(|_| unique_number()).collect::<Vec<_>>();
     let threads = [(); 4].map(|()| std::thread::spawn(taken));

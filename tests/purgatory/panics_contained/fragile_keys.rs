@@ -66,6 +66,23 @@ fn g12_a_key_that_panics_while_operations_are_reclaimed_keeps_no_other() {
     }
 }
 
+/// The key of a deferred check panics once, wherever: it is counted. Where the check was found, it is made nevertheless.
+#[test]
+fn g12_a_key_that_panics_in_a_deferred_check_is_counted() {
+    let mut panics = 0;
+    for calls in 0..8 {
+        let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+        let parked = purgatory.try_complete_else_watch(Op::new(SOON), [fragile(FRAGILE)]);
+        assert!(parked.is_ok(), "there is room");
+        purgatory.check_later(fragile(FRAGILE));
+        let advanced = with_one_panic_after(calls, FRAGILE, Hook::Hash, || purgatory.advance());
+        let panicked = advanced.is_some();
+        assert_eq!(purgatory.stats().panicked, u64::from(panicked), "{calls}");
+        panics += usize::from(panicked);
+    }
+    assert!(panics > 1, "in more places than one");
+}
+
 /// What was examined before counts, in a check of several keys.
 #[test]
 fn g16_a_check_that_ends_in_a_panic_counts_what_it_examined() {
