@@ -151,13 +151,16 @@ mod tests {
         }
         assert_eq!(checks.len(), 3);
         let both = CheckBound::at_most(3).up_to(9);
-        assert_eq!(checks.next(), Some((CheckTarget::key(1), both)));
+        assert_eq!(checks.next(|| ()), Some((CheckTarget::key(1), both)));
         assert_eq!(
-            checks.next(),
+            checks.next(|| ()),
             Some((CheckTarget::key(2), CheckBound::all()))
         );
-        assert_eq!(checks.next(), Some((CheckTarget::key(3), until_refused)));
-        assert_eq!(checks.next(), None);
+        assert_eq!(
+            checks.next(|| ()),
+            Some((CheckTarget::key(3), until_refused))
+        );
+        assert_eq!(checks.next(|| ()), None);
     }
 
     #[test]
@@ -167,16 +170,16 @@ mod tests {
             assert!(checks.add(CheckTarget::key(key), CheckBound::all()));
         }
         assert_eq!(
-            checks.next(),
+            checks.next(|| ()),
             Some((CheckTarget::key(1), CheckBound::all()))
         );
         for key in [3, 2, 1] {
             assert!(checks.add(CheckTarget::key(key), CheckBound::at_most(1)));
         }
         let left = [2, 3].map(|key| Some((CheckTarget::key(key), CheckBound::all())));
-        assert_eq!([checks.next(), checks.next()], left);
+        assert_eq!([checks.next(|| ()), checks.next(|| ())], left);
         let again = Some((CheckTarget::key(1), CheckBound::at_most(1)));
-        assert_eq!([checks.next(), checks.next()], [again, None]);
+        assert_eq!([checks.next(|| ()), checks.next(|| ())], [again, None]);
     }
 
     thread_local!(static BROKEN: Cell<bool> = const { Cell::new(false) });
@@ -203,12 +206,12 @@ mod tests {
         add(2, CheckBound::all());
         BROKEN.set(true);
         let first = Some((CheckTarget::key(Fragile(1)), CheckBound::all()));
-        assert_eq!(checks.next(), first);
+        assert_eq!(checks.next(|| ()), first);
         BROKEN.set(false);
         add(1, CheckBound::all());
         add(2, CheckBound::at_most(1));
         let left = [2, 1].map(|key| Some((CheckTarget::key(Fragile(key)), CheckBound::all())));
-        assert_eq!([checks.next(), checks.next()], left);
+        assert_eq!([checks.next(|| ()), checks.next(|| ())], left);
     }
 
     thread_local!(static HASHED: Cell<u32> = const { Cell::new(0) });
