@@ -65,6 +65,8 @@ pub(crate) struct Engine<P, W> {
     /// at most a tick.
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
+    /// Whether the scheme has a horizon: a latest deadline that it accepts.
+    has_horizon: bool,
     max_timeout: Duration,
     pub(crate) permits: Permits,
     /// Whether slots and watches of ended payloads are reclaimed before the user's code runs for these payloads.
@@ -90,15 +92,19 @@ impl<P, W: Scheme> Engine<P, W> {
             [settings.max_parked, settings.max_weight].map(|max| max.map(|max| max as u64));
         let permits = Permits::new(max_parked, max_weight);
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
+        let has_horizon = W::new(2, 0).latest(0) != Tick::MAX;
+        // With the counter, the horizon would be one tick nearer.
+        let counted = settings.system_since.filter(|_| !has_horizon);
         let engine = Self {
             name: settings.name.into(),
             shards: Shards::new(timer_shards(cores()), wheel_size),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
             system_since: settings.system_since,
-            counter: Self::counter(settings.system_since, settings.tick),
+            counter: Self::counter(counted, settings.tick),
             clock: settings.clock,
             scale,
+            has_horizon,
             max_timeout: settings.max_timeout,
             reclaim_first: settings.reclaim_first || permits.is_bounded(),
             permits,
@@ -120,16 +126,13 @@ impl<P, W: Scheme> Engine<P, W> {
     /// A clock that reads the processor's counter, counts from `since`, and replaces the system's clock. `None` in each
     /// of these cases:
     ///
-    /// * `since` is `None`: the engine uses another clock than the system's.
+    /// * `since` is `None`: the engine uses another clock than the system's, or its scheme has a horizon.
     /// * The system has no suitable counter.
     /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. Then the tick before a
     ///   reading might not have passed yet.
-    /// * The scheme has a horizon (a latest deadline that it accepts): with the counter, the horizon would be one tick
-    ///   nearer.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
-        let is_endless = W::new(2, 0).latest(0) == Tick::MAX;
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
-        CounterClock::since(since.filter(|_| is_endless && is_coarse)?)
+        CounterClock::since(since.filter(|_| is_coarse)?)
     }
 
     /// From now on, reports events to the user's metrics recorder and tracing subscriber.
@@ -277,10 +280,17 @@ impl<P, W: Scheme> Engine<P, W> {
         }
         let reading = arrival.unwrap_or_else(|| self.clock.now());
         let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
+        let present = match arrival {
+            // The arrival of an operation may be any time, also a future one.
+            Some(_) if !self.has_horizon => 0,
+            // Only timers have schemes with a horizon, and a caller's reading of a timer's clock is not in the future.
+            // From tick 0, the horizon of a timer that was idle for long would be in the past.
+            _ => start,
+        };
         Timing {
             start,
             deadline,
-            present: arrival.map_or(start, |_| 0),
+            present,
             since: reading,
         }
     }

@@ -97,11 +97,13 @@ reasons! {
 }
 
 /// When this value is dropped, it wakes the thread that drives the timer, if the new deadline is the earliest. Until
-/// the drop, the thread may sleep past the deadline, and the timer fires late. The wake-up may run your code (the wake
-/// function of a [reactor](crate::threads::Reaper::Reactor)), so drop this value after you have released your lock.
+/// the drop, the thread may sleep past the deadline. Then this timer fires late, and so do timers that other calls start
+/// with later deadlines. So drop this value soon, and never [forget](std::mem::forget) it. The wake-up may run your code
+/// (the wake function of a [reactor](crate::threads::Reaper::Reactor)), so drop this value after you have released your
+/// lock.
 ///
 /// Made by [`start_under_lock`](Timer::start_under_lock) and [`reschedule_under_lock`](Timer::reschedule_under_lock).
-#[must_use = "to be dropped when the lock is released: until then the timer may fire late"]
+#[must_use = "to be dropped when the lock is released: until then timers may fire late"]
 pub struct PendingWake<'t, T: Send + 'static, W: Scheme = HierarchicalWheel> {
     engine: &'t Engine<T, W>,
     earlier: Option<Tick>,
@@ -305,7 +307,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     ///
     /// Returns `false`, and keeps the old deadline, in these cases:
     ///
-    /// * the timer has fired or was stopped, or its deadline has passed;
+    /// * the timer has fired or was stopped;
+    /// * its deadline has passed, or comes within the microseconds by which [`soon`](Self::soon) is ahead of the clock;
     /// * the timeout is too long for the scheme (only a [`SimpleWheel`](crate::scheme::SimpleWheel) has a longest one);
     /// * this would be the first deadline of the timer, and the system refuses the reaper's thread.
     ///

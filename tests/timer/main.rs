@@ -28,6 +28,7 @@ macro_rules! schemes {
             each! { $scheme:
                 time::g09_any_duration_at_any_uptime,
                 time::g09_never_may_become_soon_and_soon_never,
+                time::g09_a_timer_that_was_idle_for_long_takes_a_timeout_under_a_lock,
                 time::g10_fires_after_the_deadline_and_soon,
                 time::g11_a_jump_of_a_century_costs_little,
                 time::g07_an_earlier_deadline_wakes_the_reaper,

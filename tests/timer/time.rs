@@ -81,6 +81,27 @@ pub(crate) fn g09_any_duration_at_any_uptime<W: Tested>() {
     }
 }
 
+/// A wheel of one revolution counts its span from the caller's reading, and not from the last pass.
+pub(crate) fn g09_a_timer_that_was_idle_for_long_takes_a_timeout_under_a_lock<W: Tested>() {
+    let (builder, clock) = manual::<u32, W>();
+    let (timer, expired) = with_channel(builder.wheel_size(1_000));
+    let endless = timer.start(None, 0).expect("there is no bound");
+    for number in 1..4 {
+        clock.advance(5_000 * TICK);
+        let started = timer.start_under_lock(timer.now(), 100 * TICK, number);
+        drop(started.expect("it fits").1);
+        clock.advance(99 * TICK);
+        assert_eq!(timer.advance(), 0);
+        clock.advance(TICK);
+        assert_eq!((timer.advance(), expired.recv()), (1, Ok(number)));
+    }
+    clock.advance(5_000 * TICK);
+    let moved = timer.reschedule_under_lock(endless, timer.now(), 100 * TICK);
+    drop(moved.expect("it fits"));
+    clock.advance(100 * TICK);
+    assert_eq!((timer.advance(), expired.recv()), (1, Ok(0)));
+}
+
 pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
     let (builder, clock) = manual::<_, W>();
     let (timer, expired) = with_channel(builder);
