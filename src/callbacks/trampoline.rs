@@ -45,6 +45,7 @@ crate::sync::thread_local! {
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
+    static IN_PASS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A call of the library in progress on this thread. The destructor ends the call: it runs the queued calls if the call
@@ -304,6 +305,32 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     }
     let _reset = Reset;
     call();
+}
+
+/// While this value exists, the calling thread drives a timer: it is inside a pass (a round of expiry), or runs the
+/// calls that have waited for the end of the pass.
+pub(crate) struct Pass {
+    /// Whether the thread was inside another pass already.
+    outer: bool,
+}
+
+impl Pass {
+    pub(crate) fn enter() -> Self {
+        Self {
+            outer: IN_PASS.with(|inside| inside.replace(true)),
+        }
+    }
+
+    /// Whether the calling thread drives a timer.
+    pub(crate) fn is_in_progress() -> bool {
+        IN_PASS.with(Cell::get)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        IN_PASS.with(|inside| inside.set(self.outer));
+    }
 }
 
 /// A park that is made inside another call of the library.

@@ -1,7 +1,7 @@
 //! Runs the user's code for payloads (operations or timer values) that have ended, each on the right thread.
 
 use super::handler::{EndedPayload, Handler};
-use crate::callbacks::trampoline::{Trampoline, run_later};
+use crate::callbacks::trampoline::{Pass, Trampoline, run_later};
 use crate::cell::address::Address;
 use crate::stats::{Ending, Statistic};
 use crate::sync::{Arc, Ordering, fence};
@@ -209,6 +209,13 @@ pub(crate) fn deliver_all<H: Handler>(
     run_on: RunOn,
 ) {
     let engine = handler.engine();
+    // User code that runs in a pass, for example a `try_complete` at its deadline, may end other operations: their
+    // completions must not delay the timer. The pass itself passes its own trampoline, which may be the outermost one.
+    let is_caused_by_a_pass = Pass::is_in_progress() && !trampoline.is_outermost();
+    let run_on = match is_caused_by_a_pass {
+        true => RunOn::Dispatch,
+        false => run_on,
+    };
     let run_here = |ended: EndedPayload<H::Value>| match trampoline.is_outermost() {
         true => complete(&**handler, ended),
         false => trampoline.run(job(handler, vec![ended], false)),

@@ -19,7 +19,7 @@ use super::deliver::{RunOn, deliver_all, hand_over};
 use super::handler::Handler;
 use super::shard::Shard;
 use crate::callbacks::examining::{Examination, Examining};
-use crate::callbacks::trampoline::Trampoline;
+use crate::callbacks::trampoline::{Pass, Trampoline};
 use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -43,7 +43,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
-    let _underway = handler.engine().underway.begin();
+    let underway = handler.engine().underway.begin();
+    let _pass = Pass::enter();
     let mut now = handler.engine().now();
     // Begin the pass in all timer shards before any timer fires: timers that user code starts from here on, in any
     // shard, wait for the next pass.
@@ -77,7 +78,13 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         handler.run_deferred(&mut expire_meanwhile);
         expire_meanwhile();
     }
-    expired + begun.map_or(0, |begun| expire(begun, now))
+    expired += begun.map_or(0, |begun| expire(begun, now));
+    // A queued call may shut the handler down, and the shutdown waits for what is under way.
+    drop(underway);
+    // A panic of a queued call is counted, and does not leave this function: the caller must still reclaim the expired
+    // payloads, and set the alarm.
+    handler.engine().leave(trampoline);
+    expired
 }
 
 /// Expires the due payloads of one timer shard, batch by batch. Returns how many payloads expired. Fires at most
@@ -153,12 +160,13 @@ fn expire_in<H: Handler>(
 
 /// Reclaims a part of the reclaim queue: the slots and watches of expired payloads. `false` if the queue was empty.
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
-    let _trampoline = Trampoline::enter();
+    let trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
     if batch.is_empty() {
         return false;
     }
     handler.reclaim(batch);
+    handler.engine().leave(trampoline);
     true
 }
 

@@ -32,11 +32,10 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
 /// [Shuts down](shut_down) the handler because its last clone was dropped. Waits for each thread for at most [`GRACE`].
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
-    {
-        let _trampoline = Trampoline::enter();
-        handler.on_dropped();
-    }
     let engine = handler.engine();
+    let trampoline = Trampoline::enter();
+    handler.on_dropped();
+    engine.leave(trampoline);
     // Join the threads even if an earlier call has shut the handler down: a call in a callback does not join them. If a
     // background thread does the shutdown, that thread joins them itself.
     if engine.phase.now() != CLOSED_IN_BACKGROUND {

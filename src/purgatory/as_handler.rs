@@ -91,9 +91,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         }));
         // Drop the keys of the operations last. The destructor of a key is user code, which may call the library and
         // must then find the whole batch reclaimed.
-        if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.engine.guarded(|| drop(all_keys));
-        }
+        all_keys.into_iter().for_each(|keys| self.drop_keys(keys));
     }
 
     fn on_shutdown(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Option<EndedPayload<Op>> {

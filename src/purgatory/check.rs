@@ -214,14 +214,12 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         // its completion.
         let ended = EndedPayload::new(op, Ending::Satisfied, at);
         self.count_ended(Ending::Satisfied, for_its_key);
-        // If the completion panics, the unwinding drops the keys. In that case catch a panic of a key's destructor: a
-        // second panic during the unwinding would abort the process.
-        let keys = guard(keys, |keys| _ = engine.guarded(|| drop(keys)));
+        // The keys are dropped at the end of this function, or by the unwinding if the completion panics.
+        let _keys = guard(keys, |keys| self.inner.drop_keys(keys));
         match is_last() {
             true => self.endings.complete_or_push(ended),
             false => self.endings.push(ended),
         }
-        drop(ScopeGuard::into_inner(keys));
     }
 
     #[inline(always)]

@@ -76,10 +76,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let (Parked { op, keys, .. }, spent) = ended.take();
         let shard = self.engine.shard(at.shard());
         self.engine.free(shard, spent, ending, keys.len());
-        if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.engine.guarded(|| drop(keys));
-        }
+        self.drop_keys(keys);
         EndedPayload::new(op, ending, at)
+    }
+
+    /// Drops the keys of an ended operation one by one. Catches and counts a panic of each destructor: two destructors
+    /// that panic together would abort the process.
+    #[inline(always)]
+    pub(super) fn drop_keys(&self, keys: Keys<Op::Key>) {
+        if std::mem::needs_drop::<Op::Key>() {
+            keys.into_each(|key| _ = self.engine.guarded(|| drop(key)));
+        }
     }
 
     /// The deadline of a held operation, if the report of this ending needs it; otherwise `None`. `known` is the

@@ -55,6 +55,25 @@ impl<K> Keys<K> {
         Self::Mixed(Box::new(watches.collect()))
     }
 
+    /// Takes the keys apart, and gives each to `each`. A resolved key is no value of the operation, so it is left out.
+    pub(crate) fn into_each(self, each: impl FnMut(K)) {
+        match self {
+            Self::One(key, _) => Some(key).into_iter().for_each(each),
+            Self::Two(plain, _) => plain.keys.into_iter().for_each(each),
+            Self::Three(plain, _) => plain.keys.into_iter().for_each(each),
+            Self::Resolved(..) => {}
+            Self::Mixed(watches) => {
+                let plain = watches
+                    .into_iter()
+                    .filter_map(|watched| match watched.target {
+                        Target::Key(key) => Some(key),
+                        Target::Resolved(_) => None,
+                    });
+                plain.for_each(each);
+            }
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {

@@ -2,9 +2,10 @@
 
 use crate::support::{Job, PATIENCE, Tally, eventually, lock, on_a_stack_of, quietly, within};
 use crate::tested::{Itself, Tested, builder, log, manual};
-use request_purgatory::{
-    Timer, threads::Dispatch, threads::Reaper, time::ManualClock, time::WakeFn,
-};
+use request_purgatory::Timer;
+use request_purgatory::threads::{Dispatch, Reaper, run_unnested};
+use request_purgatory::time::{Clock, ManualClock, WakeFn};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
@@ -54,6 +55,41 @@ pub(crate) fn g08_what_a_callback_starts_is_left_whatever_shard_it_lies_in<W: Te
             scope.spawn(start_and_drive);
         }
     });
+}
+
+/// A call that waits for the end of the pass panics. The pass is over nevertheless, and the next deadline is known.
+pub(crate) fn g12_a_queued_call_that_panics_costs_the_pass_nothing<W: Tested>() {
+    let clock = ManualClock::new();
+    let builder = builder::<u32, W>("g12").dispatch(Dispatch::Inline);
+    let builder = builder.clock(clock.clone()).reaper(clock.reaper());
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let (time, log) = (clock.clone(), called.clone());
+    let timer = builder.build(move |number| {
+        lock(&log).push((number, time.now().since_origin()));
+        run_unnested(|| resume_unwind(Box::new("intended")));
+    });
+    let timer = timer.expect("no threads to refuse");
+    for number in 1..4 {
+        timer.start(TICK * number, number).expect("it fits");
+    }
+    clock.advance(TICK * 10);
+    let in_time = [1, 2, 3].map(|number| (number, TICK * number));
+    assert_eq!(*lock(&called), in_time);
+    assert_eq!((timer.len(), timer.stats().panicked), (0, 3));
+}
+
+/// It is the last clone that goes, and a payload queues a call that panics.
+pub(crate) fn g12_a_queued_call_that_panics_costs_the_last_drop_nothing<W: Tested>() {
+    struct Queues;
+    impl Drop for Queues {
+        fn drop(&mut self) {
+            run_unnested(|| resume_unwind(Box::new("intended")));
+        }
+    }
+    let (builder, _clock) = manual::<Queues, W>();
+    let timer = builder.build(drop).expect("no threads to refuse");
+    timer.start(TICK, Queues).ok().expect("there is room");
+    drop(timer);
 }
 
 /// What expires then is called when the callback has returned.

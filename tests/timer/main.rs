@@ -39,6 +39,8 @@ macro_rules! schemes {
                 callbacks::g13_a_slow_callback_does_not_hold_up_the_timer,
                 callbacks::g13_an_inline_callback_runs_where_the_timer_is_driven,
                 callbacks::g14_a_chain_of_callbacks_needs_no_stack,
+                callbacks::g12_a_queued_call_that_panics_costs_the_pass_nothing,
+                callbacks::g12_a_queued_call_that_panics_costs_the_last_drop_nothing,
                 callbacks::g14_a_callback_may_drive_the_timer,
                 limits::g12_a_panic_in_your_own_start_is_yours_and_leaves_nothing,
                 limits::g29_past_its_deadline_a_timer_is_not_rescheduled,

@@ -9,7 +9,7 @@ use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, busy, eve
 use crate::support::{manual, threads_named, within};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::{Clock, ManualClock, WakeFn};
-use request_purgatory::{Completion, Purgatory, Waits};
+use request_purgatory::{Completion, Handle, Purgatory, Waits};
 use std::future::ready;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -171,6 +171,44 @@ fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
         assert_eq!(ends.recv(), Ok((Completion::Expired, false)));
         shutdown.join().expect("it does not panic");
     });
+}
+
+/// An operation ends another one at its deadline, on the thread that drives the timer. However it does so: the
+/// completion of the other one may be slow, and runs where completions of expired operations run.
+#[test]
+fn g13_what_ends_in_a_try_complete_at_its_deadline_delays_no_timer() {
+    type End = fn(&Purgatory<Op>, &Handle<Op>);
+    const ROWS: [(&str, End); 4] = [
+        ("a check", |all, _| _ = all.check_and_complete(&1)),
+        ("a check by its handle", |_, other| _ = other.check()),
+        ("a forced end", |_, other| _ = other.force_complete()),
+        ("a forced end by key", |all, _| {
+            _ = all.force_complete_for_key(&1)
+        }),
+    ];
+    for (name, end) in ROWS {
+        let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
+        let (ended, ends) = channel();
+        let probe = Probe::new();
+        let other = probe.op(NEVER_IN_A_TEST);
+        let other = other.then(move |_| _ = ended.send(thread::current().id()));
+        let other = park(&purgatory, other);
+        let (mut examinations, all, ready) = (0, purgatory.downgrade(), probe.clone());
+        let op = Op::new(SOON).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                ready.satisfy();
+                end(&all.upgrade().expect("it lives"), &other);
+            }
+            false
+        });
+        let parked = purgatory.try_complete_else_watch(op, [2]);
+        assert!(parked.is_ok_and(|it| it.is_parked()), "{name}");
+        clock.advance(SOON);
+        assert_eq!(purgatory.advance(), 1, "{name}");
+        let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
+        assert_ne!(ended_on, thread::current().id(), "{name}");
+    }
 }
 
 /// A deferred check runs no completion on the thread that drives the timer, however many it finds.

@@ -10,10 +10,11 @@ use crate::support::{
 };
 use request_purgatory::{
     Completion, Handle, Purgatory, Waits, future::block_on, purgatory::RejectReason,
-    threads::Dispatch,
+    threads::Dispatch, time::ManualClock,
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -50,6 +51,44 @@ fn g12_a_completion_and_a_key_of_its_operation_panic() {
     assert!(matches!(completed, Ok(1)), "{completed:?}");
     let stats = purgatory.stats();
     assert_eq!((stats.panicked, stats.parked, stats.watched), (2, 0, 0));
+}
+
+/// All keys of all operations that end in one call panic when they are dropped. They are dropped one by one, whatever
+/// the number of keys of an operation, and of operations.
+#[test]
+fn g12_several_keys_that_panic_when_they_are_dropped_are_each_counted() {
+    type End = fn(&Purgatory<Op<Bomb>>, &ManualClock, &Bomb) -> usize;
+    const ENDS: [(&str, End); 4] = [
+        ("a check", |all, _, key| all.check_and_complete(key)),
+        ("a cancel", |all, _, key| all.cancel_for_key(key).len()),
+        ("forced ends", |all, _, key| all.force_complete_for_key(key)),
+        ("an expiry", |all, clock, _| {
+            clock.advance(TICK);
+            all.advance()
+        }),
+    ];
+    for (name, end) in ENDS {
+        for (operations, keys) in [(1, 2), (1, 3), (1, 5), (2, 1), (3, 2), (100, 4)] {
+            let (purgatory, clock) = manual::<Bomb>(|builder| builder);
+            let ready = Arc::new(AtomicBool::new(false));
+            for _ in 0..operations {
+                let ready = ready.clone();
+                let op = Op::new(TICK).when(move || ready.load(Ordering::Relaxed));
+                let parked = purgatory.try_complete_else_watch(op, (0..keys).map(Bomb));
+                assert!(parked.is_ok_and(|it| it.is_parked()), "{name}");
+            }
+            let key = Bomb(0);
+            ready.store(name == "a check", Ordering::Relaxed);
+            LIT.set(true);
+            let ended = catch_unwind(AssertUnwindSafe(|| end(&purgatory, &clock, &key)));
+            LIT.set(false);
+            let what = format!("{name} of {operations} with {keys} keys");
+            assert_eq!(ended.ok(), Some(operations), "{what}");
+            let stats = purgatory.stats();
+            assert!(stats.panicked >= operations as u64 * keys, "{what}");
+            assert_eq!((stats.parked, stats.watched), (0, 0), "{what}");
+        }
+    }
 }
 
 fn acting(number: u32, act: impl Fn() + Send + Sync + 'static) -> Key {
