@@ -513,7 +513,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     }
 
     /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed. Without the random seed, a client
-    /// that chooses its keys could choose keys with equal hashes, and slow the purgatory down.
+    /// that chooses its keys could choose keys with equal hashes, and slow the purgatory down. Beside keys, the hasher
+    /// gets single `u64`s: the addresses of operations whose check is deferred.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
         Builder {
             settings: self.settings,

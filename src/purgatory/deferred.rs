@@ -11,15 +11,26 @@ use crate::hash::{Key, KeyHasher};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
 use crate::watch::bound::CheckBound;
 use std::collections::LinkedList;
+use std::hash::{Hash, Hasher};
 
 /// The target of a check that waits, either deferred or nested (made inside a `try_complete`). Clones share the key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CheckTarget<K> {
     /// All operations that watch this key.
     Key(Arc<K>),
     /// One operation: for a check by its handle or its waker, or for an examination that the thread which held the
     /// operation has left to the thread that drives the timer.
     Operation(Address),
+}
+
+impl<K: Hash> Hash for CheckTarget<K> {
+    /// Writes the key, or the address, and no discriminant: the user's hasher may accept nothing but one integer.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Key(key) => key.hash(state),
+            Self::Operation(address) => address.hash(state),
+        }
+    }
 }
 
 impl<K> CheckTarget<K> {

@@ -87,7 +87,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Ok(unexamined) => {
                     if unexamined {
-                        self.defer(CheckTarget::Operation(address), CheckBound::all());
+                        let target = CheckTarget::Operation(address);
+                        // The hasher is user code, and the caller may have more operations to end.
+                        let _ = self
+                            .engine
+                            .guarded(|| self.defer(target, CheckBound::all()));
                     }
                     return Settled::Parked;
                 }

@@ -48,6 +48,12 @@ use std::time::Duration;
 /// use its reaper, any number of them. Operations expire in the order of their deadlines. When an operation expires,
 /// the clock shows its deadline, rounded up to the tick.
 ///
+/// **What takes no time on the clock:** everything that is due at once, such as a timer that is started with
+/// [`Duration::ZERO`]. If a callback starts such a timer again each time, or a deferred check defers itself again each
+/// time, something is always due, and the clock never moves on. Then neither `advance` nor `advance_until_idle`
+/// returns, whatever its limit, and `block_on` returns only when its future has ended. Start such a timer with a
+/// timeout that is not zero.
+///
 /// **What the clock cannot know:** what other threads do, and other sources of time, such as a timer of tokio (a
 /// purgatory can use [tokio's clock](crate::guide::tokio) instead). So `block_on` may move the clock while another
 /// thread is still at work. If several threads of a test work at the same time, wait until they are done, and then move
@@ -112,11 +118,11 @@ impl ManualClock {
     /// At its end, every call wakes the threads that sleep until a deadline of this clock. These threads then expire
     /// operations themselves. The wake functions run on this thread, including those of
     /// [reactors](crate::threads::Reaper::Reactor). If a wake function panics, the others are still called, and then
-    /// the panic is passed on.
+    /// the panic is passed on. A wake function may move this clock, by any call.
     pub fn advance(&self, by: Duration) {
         let mut left = by;
         if let Some(driving) = self.0.drive_unless_in_a_callback() {
-            while let Some(next) = driving.settle().0 {
+            while let Some(next) = driving.settle().next {
                 if !self.0.step(next, &mut left) {
                     break;
                 }
@@ -125,12 +131,14 @@ impl ManualClock {
             driving.settle();
         }
         self.0.step(Duration::MAX, &mut left);
-        self.wake();
+        self.wake().resume();
     }
 
     /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
     /// a deadline. Returns `true` if no deadline is left. Returns `false` if a deadline is left after the clock has
-    /// moved by `limit`: a timer that its own callback restarts, for example, always has a deadline.
+    /// moved by `limit`: a timer that its own callback restarts, for example, always has a deadline. Also returns
+    /// `false` if a deadline may be left that this clock does not know: the clock of a purgatory, if that is code of
+    /// yours on top of this clock, has panicked whenever the purgatory was driven.
     ///
     /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
     /// passes on a panic. If another thread is driving, that thread first finishes what is due.
@@ -138,20 +146,20 @@ impl ManualClock {
     /// # Panics
     /// If it is called from a callback of the library.
     pub fn advance_until_idle(&self, limit: Duration) -> bool {
-        not_in_a_callback();
+        self.0.not_in_a_callback();
         let mut left = limit;
         let driving = self.0.drive();
-        let is_idle = loop {
-            let Some(next) = driving.settle().0 else {
-                break true;
-            };
-            if !self.0.step(next, &mut left) {
-                break driving.settle().0.is_none();
+        let mut settled = driving.settle();
+        while let Some(next) = settled.next {
+            let has_reached = self.0.step(next, &mut left);
+            settled = driving.settle();
+            if !has_reached {
+                break;
             }
-        };
+        }
         drop(driving);
-        self.wake();
-        is_idle
+        self.wake().resume();
+        settled.next.is_none() && !settled.is_uncertain()
     }
 
     /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires everything that
@@ -165,7 +173,7 @@ impl ManualClock {
     /// If it is called from a callback of the library, like [`future::block_on`](crate::future::block_on). Panics of
     /// `future` and of [wake functions](Self::advance) are passed on.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        not_in_a_callback();
+        self.0.not_in_a_callback();
         let waking = Arc::new(Waking {
             woken: AtomicBool::new(false),
             thread: thread::current(),
@@ -180,7 +188,7 @@ impl ManualClock {
             }
             while !waking.take() {
                 match self.0.try_drive_or_wait(true) {
-                    Some(driving) => self.drive_until(&driving, &waking),
+                    Some(driving) => self.drive_until(driving, &waking),
                     None => thread::park(),
                 }
             }
@@ -189,30 +197,41 @@ impl ManualClock {
 
     /// Expires what is due. If that does not wake the future of `waking`, moves the clock to the next deadline. If
     /// there is no deadline, sleeps until another thread wakes this one.
-    fn drive_until(&self, driving: &Driving<'_>, waking: &Waking) {
-        let (next, rest) = driving.settle();
+    fn drive_until(&self, driving: Driving<'_>, waking: &Waking) {
+        let settled = driving.settle_for(|| waking.is_woken());
         if waking.is_woken() {
             return;
         }
-        match next {
+        match settled.next {
             Some(next) => {
                 let mut left = Duration::MAX;
                 self.0.step(next, &mut left);
-                self.wake();
+                // Let the wake functions drive: one that moves this clock would otherwise wait for its own thread. A
+                // wake-up of this thread is not lost, whichever thread drives next: it stays in `waking`.
+                drop(driving);
+                self.wake().resume();
             }
             // No deadline is left. Sleep until another thread wakes the future, parks an operation or defers a check.
-            None => driving.parker.park_timeout(rest),
+            None => driving.parker.park_timeout(settled.rest),
         }
     }
 
-    /// Calls all wake functions. Removes those that return `false`, because their purgatory is gone.
-    fn wake(&self) {
+    /// Calls all wake functions. Removes those that return `false`, because their purgatory is gone. Returns the first
+    /// panic of a wake function or of its destructor. Called by a thread that does not drive.
+    fn wake(&self) -> Panics {
         // Call the functions without the lock: a wake function may move this clock, or subscribe another function.
         let wakers = self.0.wakers.lock().clone();
         // If a wake function panics, the others are still called, and the function stays for the next time.
         let mut panics = Panics::default();
-        let is_stale = |waker: &WakeFn| panics.catch(|| waker.wake()) == Some(false);
-        let stale = wakers.into_iter().filter(is_stale).collect::<Vec<_>>();
+        let mut stale = Vec::new();
+        for waker in wakers {
+            if panics.catch(|| waker.wake()) == Some(false) {
+                stale.push(waker);
+            } else {
+                // Another thread may have removed the function, so that this is its last clone.
+                panics.catch(|| drop(waker));
+            }
+        }
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
         // Reserve room for as many wake functions as there are now. When subscriptions have filled the room,
@@ -220,7 +239,10 @@ impl ManualClock {
         let left = wakers.len();
         wakers.reserve(left);
         drop(wakers);
-        panics.resume();
+        for waker in stale {
+            panics.catch(|| drop(waker));
+        }
+        panics
     }
 }
 
@@ -252,8 +274,9 @@ impl Clock for ManualClock {
         drop(wakers);
         // Each wake function of a purgatory that is gone keeps some memory of that purgatory. Call all functions to
         // find and remove these: only a call tells whether the purgatory is gone, and a spurious wake-up does no harm.
+        // A panic belongs to the reactor of another purgatory, not to the caller, which builds one.
         if full {
-            self.wake();
+            self.wake().discard();
         }
     }
 }
@@ -334,10 +357,23 @@ impl ManualTime {
 
     /// Makes this thread the driving thread. `None` in a callback, or if no purgatory uses the reaper of this clock.
     fn drive_unless_in_a_callback(&self) -> Option<Driving<'_>> {
+        let may = self.reaper.get().is_some() && !self.is_in_a_callback();
+        may.then(|| self.drive())
+    }
+
+    /// Whether this thread is inside a callback of the library, or inside other user code that a round of the reaper
+    /// calls. Such user code is, for example, a clock on top of this clock.
+    fn is_in_a_callback(&self) -> bool {
         let round = *self.round.lock();
         let is_inside = round.is_some_and(|(thread, _)| thread == thread::current().id());
-        let may = self.reaper.get().is_some() && !is_inside && !Trampoline::in_progress();
-        may.then(|| self.drive())
+        is_inside || Trampoline::in_progress()
+    }
+
+    fn not_in_a_callback(&self) {
+        assert!(
+            !self.is_in_a_callback(),
+            "a callback of the library must not drive a clock"
+        );
     }
 }
 
@@ -351,17 +387,68 @@ struct Driving<'a> {
 }
 
 impl Driving<'_> {
-    /// Expires everything that is due now. Returns the next deadline, and how long the thread may sleep if there is no
-    /// deadline.
-    fn settle(&self) -> (Option<Duration>, Duration) {
+    /// At most this many rounds are made after one that may have panicked, to find the deadlines that it has not told.
+    /// Few suffice, because a round that panics has usually ended what was due. Something that panics in every round
+    /// must not keep this thread.
+    const ROUNDS_AFTER_PANIC: u32 = 10;
+
+    /// At most this many rounds are made for what is due at once, after the future in `block_on` was woken. So what a
+    /// callback starts at once is usually done when the future goes on, and a callback that starts something without
+    /// end does not keep the future.
+    const ROUNDS_AFTER_WAKE: u32 = 1_000;
+
+    /// Expires everything that is due now.
+    ///
+    /// Does not return while user code starts something that is due at once in every round: no number of rounds is
+    /// too high for a program that ends. If this method gave up, `advance` would have to return without what it
+    /// promises, to a caller that does not learn of it.
+    fn settle(&self) -> Settled {
+        self.settle_for(|| false)
+    }
+
+    /// Expires everything that is due now, like [`settle`](Self::settle). If `is_woken` is true and something is still
+    /// due after many more rounds, leaves that to the next call.
+    fn settle_for(&self, is_woken: impl Fn() -> bool) -> Settled {
+        let (mut after_panic, mut after_wake) = (0, 0);
         loop {
-            *self.time.round.lock() = Some((thread::current().id(), None));
-            let rest = self.time.reaper().handle.shared.round();
-            let round = self.time.round.lock().take();
-            if !rest.is_zero() {
-                return (round.and_then(|(_, next)| next), rest);
+            let settled = self.round();
+            let may_go_on = if settled.rest.is_zero() {
+                after_wake += u32::from(is_woken());
+                after_wake <= Self::ROUNDS_AFTER_WAKE
+            } else {
+                after_panic += 1;
+                settled.is_uncertain() && after_panic <= Self::ROUNDS_AFTER_PANIC
+            };
+            if !may_go_on {
+                return settled;
             }
         }
+    }
+
+    fn round(&self) -> Settled {
+        *self.time.round.lock() = Some((thread::current().id(), None));
+        let rest = self.time.reaper().handle.shared.round();
+        let round = self.time.round.lock().take();
+        let next = round.and_then(|(_, next)| next);
+        Settled { next, rest }
+    }
+}
+
+/// What a round has found out.
+struct Settled {
+    /// The next deadline on this clock.
+    next: Option<Duration>,
+    /// How long the thread may sleep if there is no next deadline. Zero if something is due.
+    rest: Duration,
+}
+
+impl Settled {
+    /// Whether `next` may be wrong. For deadlines on this clock, the reaper may sleep for ever. If the reaper wants to
+    /// look again after some time, the driving of a purgatory has panicked, before it has told its deadline, or a
+    /// purgatory has another clock.
+    fn is_uncertain(&self) -> bool {
+        // The reaper subtracts the time of the round from `Duration::MAX`.
+        self.rest < Duration::MAX / 2
     }
 }
 
@@ -403,11 +490,4 @@ impl Wake for Waking {
         self.reaper.wake();
         self.thread.unpark();
     }
-}
-
-fn not_in_a_callback() {
-    assert!(
-        !Trampoline::in_progress(),
-        "a callback of the library must not drive a clock"
-    );
 }

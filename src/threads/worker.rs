@@ -2,7 +2,7 @@
 
 use crate::callbacks::trampoline::Trampoline;
 use crate::sync::thread::{self, JoinHandle};
-use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
+use crossbeam::channel::{Receiver, TryRecvError, bounded};
 use parking_lot::Mutex;
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -81,11 +81,14 @@ impl Worker {
     /// or the thread may be waiting for the callback. A later call outside a callback still can wait.
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
-            let ended = limit.map(|limit| started.ended.recv_timeout(limit));
-            if ended != Some(Err(RecvTimeoutError::Timeout)) {
+            match limit {
+                // Ignore the result: the thread has ended, or needs longer. It is not joined in either case: after its
+                // work, the destructors of its thread-local values run, and those that a callback has made may take as
+                // long as they like.
+                Some(limit) => _ = started.ended.recv_timeout(limit),
                 // Ignore the error of a thread that has panicked: the thread catches panics of user code, and the panic
                 // hook has reported any other panic.
-                let _ = handle.join();
+                None => _ = handle.join(),
             }
         }
     }

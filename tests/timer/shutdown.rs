@@ -7,8 +7,9 @@ use crate::tested::{Tested, builder, log, manual, unique};
 use request_purgatory::purgatory::{RejectReason, Rejected};
 use request_purgatory::{Timer, threads::Dispatch, threads::Reaper, time::WakeFn};
 use std::any::Any;
+use std::cell::RefCell;
 use std::iter::repeat_with;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -247,6 +248,31 @@ pub(crate) fn g15_a_timer_that_is_closed_returns_what_runs_and_does_not_wait<W: 
         assert!(timer.is_shut_down() && timer.is_empty());
         goes_on.send(()).expect("it waits");
         assert!(timer.shutdown().is_empty());
+    });
+}
+
+/// A callback leaves a value in a thread-local of the completion thread, whose destructor needs the dropping thread.
+#[test]
+fn g15_the_drop_of_the_last_clone_waits_for_no_thread_local() {
+    struct Waits(Receiver<()>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            // An error: the test has failed.
+            self.0.recv().unwrap_or_default();
+        }
+    }
+    thread_local!(static LEFT: RefCell<Option<Waits>> = const { RefCell::new(None) });
+    within(PATIENCE, || {
+        let ((goes_on, go_on), (told, tells)) = (channel(), channel());
+        let go_on = Mutex::new(Some(go_on));
+        let timer = Timer::new("g15-local", move |()| {
+            LEFT.set(lock(&go_on).take().map(Waits));
+            told.send(()).expect("the test waits");
+        });
+        timer.start(Duration::ZERO, ()).expect("there is room");
+        tells.recv().expect("it fires");
+        drop(timer);
+        goes_on.send(()).expect("the destructor waits");
     });
 }
 

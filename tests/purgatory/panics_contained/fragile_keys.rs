@@ -4,7 +4,9 @@ use super::calls::{FRAGILE, OTHER, SOON};
 use crate::support::keys::{
     Fragile, Hook, fragile, fragile_keys, with_fuse_after, with_one_panic_after,
 };
-use crate::support::{Op, manual, refusal};
+use crate::support::{Op, Probe, manual, refusal};
+use request_purgatory::{Purgatory, threads::Reaper};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::thread;
 
 /// The places of several keys are retired after one pass. A panic on the way costs one key its place, and no other.
@@ -81,6 +83,45 @@ fn g12_a_key_that_panics_in_a_deferred_check_is_counted() {
         panics += usize::from(panicked);
     }
     assert!(panics > 1, "in more places than one");
+}
+
+/// A hasher that knows one integer gets nothing else, in checks that wait as well.
+#[test]
+fn g12_a_hasher_of_one_integer_is_given_no_more() {
+    #[derive(Default)]
+    struct Itself(Option<u64>);
+    impl Hasher for Itself {
+        fn write(&mut self, _: &[u8]) {
+            unimplemented!("only for u64");
+        }
+        fn write_u64(&mut self, number: u64) {
+            assert_eq!(self.0.replace(number), None, "one integer");
+        }
+        fn finish(&self) -> u64 {
+            self.0.expect("one integer")
+        }
+    }
+    let builder = Purgatory::<Op>::builder("g12").reaper(Reaper::Manual);
+    let builder = builder.hasher(BuildHasherDefault::<Itself>::default());
+    let purgatory = builder.build().expect("no threads to refuse");
+    let (probe, weak) = (Probe::new(), purgatory.downgrade());
+    let ready = probe.clone();
+    let op = Op::new(SOON).when(move || {
+        if let Some(purgatory) = weak.upgrade() {
+            purgatory.check_and_complete(&1);
+            purgatory.check_later(2);
+        }
+        ready.is_ready()
+    });
+    let op = op.then(move |_| ());
+    let parked = purgatory.try_complete_else_watch(op, [1, 2]);
+    let handle = parked.expect("there is room").into_handle();
+    purgatory.check_later(1);
+    assert!(!handle.expect("it cannot complete yet").check());
+    probe.satisfy();
+    purgatory.advance();
+    let stats = purgatory.stats();
+    assert_eq!((stats.completed, stats.panicked), (1, 0));
 }
 
 /// What was examined before counts, in a check of several keys.
