@@ -152,9 +152,9 @@ use std::time::Duration;
 ///
 /// # Panics
 /// No method panics by itself. Panics of your code:
-/// * In your own park, a panic of a hook other than `on_complete`, of a key, of the iterator of keys or of the clock
-///   unwinds to you. The library undoes the park: no watch and no timer stays, no limit counts the operation, and the
-///   operation is dropped.
+/// * If a key, the iterator of keys, the clock, or a hook of the operation other than `on_complete` panics while you
+///   park the operation, the panic unwinds to you. The library undoes the park: no watch and no timer stays, no limit
+///   counts the operation, and the operation is dropped.
 /// * A panic of an `on_complete`, or of an operation that a call examines for another caller, is caught, ends only that
 ///   operation, and is [counted](crate::purgatory::Stats::panicked).
 /// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any other call, results for that key are unspecified,
@@ -192,7 +192,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// * the checking thread;
     /// * the thread that was examining the operation when the check came;
-    /// * the thread that drives the timer, if that other thread has examined the operation 16 times in a row.
+    /// * the thread that drives the timer, if the examining thread has already examined the operation 16 times in a
+    ///   row.
     ///
     /// A check with a bound ([`check_and_complete_with`](Self::check_and_complete_with)) examines only the operations
     /// that its [`CheckBound`] admits, so it may pass over this operation.
@@ -276,9 +277,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Operations with a rank are examined first, in the order of ranks; then the others, in the order in which they
     /// were parked. Within the bound, `try_complete` still decides whether an operation completes. Runs the same code
-    /// and takes the same locks as [`check_and_complete`](Self::check_and_complete), with one difference. If the call
-    /// takes the lock of the watchers several times, a check for at most `n` completions reads `n` operations the first
-    /// time, and twice as many each further time, up to 64.
+    /// and takes the same locks as [`check_and_complete`](Self::check_and_complete), with one difference. Where that
+    /// method reads the operations in parts of 64, one part in each hold of the lock, a check for at most `n`
+    /// completions reads `n` operations in the first part, and twice as many in each further part, up to 64.
     pub fn check_and_complete_with<Q>(&self, key: &Q, bound: CheckBound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -357,15 +358,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Runs `change` on every operation that watches `key`, and then completes the operation as satisfied. For example,
-    /// `change` sets an error as the operation's answer. Apart from `change`, works as
-    /// [`force_complete_for_key`](Self::force_complete_for_key): with the same result, on the same thread and with the
-    /// same locks. In Kafka this is `completeAllExceptionally`.
+    /// `change` sets an error as the operation's answer. Apart from `change`, does the same as
+    /// [`force_complete_for_key`](Self::force_complete_for_key): the result and the thread are the same, and the call
+    /// takes the same locks, but holds none of them while `change` runs. In Kafka this is `completeAllExceptionally`.
     ///
     /// The change also reaches an operation that another thread is examining: the examining thread runs `change` and
     /// completes the operation, unless that thread finds the operation satisfied or lets it expire. So `change` may run
     /// on several threads, also after this call has returned. If two calls of this method meet the same operation while
-    /// it is being examined, the examining thread runs only one of their changes. No lock is held while `change` runs.
-    /// A panic of `change` is counted, and its operation still ends.
+    /// it is being examined, the examining thread runs only one of their changes. A panic of `change` is counted, and
+    /// its operation still ends.
     ///
     /// The captures of `change` are dropped when this call has returned and no examining thread still has to run
     /// `change`. If an examining thread ends its operation without `change`, the captures may be dropped later: in the
@@ -503,9 +504,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
 
     /// The most operations that may watch one key at a time. A park beyond that number is rejected
     /// ([`KeyFull`](RejectReason::KeyFull)), so a client cannot make the checks of a key slow. The bound is exact; a
-    /// rejected operation counts as [cancelled](Stats::cancelled). If many operations expire at once, then with this
-    /// bound (as with [`max_parked`](Self::max_parked)) their completions run only after their watches are removed.
-    /// Default: no limit.
+    /// rejected operation counts as [cancelled](Stats::cancelled). If many operations expire at once, their completions
+    /// usually run before their watches are removed. With this bound (as with [`max_parked`](Self::max_parked)) the
+    /// watches are removed first, so that a completion can park the next operation on the key. Default: no limit.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.1.max_watchers = count;
         self.settings.reclaim_first = true;

@@ -1,18 +1,22 @@
 //! G10, G12: a manual clock that drives what stands on it. No test in here sleeps, and none has a thread of its own.
 
 use request_purgatory::future::{WaitError, block_on};
-use request_purgatory::threads::Dispatch;
-use request_purgatory::time::{Clock, ManualClock, Timestamp};
+use request_purgatory::threads::{Dispatch, Reaper};
+use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
 use request_purgatory::{Timer, Waits};
 use request_purgatory_tracker::Tracker;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
+use testing::within;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
+/// For what hangs if it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn now(clock: &ManualClock) -> Duration {
     clock.now().since_origin()
@@ -44,19 +48,57 @@ fn timer<T: Send + 'static>(clock: &ManualClock) -> (Timer<T>, Receiver<(T, Dura
 
 /// A timer that is started again by its own callback, and how often it has fired.
 fn periodic(clock: &ManualClock) -> (Timer<()>, impl Fn() -> usize) {
-    let itself = Arc::new(OnceLock::<Timer<()>>::new());
     let fires = Arc::new(AtomicUsize::new(0));
-    let (again, count) = (itself.clone(), fires.clone());
-    let timer = calling(clock, move |()| {
+    let count = fires.clone();
+    let timer = restarting(clock, SECOND, move || {
         count.fetch_add(1, Ordering::Relaxed);
+    });
+    (timer, move || fires.load(Ordering::Relaxed))
+}
+
+/// A timer that is started again by its own callback, after the same time, until it is shut down.
+fn restarting(
+    clock: &ManualClock,
+    after: Duration,
+    callback: impl Fn() + Send + Sync + 'static,
+) -> Timer<()> {
+    let itself = Arc::new(OnceLock::<Timer<()>>::new());
+    let again = itself.clone();
+    let timer = calling(clock, move |()| {
+        callback();
         if let Some(timer) = again.get() {
             // After its shutdown there is no next time.
-            let _ = timer.start(SECOND, ());
+            let _ = timer.start(after, ());
         }
     });
-    timer.start(SECOND, ()).unwrap();
     assert!(itself.set(timer.clone()).is_ok());
-    (timer, move || fires.load(Ordering::Relaxed))
+    timer.start(after, ()).unwrap();
+    timer
+}
+
+/// A timer that is driven by whoever is woken by `wake`.
+fn woken_by(clock: &ManualClock, wake: WakeFn) -> Timer<()> {
+    let builder = Timer::<()>::builder("woken").clock(clock.clone());
+    builder.reaper(Reaper::Reactor(wake)).build(drop).unwrap()
+}
+
+/// Runs code of its user when it is asked how long a thread may sleep: inside a round of the reaper, and outside every
+/// callback.
+struct Asked<F>(ManualClock, F);
+
+impl<F: Fn() + Send + Sync + 'static> Clock for Asked<F> {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
+        (self.1)();
+        self.0.time_until(deadline)
+    }
+
+    fn subscribe(&self, wake: WakeFn) {
+        self.0.subscribe(wake);
+    }
 }
 
 #[test]
@@ -316,4 +358,239 @@ fn g10_a_thread_that_moves_the_clock_drives_in_place_of_one_that_sleeps() {
         waits.check_and_complete(&7);
         assert_eq!(other.join().unwrap(), Ok(7));
     }
+}
+
+/// By any call, inside any call.
+#[test]
+fn g10_a_wake_function_moves_the_clock_that_has_called_it() {
+    type Move = fn(&ManualClock, &Waits<u32>, Duration);
+    const MOVES: [Move; 3] = [
+        |clock, _, by| clock.advance(by),
+        |clock, waits, by| {
+            let wait = waits.wait([7], by, || None::<()>);
+            assert_eq!(clock.block_on(wait), Err(WaitError::Expired));
+        },
+        |clock, _, by| {
+            let (timer, fires) = timer(clock);
+            timer.start(by, ()).unwrap();
+            assert!(clock.advance_until_idle(by));
+            assert_eq!(fires.try_iter().count(), 1);
+        },
+    ];
+    for outer in MOVES {
+        for inner in MOVES {
+            within(PATIENCE, move || {
+                let clock = ManualClock::new();
+                let waits = waits(&clock);
+                let armed = Arc::new(AtomicBool::new(false));
+                let (fire, moved, its_waits) = (armed.clone(), clock.clone(), waits.clone());
+                let _woken = woken_by(
+                    &clock,
+                    WakeFn::new(move || {
+                        if fire.swap(false, Ordering::Relaxed) {
+                            inner(&moved, &its_waits, SECOND);
+                        }
+                        true
+                    }),
+                );
+                armed.store(true, Ordering::Relaxed);
+                outer(&clock, &waits, 5 * SECOND);
+                // The first step of `block_on` may be a shorter one.
+                assert!((5 * SECOND..=6 * SECOND).contains(&now(&clock)));
+                assert!(!armed.load(Ordering::Relaxed));
+            });
+        }
+    }
+}
+
+/// A build calls wake functions of others, to find those that are stale. A call that moves the clock passes the panic
+/// on.
+#[test]
+fn g12_the_reactor_that_panics_fails_no_build_of_another() {
+    let clock = ManualClock::new();
+    let panics = Arc::new(AtomicUsize::new(0));
+    let count = panics.clone();
+    let bad = WakeFn::new(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        resume_unwind(Box::new("a reactor"))
+    });
+    let _bad = woken_by(&clock, bad);
+    let woken = Arc::new(AtomicUsize::new(0));
+    let good = Vec::from_iter((0..100).map(|_| {
+        let woken = woken.clone();
+        let wake = move || woken.fetch_add(1, Ordering::Relaxed) < usize::MAX;
+        woken_by(&clock, WakeFn::new(wake))
+    }));
+    assert!(panics.load(Ordering::Relaxed) > 0, "no build has called it");
+    woken.store(0, Ordering::Relaxed);
+    let moved = catch_unwind(AssertUnwindSafe(|| clock.advance(SECOND)));
+    let panic = moved.expect_err("it is passed on");
+    assert_eq!(panic.downcast_ref(), Some(&"a reactor"));
+    assert_eq!(now(&clock), SECOND);
+    assert_eq!(woken.load(Ordering::Relaxed), good.len());
+}
+
+/// Two of these at a time: a second panic while the thread unwinds from the first one would abort the process.
+#[test]
+fn g12_destructors_of_stale_wake_functions_fail_no_build_of_another() {
+    struct Bad(Arc<AtomicUsize>);
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            resume_unwind(Box::new("a destructor"));
+        }
+    }
+    let clock = ManualClock::new();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let stale = || {
+        let bad = Bad(dropped.clone());
+        let wake = WakeFn::new(move || Arc::strong_count(&bad.0) > 0);
+        drop(woken_by(&clock, wake));
+    };
+    (0..2).for_each(|_| stale());
+    let _good = Vec::from_iter((0..100).map(|_| woken_by(&clock, WakeFn::new(|| true))));
+    assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    // The call that moves the clock passes it on, and the clock has forgotten them.
+    (0..2).for_each(|_| stale());
+    let moved = catch_unwind(AssertUnwindSafe(|| clock.advance(SECOND)));
+    let panic = moved.expect_err("it is passed on");
+    assert_eq!(panic.downcast_ref(), Some(&"a destructor"));
+    assert_eq!(dropped.load(Ordering::Relaxed), 4);
+    clock.advance(SECOND);
+}
+
+/// Time does not pass in it, so the callback could go on for ever.
+#[test]
+fn g10_a_woken_future_goes_on_while_a_timer_restarts_itself_at_once() {
+    within(PATIENCE, || {
+        let clock = ManualClock::new();
+        let waits = waits(&clock);
+        let fires = Arc::new(AtomicUsize::new(0));
+        let (count, checks) = (fires.clone(), waits.clone());
+        let timer = restarting(&clock, Duration::ZERO, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            checks.check_and_complete(&7);
+        });
+        let read = fires.clone();
+        let wait = waits.wait([7], HOUR, move || {
+            (read.load(Ordering::Relaxed) >= 3).then_some("the third")
+        });
+        assert_eq!(clock.block_on(wait), Ok("the third"));
+        assert_eq!(now(&clock), Duration::ZERO);
+        timer.shutdown();
+    });
+}
+
+/// Finitely many at one time are all made: also those that are begun after the future was woken.
+#[test]
+fn g10_what_is_begun_at_once_is_made_before_the_future_goes_on() {
+    let clock = ManualClock::new();
+    let waits = waits(&clock);
+    let wait = waits.wait([7], SECOND, || None::<()>);
+    let itself = Arc::new(OnceLock::<Timer<u32>>::new());
+    let (again, fired) = (itself.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = fired.clone();
+    let timer = calling(&clock, move |left: u32| {
+        count.fetch_add(1, Ordering::Relaxed);
+        if let (Some(left), Some(timer)) = (left.checked_sub(1), again.get()) {
+            timer.start(Duration::ZERO, left).unwrap();
+        }
+    });
+    assert!(itself.set(timer.clone()).is_ok());
+    timer.start(SECOND, 99).unwrap();
+    assert_eq!(clock.block_on(wait), Err(WaitError::Expired));
+    assert_eq!(fired.load(Ordering::Relaxed), 100);
+    timer.shutdown();
+}
+
+/// It panics in the round after each expiry, before the round has told the next deadline.
+#[test]
+fn g10_deadlines_are_known_and_in_order_after_a_panic_of_a_round() {
+    let moves: [fn(&ManualClock); 2] = [
+        |clock| clock.advance(10 * SECOND),
+        |clock| assert!(clock.advance_until_idle(10 * SECOND)),
+    ];
+    for moves in moves {
+        let clock = ManualClock::new();
+        let armed = Arc::new(AtomicBool::new(true));
+        let fire = armed.clone();
+        let asked = Asked(clock.clone(), move || {
+            if fire.swap(false, Ordering::Relaxed) {
+                resume_unwind(Box::new("a clock"));
+            }
+        });
+        let (fired, fires) = channel();
+        let (reads, notes) = (clock.clone(), fired.clone());
+        let builder = Timer::<u32>::builder("asked").clock(asked);
+        let timer = builder.reaper(clock.reaper()).build(move |number| {
+            armed.store(true, Ordering::Relaxed);
+            fired.send((number, now(&reads))).unwrap();
+        });
+        let timer = timer.unwrap();
+        // Its deadline is known in each round.
+        let reads = clock.clone();
+        let other = calling(&clock, move |number| {
+            notes.send((number, now(&reads))).unwrap();
+        });
+        other.start(10 * SECOND, 10).unwrap();
+        for number in 1..=3 {
+            timer.start(number * SECOND, number).unwrap();
+        }
+        moves(&clock);
+        let at = |number| (number, number * SECOND);
+        assert_eq!(Vec::from_iter(fires.try_iter()), [1, 2, 3, 10].map(at));
+        assert_eq!(now(&clock), 10 * SECOND);
+    }
+}
+
+#[test]
+fn g12_a_round_that_panics_each_time_ends_and_is_not_idle() {
+    within(PATIENCE, || {
+        let clock = ManualClock::new();
+        let asked = Asked(clock.clone(), || resume_unwind(Box::new("a clock")));
+        let fires = Arc::new(AtomicUsize::new(0));
+        let count = fires.clone();
+        let builder = Timer::<()>::builder("asked").clock(asked);
+        let timer = builder.reaper(clock.reaper()).build(move |()| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let timer = timer.unwrap();
+        timer.start(SECOND, ()).unwrap();
+        timer.start(2 * SECOND, ()).unwrap();
+        assert!(!clock.advance_until_idle(HOUR), "it has deadlines");
+        clock.advance(SECOND);
+        assert_eq!(fires.load(Ordering::Relaxed), 1);
+        clock.advance(SECOND);
+        assert_eq!(fires.load(Ordering::Relaxed), 2);
+        // Without a deadline it is asked nothing.
+        assert!(clock.advance_until_idle(HOUR));
+        assert_eq!(now(&clock), 2 * SECOND);
+    });
+}
+
+/// It would wait for itself, as a callback would.
+#[test]
+fn g12_code_in_a_round_that_drives_panics() {
+    within(PATIENCE, || {
+        let clock = ManualClock::new();
+        let (asks, refused) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let (inner, count) = (clock.clone(), refused.clone());
+        let asked = Asked(clock.clone(), move || {
+            let drives = || match asks.fetch_add(1, Ordering::Relaxed) {
+                0 => inner.block_on(async {}),
+                1 => assert!(!inner.advance_until_idle(SECOND)),
+                _ => inner.advance(Duration::ZERO),
+            };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(drives)) {
+                count.fetch_add(1, Ordering::Relaxed);
+                resume_unwind(panic);
+            }
+        });
+        let builder = Timer::<()>::builder("asked").clock(asked);
+        let timer = builder.reaper(clock.reaper()).build(drop).unwrap();
+        timer.start(SECOND, ()).unwrap();
+        assert!(clock.advance_until_idle(HOUR));
+        assert_eq!(now(&clock), SECOND);
+        assert_eq!(refused.load(Ordering::Relaxed), 2);
+    });
 }

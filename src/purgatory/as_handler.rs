@@ -33,8 +33,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     /// Handles an operation that this thread holds because its timer has fired. At the deadline the operation is
-    /// examined once more. A yes does not change the ending, but shows a missed check: no check has announced the
-    /// event.
+    /// examined once more. If it can complete, it expires all the same, and a missed check is counted: no check has
+    /// announced the event that satisfies the operation.
     ///
     /// Returns `None` if the operation stays parked, because its timer is filed at another time now. Also returns
     /// `None` if this call has ended the operation in another way than by expiry, and has delivered its completion.
@@ -119,8 +119,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     fn run_deferred(self: &Arc<Self>, pause: &mut dyn FnMut()) {
-        // Catch panics of the key's `Hash`, `Eq` and destructor: the pass that makes this check must still expire
-        // operations.
+        // Catch panics of the key's `Hash`, `Eq` and destructor: the thread that makes this check drives the timer, and
+        // must still expire operations after it.
         let _ = self.engine.guarded(|| {
             let Some((check, bound)) = self.deferred.next(|| self.engine.count_panic()) else {
                 return;

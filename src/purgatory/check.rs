@@ -51,7 +51,7 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     bound: &'a CheckBound,
     /// How many operations this check has completed.
     completed: usize,
-    /// How many of these completions count for the bound.
+    /// How many completed operations count for the bound: those that were asked about the key of the check.
     counted: usize,
     /// How many examinations found an operation that cannot complete.
     in_vain: usize,
@@ -126,9 +126,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         });
     }
 
-    /// Examines `watchers`, one after another, until none is left or the bound is used up. `last` says that no other
-    /// watchers follow in this check. In that case, if only one operation ends, at the last watcher, its completion
-    /// runs at once instead of being collected.
+    /// Examines `watchers`, one after another, until none is left or the bound is used up. `last` is `false` in a check
+    /// of several keys, which calls this method for each key. If `last` is `true`, and the last watcher is the only one
+    /// whose operation ends, its completion runs at once instead of being collected.
     #[inline(always)]
     fn examine_all(
         &mut self,
@@ -186,8 +186,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     /// Ends a satisfied operation that this thread holds, in the order that [`Inner::end_and_reclaim`] explains.
     ///
     /// * `for_its_key` says that the operation was asked about the key of the check. Only then does its completion
-    ///   count for the bound. Otherwise the operation may have taken an item of another key, and the item of the
-    ///   checked key would be left without a taker if the check stopped.
+    ///   count for the bound. Example: a key is a queue, and the check announces one item in it. An operation that was
+    ///   not asked about this key may take an item from another queue. If that counted, the check would stop, and the
+    ///   announced item would have no taker.
     /// * `is_last` returns `true` if the check ends no operation after this one.
     #[inline(always)]
     fn end(
@@ -298,10 +299,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` for one completion, because an item for one operation was given back. Inside a `try_complete`,
-    /// leaves this check to the thread that drives the timer. A nested check (one that waits for the end of this
-    /// thread's outermost call) would not do there: it is ignored if the examined operation has made the same check
-    /// before, and the item would then wait without a taker.
+    /// Checks `key` for one completion, because an item that one operation can take was given back. Inside a
+    /// `try_complete`, leaves this check to the thread that drives the timer. A nested check (one that waits for the
+    /// end of this thread's outermost call) would not do there: it is ignored if the examined operation has made the
+    /// same check before, and the item would then wait without a taker.
     pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
         let bound = CheckBound::at_most(1);
         match Examining::current() {
@@ -411,8 +412,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         check.finish()
     }
 
-    /// Checks the operations on a resolved key. The caller has found at least one watcher in the word of the key's
-    /// list. Inside a `try_complete`, queues the check and returns 0.
+    /// Checks the operations on a resolved key. The caller has looked at the key's watch list, and has found at least
+    /// one watcher. Inside a `try_complete`, queues the check and returns 0.
     #[inline(always)]
     pub(super) fn check_resolved(
         self: &Arc<Self>,

@@ -123,7 +123,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let (third, fourth) = (watches.next(), watches.next());
         Some(match (first, second, third, fourth) {
-            // The common case needs no general list: two or three plain keys, all different.
+            // The common case, two or three different plain keys, has variants of its own, which cost one allocation
+            // less than `Keys::Mixed`.
             (plain!(a), plain!(b), None, None) if a != b => Keys::Two(PlainKeys::of([a, b]), 0),
             (plain!(a), plain!(b), Some(plain!(c)), None) if a != b && a != c && b != c => {
                 Keys::Three(PlainKeys::of([a, b, c]), 0)

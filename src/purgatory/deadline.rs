@@ -78,9 +78,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         is_moved
     }
 
-    /// Moves the deadline of an operation with an early timer. `is_filed` says whether this call has filed the timer at
-    /// the new deadline already, without knowing of the early timer. Returns whether the deadline was moved, and the
-    /// tick to announce, if any.
+    /// Moves the deadline of an operation that has an entry in `Inner::early`. `is_filed` says whether the caller filed
+    /// the timer at the new deadline before it found the entry. Returns whether the deadline was moved, and the tick
+    /// that the caller announces to the thread that drives the timer, if any.
     #[cold]
     fn reschedule_early(
         &self,
@@ -90,7 +90,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         is_filed: bool,
     ) -> (bool, Option<Tick>) {
         if early.lingers {
-            // The deadline has come. Take back what this call has filed.
+            // The deadline has come, so it cannot be moved any more. If the caller has filed the timer at the new
+            // deadline, file it again at the time until which the operation lingers.
             let earlier = match is_filed {
                 true => self.refile(at, *early, timing).unwrap_or_default(),
                 false => None,
@@ -109,7 +110,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let is_early = filed < early.deadline;
         let earlier = if is_early && filed <= next.filed() {
-            // A timer that is filed before the deadline, and not behind the next time, stays where it is.
+            // The timer is filed before the deadline, for a wake-up, and no later than the next time at which it has to
+            // fire. So it stays where it is.
             None
         } else {
             match self.refile(at, next, timing) {
@@ -123,7 +125,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         (true, earlier)
     }
 
-    /// Files the timer of an operation at its next time. Returns the deadline to announce, if any.
+    /// Files the timer of an operation at the tick that `next`, its entry, asks for ([`Early::filed`]). Returns the
+    /// tick that the caller announces to the thread that drives the timer, if any.
     ///
     /// # Errors
     /// The timer has fired, or the operation has ended.
@@ -135,13 +138,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.reschedule_to(at, timing)
     }
 
-    /// Wakes the operation `delay` from now, or up to one `part` earlier, so that one wake-up of the thread serves
-    /// several operations. If the deadline comes first, the operation is not woken. With `last`, the wake-up replaces
-    /// the deadline, and the operation may end then. Returns `false` if the operation has ended or is about to expire,
-    /// or if the system refuses a thread.
+    /// Wakes the operation `delay` from now, or up to one `part` earlier, so that one wake-up of the thread that drives
+    /// the timer serves several operations. If the deadline comes first, the operation is not woken. With `last`, the
+    /// wake-up replaces the deadline, and the operation may end then. Returns `false` if the operation has ended or is
+    /// about to expire, or if the system refuses a thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
-        // The timeout is finite, so that the reaper is started if it is not running yet.
+        // The timeout of zero stands for the time of the wake-up. It is finite, so the next call starts the reaper if
+        // it is not running yet.
         let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         if started.is_err() {
@@ -169,7 +173,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 crowd,
             };
             let earlier = if known.is_none() && next.wake >= next.deadline {
-                // The deadline comes first, and the timer stays there. The entry is for a deadline that moves.
+                // The deadline comes before the wake-up, so the timer stays filed at the deadline. The entry is needed
+                // if the deadline is moved behind the wake-up later.
                 None
             } else {
                 match self.refile(at, next, timing) {

@@ -77,8 +77,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 }
             }
             let waiting = Arc::new(Mutex::new(Some(bound)));
-            // Push while the map shard is locked. Another thread that finds this entry merges its own check with this
-            // one, and relies on finding it in the queue.
+            // Push while the map shard is locked. Another thread that finds the entry of this check in the map merges
+            // its own check with it, and pushes nothing. So this check must be in the queue by then.
             let mut last = LinkedList::from([(check.clone(), waiting.clone())]);
             self.queue.lock().append(&mut last);
             match known {
@@ -89,10 +89,11 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 None => Some(waiting),
             }
         });
-        // ORDERING: Acquire pairs with the Release in `close`. `close` first sets `closed`, and then pops checks until
-        // the queue is empty; each push and each pop locks the queue. If the push above came before the last pop, the
-        // check has left the queue. Otherwise the store in `close` happens before the last pop, and the last pop
-        // happens before the push, so this load finds the purgatory closed.
+        // ORDERING: Acquire pairs with the Release in `close`, so that no check stays in the queue after the shutdown.
+        // `close` sets `closed`, and then pops checks until the queue is empty. If the push above came before the last
+        // pop, the check has left the queue. Otherwise the last pop came before the push. Both lock the queue, so the
+        // store in `close`, which comes before the last pop, happens before this load. The load finds the purgatory
+        // closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.close().for_each(drop);
@@ -100,13 +101,13 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         !closed
     }
 
-    /// Takes the check that has waited longest out of the queue. `None` if no check waits. Calls `on_panic` if `Hash` or
-    /// `Eq` of the key panics: the panic does not keep the check from being made.
+    /// Takes the check that has waited longest out of the queue. `None` if no check waits. Calls `on_panic` if `Hash`
+    /// or `Eq` of the key panics: the panic does not keep the check from being made.
     pub(crate) fn next(&self, on_panic: impl Fn()) -> Option<(CheckTarget<K>, CheckBound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
-            // From here on, a new check of the same target is not merged with this one, which could examine an
-            // operation before the event of the new check, and so miss that event.
+            // This check may examine an operation before the change that a later check announces. So from here on, a
+            // later check of the same target is not merged with this check: otherwise its change could be missed.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
             let known = &self.known;

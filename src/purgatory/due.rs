@@ -35,7 +35,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// The operation expires. `missed_check` says whether it could have completed. `deadline` is its deadline if an
-    /// entry among the early timers has kept it; `None` if the timer was filed at the deadline.
+    /// entry in `Inner::early` has kept it, because the timer could fire earlier. It is `None` if the timer was filed
+    /// at the deadline.
     Over {
         missed_check: bool,
         deadline: Option<Tick>,
@@ -77,8 +78,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// If the operation can complete, a check was missed: the event has happened, and no check was made, or a bounded
     /// check has stopped before it reached this operation.
     ///
-    /// `deadline` is the operation's deadline if an entry among the early timers has kept it; `None` if the timer was
-    /// filed at the deadline.
+    /// `deadline` is the operation's deadline if an entry in `Inner::early` has kept it, because the timer could fire
+    /// earlier. It is `None` if the timer was filed at the deadline.
     fn at_deadline(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
@@ -182,7 +183,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ///   operation is to be woken.
     ///
     /// If `now` is `None`, neither the deadline nor the wake-up counts as reached. The caller then files the timer
-    /// again, and the timer fires in a pass that can read the clock.
+    /// again at the same tick, so it fires once more as soon as the thread that drives the timer can read the clock.
     #[cold]
     fn begin_early(&self, at: Address, now: Option<Tick>) -> Result<(Early, bool), Option<Tick>> {
         self.early.change(|entries| {

@@ -67,7 +67,8 @@ impl Entries {
 
 /// Returns the moment to wake an operation that is due at `due`: up to one `part` earlier. Operations of one crowd that
 /// are due within the same part get the same moment, so they share one wake-up of the thread that drives the timer. The
-/// moments of successive crowds are a `tick` apart, so that deadlines between them are not late.
+/// moments of successive crowds are a `tick` apart: if all crowds were woken in one tick, that thread would handle
+/// other deadlines late.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;

@@ -133,9 +133,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// `true` if the deadline has been moved, and `false` if
     ///
     /// * the operation has ended;
-    /// * its deadline has passed, even if the thread that drives the timer has not handled it yet, or comes within some
-    ///   microseconds (if deadlines are computed from the processor's counter, which is ahead of the clock by that much:
-    ///   see [`clock`](crate::purgatory::Builder::clock));
+    /// * its deadline has passed, even if the thread that drives the timer has not handled it yet;
+    /// * its deadline is only some microseconds away, and deadlines are computed from the processor's counter, which is
+    ///   ahead of the clock by that much (see [`clock`](crate::purgatory::Builder::clock));
     /// * this would be the first deadline of the purgatory, and the system refuses the reaper's thread.
     ///
     /// Takes the lock of a timer shard. Reads the clock; a panic of the clock is passed on.

@@ -35,7 +35,8 @@ pub(crate) struct Unreclaimed<K> {
     pub(crate) keys: Keys<K>,
 }
 
-/// The settings of a purgatory that a timer does not have, except for the hasher of the keys.
+/// The settings of a [`Purgatory`](crate::Purgatory) that a [`Timer`](crate::Timer) does not have. The hasher of the
+/// keys is such a setting too, but is kept beside this struct.
 pub(crate) struct Own {
     pub(crate) map_shards: usize,
     pub(crate) max_watchers: usize,
@@ -43,8 +44,8 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// The weak reference that every handle copies, without a reference count. It leads to this purgatory through an
-    /// anchor, which keeps the purgatory alive until the shutdown.
+    /// The weak reference that every handle copies, without a reference count. It leads to an anchor: a pointer to this
+    /// purgatory, in memory that is never freed. The anchor keeps the purgatory alive until the shutdown.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// The early timers: timers of listeners with rechecks, which may fire before the deadlines of their operations.
@@ -58,7 +59,7 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Makes a purgatory. The anchor of `weak` keeps it alive until it is shut down.
+    /// Makes a purgatory. It stays alive until it is shut down, because `weak.fill` below stores a reference to it.
     pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S, own: &Own) -> Arc<Self> {
         let map_shards = own.map_shards.clamp(2, 1 << 16).next_power_of_two();
         let weak = RecycledWeak::take();

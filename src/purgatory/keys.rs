@@ -55,7 +55,8 @@ impl<K> Keys<K> {
         Self::Mixed(Box::new(watches.collect()))
     }
 
-    /// Takes the keys apart, and gives each to `each`. A resolved key is no value of the operation, so it is left out.
+    /// Takes the keys apart, and gives each to `each`. A resolved key is left out: the operation has only the number of
+    /// its list, not the key.
     pub(crate) fn into_each(self, each: impl FnMut(K)) {
         match self {
             Self::One(key, _) => Some(key).into_iter().for_each(each),

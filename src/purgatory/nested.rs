@@ -19,9 +19,9 @@
 //! that thread may have brought a new event. The new check is then deferred to the thread that drives the timer, not
 //! ignored. If it were queued here, two threads could keep each other busy without end.
 //!
-//! Deferring every nested check to that thread would be less code. But then a call could return before the operations
-//! that it should complete are completed: they would wait for another thread or, without a reaper, for the next
-//! `advance`.
+//! It would be less code to defer every nested check to the thread that drives the timer. But then a call could return
+//! before the operations that it should complete are completed: they would wait for that thread or, without a reaper,
+//! for the next `advance`.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;

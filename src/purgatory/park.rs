@@ -135,13 +135,13 @@ pub(crate) enum Arrived<A, Op: DelayedOperation, S> {
     Later(Admission<Op, S>),
 }
 
-/// What the steps of a park have made of an arrival.
+/// What has become of an [arrival](Arrival) after the steps of a park.
 enum Parking<A, Op> {
     /// No operation was parked, because the first examination said yes.
     AtOnce(A),
     /// The operation is parked at this address.
     Parked(Address),
-    /// The operation got a slot, and ended during the park. It has still to be delivered.
+    /// The operation got a slot, and ended during the park. Its completion has still to be delivered.
     Ended(EndedPayload<Op>),
 }
 

@@ -57,8 +57,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // ORDERING: AcqRel. This read-modify-write pairs with the swap in `set_address`: it finds the address, or the
-        // examination after the swap sees what happened before this wake-up.
+        // ORDERING: AcqRel. This read-modify-write pairs with the swap in `set_address`. If it comes after the swap, it
+        // finds the address. If it comes before the swap, the examination after the swap sees what happened before this
+        // wake-up.
         let at = Address(self.at.fetch_add(0, Ordering::AcqRel));
         // Without an address, there is nothing to defer. Either the parking thread has still to set the address, and
         // then examines the operation, or the operation never parks.
@@ -76,7 +77,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// What a parked operation can reach while it is examined.
+/// What a parked operation can reach while it is examined: a waker, and its deadline.
 pub(super) struct Located<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
     at: Address,
@@ -116,7 +117,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
     }
 }
 
-/// What an operation can reach in the examination at its deadline.
+/// What an operation can reach in the examination at its deadline: a waker, a later deadline, and for a listener's
+/// operation a stay beyond the deadline.
 pub(super) struct AtDeadline<'a, Op: DelayedOperation, S> {
     pub(super) located: Located<'a, Op, S>,
     /// For how long the operation has asked to stay parked after its deadline. `None` if it has not asked.
@@ -141,8 +143,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
     }
 }
 
-/// What an operation can reach in its first examination, before it has an address. The caller consumes this value by
-/// [`park_at`](Self::park_at) or [`end`](Self::end), otherwise the waker leaks.
+/// What an operation can reach in its first examination, before it has an address: a waker, and its deadline. The
+/// caller consumes this value by [`park_at`](Self::park_at) or [`end`](Self::end), otherwise the waker leaks.
 pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
     /// Dropped by hand in [`end`](Self::end). A destructor would also run when a panic unwinds. For that case the

@@ -16,8 +16,8 @@ use crate::watch::resolved::{ListNumber, Peeked, ResolvedList, ResolvedWatchers}
 /// A resolved key stays valid even while no operation watches the key. The purgatory forgets a key that is neither
 /// resolved nor watched. The memory of its list is reused for other resolved keys, and freed with the purgatory.
 ///
-/// A resolved key does not keep the purgatory running: the drop of the last clone still shuts the purgatory down. After
-/// the shutdown the resolved key finds no operation.
+/// A resolved key does not keep the purgatory running: the drop of the last clone of the
+/// [`Purgatory`](crate::Purgatory) still shuts it down. After the shutdown the resolved key finds no operation.
 pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(super) inner: Arc<Inner<Op, S>>,
     list: Arc<ResolvedList<Op::Key>>,

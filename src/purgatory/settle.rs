@@ -88,7 +88,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 Ok(unexamined) => {
                     if unexamined {
                         let target = CheckTarget::Operation(address);
-                        // The hasher is user code, and the caller may have more operations to end.
+                        // Catch a panic of the hasher, which is user code: the caller may have more operations to end.
                         let _ = self
                             .engine
                             .guarded(|| self.defer(target, CheckBound::all()));
@@ -104,8 +104,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Acts on a mark that asks the holder to end the operation. If another thread has asked for an examination as well
-    /// (`unexamined`), makes that examination first. Returns `Ok` if the operation has a later deadline now, so the
-    /// caller has to release it, and `Err` if the operation has to end.
+    /// (`unexamined`), makes that examination first. Returns `Ok` if the operation stays parked, because its timer is
+    /// filed at another time now: the caller has to release it. Returns `Err` if the operation has to end.
     fn settle_ending<'a>(
         self: &Arc<Self>,
         mut held: Held<'a, Parked<Op>>,
@@ -158,8 +158,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Drops the change that a forcing call has left for this held operation, if there is one: the operation ends as
-    /// satisfied, without the change.
+    /// Drops the change that a forcing call has left for this held operation, if there is one. Called if an examination
+    /// has found the operation satisfied: it then ends without the change.
     fn drop_change(&self, held: &Held<'_, Parked<Op>>) {
         let change = self.changes.take(held.address());
         let _ = self.engine.guarded(|| drop_user_value(change));

@@ -122,8 +122,8 @@ impl Place {
 
     fn take(&self) -> bool {
         // ORDERING: Relaxed. The exchange gives a place to only one thread at a time. The thread that takes the place
-        // of an ended thread needs no order after that thread: at worst, one report is missing or has the names of an
-        // earlier call.
+        // of an ended thread need not see all that the ended thread has written there: at worst, one report is missing
+        // or has the names of an earlier call.
         !self.taken.load(Ordering::Relaxed)
             && self
                 .taken
@@ -155,8 +155,8 @@ std::thread_local! {
 impl Drop for Mine {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // ORDERING: Relaxed. The next thread that takes this place needs no order after this thread (see
-            // `Place::take`).
+            // ORDERING: Relaxed. The next thread that takes this place need not see what this thread has written there
+            // (see `Place::take`).
             place.taken.store(false, Ordering::Relaxed);
         }
     }

@@ -82,9 +82,9 @@ impl Worker {
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
             match limit {
-                // Ignore the result: the thread has ended, or needs longer. It is not joined in either case: after its
-                // work, the destructors of its thread-local values run, and those that a callback has made may take as
-                // long as they like.
+                // Ignore the result: the thread has ended, or needs longer. Do not join it in either case, because a
+                // join also waits for the destructors of the thread's thread-local values, which run after its work. A
+                // callback may have made such values, and their destructors may take as long as they like.
                 Some(limit) => _ = started.ended.recv_timeout(limit),
                 // Ignore the error of a thread that has panicked: the thread catches panics of user code, and the panic
                 // hook has reported any other panic.
