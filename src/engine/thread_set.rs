@@ -45,9 +45,9 @@ impl ThreadSet {
         (threads, dispatch)
     }
 
-    /// Starts the engine's own reaper, if it has one: without it no payload would expire. If the system refuses the
-    /// thread, returns `Err`, and a later call tries again. Called by one thread at a time. Does not start the
-    /// completion thread, which starts with its first job.
+    /// Starts the engine's own reaper, if the engine has one: without a reaper no payload would expire. If the system
+    /// refuses the thread, returns `Err`, and a later call tries again. Called by one thread at a time. Does not start
+    /// the completion thread, which starts with its first job.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
@@ -79,8 +79,9 @@ impl ThreadSet {
             reaper.adopt(driven.clone());
         }
         if let Some(waker) = self.waker.clone() {
+            // Look first: a reactor whose owner is gone is woken no more, and so cannot panic in every jump of the clock.
             clock.subscribe(WakeFn::new(move || {
-                waker.wake() && driven.strong_count() > 0
+                driven.strong_count() > 0 && waker.wake()
             }));
         }
     }
@@ -107,8 +108,8 @@ impl ThreadSet {
     }
 
     /// Ends the engine's own threads, the reaper first, because it makes jobs for the completion thread. The completion
-    /// thread runs all queued jobs before it ends. Waits for each thread as `Worker::join` does, for at most `limit` if
-    /// given.
+    /// thread runs all queued jobs before it ends. Waits for the end of each thread, for at most `limit` if given. In a
+    /// callback, does not wait.
     pub(crate) fn stop(&self, limit: Option<Duration>) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();
