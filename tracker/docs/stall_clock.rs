@@ -21,9 +21,13 @@ struct Beat {
     at: Instant,
 }
 
+/// With less patience the thread would hardly sleep, and every wake-up that comes late would be a stall.
+const LEAST_PATIENCE: Duration = Duration::from_millis(4);
+
 impl StallClock {
-    /// A beat comes every quarter of `patience`. The thread ends with the clock.
+    /// A beat comes every quarter of `patience`, which is at least 4 ms. The thread ends with the clock.
     pub fn start(patience: Duration) -> std::io::Result<Arc<Self>> {
+        let patience = patience.max(LEAST_PATIENCE);
         let beat = Beat {
             reading: Duration::ZERO,
             at: Instant::now(),

@@ -8,6 +8,7 @@ mod error;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod handle;
+mod panics;
 mod promise;
 mod reentry;
 mod remembered;

@@ -22,7 +22,7 @@ mod noticed {
             let nested = UNDER_LOCK.try_with(|inside| inside.replace(true));
             assert!(
                 !nested.unwrap_or(false),
-                "a tracker was called from `Hash`, `Eq` or `Clone` of a key or value, which run under its lock: \
+                "a tracker was called from `Eq` or `Clone` of a key, or `Clone` of a value, which run under its lock: \
                  without debug assertions this call may never return"
             );
             Self(())

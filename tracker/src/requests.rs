@@ -3,10 +3,11 @@
 use crate::builder::{Builder, Built, sound};
 use crate::error::{BuildError, Rejected};
 use crate::handle::{Handle, WeakRef, handle};
+use crate::panics::{FirstPanic, Panics};
 use crate::promise::{Answer, Responder};
 use crate::remembered::Remembered;
 use crate::shared::Shared;
-use crate::values::{Expiring, Values};
+use crate::values::{Entry, Expiring, Values};
 use equivalent::Equivalent;
 use request_purgatory::future::Promise;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
@@ -101,7 +102,9 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 ///
 /// `Eq` and `Clone` of ids run under the lock of one map shard. They must not call a method of these requests: in a
 /// debug build such a call panics, in a release build it may hang. A panic of `Hash`, `Eq`, `Clone` or the clock is
-/// passed on to the caller, and the call has changed nothing. Panics of wakers are caught and counted.
+/// passed on to the caller, and the call has changed nothing. Panics of wakers are caught and counted, and so are panics
+/// of destructors of ids and responses in a call of these requests. The drop of a [`ResponseFuture`] passes on the first
+/// panic of the destructors that it runs.
 ///
 /// By default each `Requests` starts a thread at its first request with a timeout, and a second thread when a request
 /// expires. In a client with many connections, all `Requests` can share one
@@ -141,10 +144,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
             .track(id.clone(), responder, timeout.into(), false)
         {
             Ok(tracked) => Ok(ResponseFuture {
-                promise: Some(promise),
-                requests: Arc::downgrade(&self.shared),
                 id,
-                place: tracked.place,
+                request: Pending {
+                    promise: Some(promise),
+                    requests: Arc::downgrade(&self.shared),
+                    place: tracked.place,
+                },
             }),
             Err(rejected) => Err(Rejected::new(rejected.reason(), id)),
         }
@@ -156,24 +161,19 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); if the request seems to have expired,
     /// reads the clock again, by `now`. Takes the lock of the id's map shard. Under this lock, tries to take the lock
     /// of a timer shard if the request is pending, and otherwise takes the lock of the remembered ids. Then wakes the
-    /// future's task on this thread, with no lock held.
+    /// future's task on this thread, with no lock held. If the waker calls this method for another request, that
+    /// request's task is woken only after the waker has returned. So a chain of responses needs no deep stack.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         match self.shared.complete(id, None) {
             Ok(entry) => {
-                self.answer(entry.value, Ok(response));
+                run_unnested_on(&self.shared, move |shared| {
+                    answer(&shared.values.panics, entry, Ok(response));
+                });
                 Responded::Delivered
             }
             Err(true) => Responded::Late(response),
             Err(false) => Responded::Unknown(response),
         }
-    }
-
-    /// Sets the answer of a future, and wakes the future's task. If the waker calls this method for another future, the
-    /// second answer is set only after the waker has returned. So a chain of answers needs no deep stack.
-    fn answer(&self, responder: Responder<R>, answer: Answer<R>) {
-        run_unnested_on(&self.shared, move |shared| {
-            shared.contained(|| responder.answer(answer));
-        });
     }
 
     /// Ends every pending request, for example because the connection is lost. `response` is called with the id of each
@@ -193,7 +193,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Reads the clock once, and once more for each request. If such a later reading panics, the requests that this
     /// call has ended get [`WaitError::ShutDown`]. Takes the lock of one map shard after another, and clones the ids of
     /// a shard under its lock. Then takes, for each request, the lock of the request's map shard. When all requests
-    /// have ended, wakes their futures on this thread, with no lock held.
+    /// have ended, wakes their futures on this thread, with no lock held. What the wakers cause to be dropped waits
+    /// until all of them have returned. If a destructor that has waited panics, the panic is passed on then.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
@@ -206,29 +207,48 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         mut is_wanted: impl FnMut(&K) -> bool,
         mut response: impl FnMut(&K) -> R,
     ) -> usize {
-        let shared = &self.shared;
-        let pending = shared.copies(|entry| (entry.key.clone(), entry.hash(), entry.token));
-        let pending_count = pending.len();
-        let wanted = pending
-            .into_iter()
-            .filter_map(|(id, hash, token)| is_wanted(&id).then(|| (hash, token, response(&id))));
         // First call the closures for all requests, then end the wanted requests, then wake their futures. A woken task
         // may make a new request, which is not among the wanted ones, so this call does not end it.
-        let wanted = wanted.collect::<Vec<_>>();
-        shared.values.end_together(pending_count);
-        let (mut failed, mut spare) = (Vec::new(), Vec::new());
-        for (hash, token, response) in wanted {
-            match shared.withdraw_live(hash, token) {
-                Some(ended) => failed.push((ended.value, response)),
-                // The request has ended since this call copied its id.
-                None => spare.push(response),
+        let shared = &self.shared;
+        let (mut ids, mut places) = (shared.one_by_one(), Vec::new());
+        shared.each_live(|entry| {
+            ids.push(entry.key.clone());
+            places.push((entry.hash(), entry.token));
+        });
+        let (mut wanted, mut responses) = (Vec::new(), shared.one_by_one());
+        for (id, place) in ids.iter().zip(places) {
+            if is_wanted(id) {
+                responses.push(response(id));
+                wanted.push(place);
             }
         }
-        let count = failed.len();
-        for (responder, response) in failed {
-            self.answer(responder, Ok(response));
+        shared.values.end_together(ids.len());
+        drop(ids);
+        let (mut ids, mut responders) = (shared.one_by_one(), shared.one_by_one());
+        let mut count = 0;
+        for (hash, token) in wanted {
+            // `None` if the request has ended since this call copied its id. No future needs the response then.
+            let ended = shared.withdraw_live(hash, token);
+            responders.push(ended.map(|ended| {
+                count += 1;
+                ids.push(ended.key);
+                ended.value
+            }));
         }
-        run_unnested(move || drop(spare));
+        let (responders, responses) = (responders.into_vec(), responses.into_vec());
+        let ids = ids.into_vec();
+        // One call for all answers. What the wakers put into the thread's queue runs after the last answer: if it
+        // panics, no request is left without its answer.
+        run_unnested_on(shared, move |shared| {
+            let panics = &shared.values.panics;
+            for (responder, response) in responders.into_iter().zip(responses) {
+                panics.contain(|| match responder {
+                    Some(responder) => responder.answer(Ok(response)),
+                    None => drop(response),
+                });
+            }
+            ids.into_iter().for_each(|id| panics.discard(id));
+        });
         count
     }
 
@@ -258,13 +278,28 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// Rejects requests from now on. Ends the pending requests with [`WaitError::ShutDown`], and wakes their futures on
-    /// this thread. Then joins the threads, as [`Tracker::shutdown`](crate::Tracker::shutdown) does.
+    /// this thread. Then joins the threads, as [`Tracker::shutdown`](crate::Tracker::shutdown) does. Passes on no panic
+    /// of your code: catches and counts it.
     pub fn shutdown(&self) {
-        for entry in self.shared.close() {
-            self.answer(entry.value, Err(WaitError::ShutDown));
-        }
+        let remains = self.shared.close();
+        let answers = move |shared: &Arc<Inner<K, R, S>>| {
+            for entry in remains {
+                answer(&shared.values.panics, entry, Err(WaitError::ShutDown));
+            }
+        };
+        // What the wakers have put into the thread's queue runs after the last answer, and its first panic comes out.
+        let panics = &self.shared.values.panics;
+        panics.contain(|| run_unnested_on(&self.shared, answers));
         self.shared.timer.shutdown();
     }
+}
+
+/// Sets the answer of a request that has ended, wakes the task of its future, and drops its id. Catches and counts the
+/// panic of each.
+fn answer<K, R>(panics: &Panics, ended: Entry<K, Responder<R>>, answer: Answer<R>) {
+    let (id, responder) = (ended.key, ended.value);
+    panics.contain(|| responder.answer(answer));
+    panics.discard(id);
 }
 
 handle!(
@@ -287,10 +322,17 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
 /// does not keep the [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
+    /// Dropped before `request`. The destructor of `request` may pass on a panic, and a panic of the id's destructor
+    /// during the unwinding would abort the process.
+    id: K,
+    request: Pending<K, R, S>,
+}
+
+/// A request whose future has not returned the answer. Its drop ends the request.
+struct Pending<K: Key, R: Send + 'static, S: KeyHasher> {
     /// `None` once a poll has returned the answer.
     promise: Option<Arc<Promise<Answer<R>>>>,
     requests: Weak<Inner<K, R, S>>,
-    id: K,
     place: Expiring,
 }
 
@@ -305,7 +347,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
     type Output = Answer<R>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer<R>> {
-        let this = self.get_mut();
+        let this = &mut self.get_mut().request;
         // After the answer has been returned, every further poll is pending.
         let Some(promise) = &this.promise else {
             return Poll::Pending;
@@ -321,19 +363,31 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S>
 /// No field is ever pinned, so the future may move between two polls.
 impl<K: Key, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> {}
 
-impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for Pending<K, R, S> {
     fn drop(&mut self) {
         let Some(promise) = self.promise.take() else {
             return;
         };
         // Close the promise first. From then on the promise takes no answer, so the end of the request wakes no task.
-        let unreceived = promise.close();
+        let (unreceived, waker) = promise.close();
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(self.place));
         // An unreceived response, or the waker, may own another `ResponseFuture`. That future's drop then runs inside
         // the drop of the response or waker. There, `run_unnested` puts off this drop until the outer drop has
         // returned, so a long chain of futures needs no deep stack.
-        run_unnested(move || drop((unreceived, ended)));
+        run_unnested(move || {
+            let mut panics = FirstPanic::default();
+            panics.catch_drop(unreceived);
+            if let Some(waker) = waker {
+                panics.catch_drop(waker);
+            }
+            if let Some(ended) = ended {
+                // The promise is closed, so the drop of the responder wakes no task.
+                drop(ended.value);
+                panics.catch_drop(ended.key);
+            }
+            panics.resume();
+        });
     }
 }
 
@@ -341,7 +395,7 @@ impl<K: Key + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for Respon
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("ResponseFuture");
         shown.field("id", &self.id);
-        let answered = self.promise.is_none();
+        let answered = self.request.promise.is_none();
         shown.field("answered", &answered).finish_non_exhaustive()
     }
 }
@@ -395,8 +449,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
         let (hasher, remembered) = self.own;
         let values = Values::new(hasher, 1, Some(Remembered::new(remembered)));
-        // The timer calls this closure. If a waker panics in the closure, the timer catches and counts the panic.
-        let on_expiry = |_, responder: Responder<R>, _| responder.answer(Err(WaitError::Expired));
+        // The timer calls this closure. It would catch and count a panic as well, but the waker and the destructor of
+        // the id may both panic.
+        let on_expiry = |values: &Values<K, Responder<R>, S>, expired| {
+            answer(&values.panics, expired, Err(WaitError::Expired));
+        };
         Ok(Requests {
             shared: Shared::new(self.settings, values, on_expiry)?,
         })

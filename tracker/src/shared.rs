@@ -2,20 +2,29 @@
 
 use crate::builder::Settings;
 use crate::error::{BuildError, RejectReason, Rejected};
+use crate::panics::{OneByOne, contained};
 use crate::token::FencingToken;
-use crate::values::{Count, Entry, Expiring, Locked, Reading, Values};
+use crate::values::{Count, Entry, Expiring, Locked, Reading, Shard, Values};
 use equivalent::Equivalent;
 use hashbrown::hash_table;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
-use request_purgatory::timer::RescheduleError;
+use request_purgatory::timer::{PendingWake, RescheduleError};
 use request_purgatory::{Deadline, Timer};
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// A deadline before this number of seconds of the clock, about 292 years, is before the last 64-bit tick, however
+/// short the tick is.
+const FAR: u64 = u64::MAX / 2 / 1_000_000_000;
+
+/// Whether a deadline may be after the last 64-bit tick.
+#[inline]
+fn is_far(deadline: Option<Timestamp>) -> bool {
+    deadline.is_some_and(|at| at.since_origin().as_secs() >= FAR)
+}
 
 /// The shared state, inside an `Arc`. Each request writes the reference counts of the `Arc`. The alignment avoids false
 /// sharing: it keeps the fields off the cache line of these counts.
@@ -24,8 +33,6 @@ pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
     pub(crate) values: Arc<Values<K, V, S>>,
     pub(crate) timer: Timer<Expiring>,
     max_timeout: Duration,
-    /// The number of panics of wakers and destructors that the timer does not count, because it does not run them.
-    panicked: AtomicU64,
 }
 
 /// What [tracking](Shared::track) a value returns: the value's token and place, and the value that it has replaced.
@@ -36,12 +43,12 @@ pub(crate) struct Tracked<K, V> {
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
-    /// Builds the timer, whose callback calls `on_expiry` with each value that has expired. `on_expiry` runs the user's
-    /// code.
+    /// Builds the timer, whose callback calls `on_expiry` with the entry of each value that has expired. `on_expiry`
+    /// runs the user's code.
     pub(crate) fn new(
         settings: Settings,
         values: Values<K, V, S>,
-        on_expiry: impl Fn(K, V, FencingToken) + Send + Sync + 'static,
+        on_expiry: impl Fn(&Values<K, V, S>, Entry<K, V>) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, BuildError> {
         let values = Arc::new(values);
         let expired = values.clone();
@@ -51,13 +58,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             let Some(entry) = expired.take_ended(expiring) else {
                 unreachable!("an entry whose timer has fired is taken out by its callback");
             };
-            on_expiry(entry.key, entry.value, entry.token);
+            on_expiry(&expired, entry);
         })?;
         Ok(Arc::new(Self {
             values,
             timer,
             max_timeout: settings.max_timeout,
-            panicked: AtomicU64::new(0),
         }))
     }
 
@@ -85,6 +91,29 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             Deadline::After(timeout) => after(timeout.min(self.max_timeout)),
             Deadline::At(point) => Some(after(self.max_timeout).map_or(point, |at| at.min(point))),
             _ => after(self.max_timeout),
+        }
+    }
+
+    /// [Mends](Self::mend_far_deadline) the deadline of the entry at `place`.
+    #[cold]
+    #[inline(never)]
+    fn mend_far_deadline_at(&self, shard: &mut Shard<K, V>, place: Expiring) {
+        let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
+        if let Some(entry) = shard.table.find_mut(place.hash, is_it) {
+            self.mend_far_deadline(entry);
+        }
+    }
+
+    /// Called for an entry whose deadline [is far](is_far), after its timer was set. If the timer never fires, because
+    /// the deadline is after the last 64-bit tick, the value never expires.
+    #[cold]
+    #[inline(never)]
+    fn mend_far_deadline(&self, entry: &mut Entry<K, V>) {
+        let deadline = self.timer.deadline(entry.timer);
+        // Also a timer that has fired since has no deadline. A timer that is running now was running before, so it
+        // never fires.
+        if deadline.is_none() && self.timer.is_running(entry.timer) {
+            entry.deadline = None;
         }
     }
 
@@ -147,6 +176,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             if is_live && !replace {
                 counted.refused.add_one();
                 drop(locked);
+                values.panics.discard(key);
                 return Err(Rejected::new(RejectReason::Duplicate, value));
             }
         }
@@ -155,6 +185,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             Ok(started) => started,
             Err(rejected) => {
                 drop(locked);
+                values.panics.discard(key);
                 return Err(Rejected::new(rejected.reason().into(), value));
             }
         };
@@ -183,6 +214,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                     shard.aside.insert(old.expiring.number, old);
                 }
             }
+        }
+        if is_far(expiry) {
+            self.mend_far_deadline_at(shard, place);
         }
         drop(locked);
         drop(wake);
@@ -249,7 +283,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
         // If the deadline has passed or the timer has fired, the entry stays in the map until the timer's callback
         // takes it out. If `close` has ended the timer, the entry stays until `close` takes it out.
-        if !entry.is_live(now) || self.timer.stop(entry.timer).is_none() {
+        if !entry.is_live(now) || !self.stop(entry) {
             return Err(values.is_late(hash, Some(entry)));
         }
         let (entry, _) = found.remove();
@@ -257,6 +291,17 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         counted.completed.add_one();
         drop(shard);
         Ok(entry)
+    }
+
+    /// Stops the timer of an entry. Returns `false` if the timer has ended: then the value has expired for every call
+    /// from now on.
+    #[inline]
+    fn stop(&self, entry: &mut Entry<K, V>) -> bool {
+        let is_stopped = self.timer.stop(entry.timer).is_some();
+        if !is_stopped {
+            entry.set_expired();
+        }
+        is_stopped
     }
 
     /// Replaces the value for `key` by `value`, if the old value has this token. The new value keeps the timer of the
@@ -273,21 +318,25 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let reading = Reading::exact(&self.timer);
         let since = reading.at;
         let hash = values.hash_of(key);
-        let counted = values.shard(hash);
+        let Some(counted) = values.find_shard(hash) else {
+            // No value was ever tracked. A replacement does not make the shards.
+            values.count_refused();
+            let reason = self.refused_replacement(RescheduleError::Unchanged);
+            return Err(Rejected::new(reason, value));
+        };
         let mut shard = counted.lock();
         let found = shard.live(hash, key, reading);
         let replaced = match found.filter(|entry| entry.token == token) {
             None => Err(RescheduleError::Unchanged),
             Some(entry) => {
-                let rescheduled = self
-                    .timer
-                    .reschedule_under_lock(entry.timer, since, deadline);
-                rescheduled.map(|wake| (entry, wake))
+                let timer = &self.timer;
+                let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
+                let wake = self.follow(entry, wake, since, deadline);
+                wake.map(|wake| (entry, wake))
             }
         };
         match replaced {
             Ok((entry, wake)) => {
-                entry.deadline = self.expiry(since, deadline);
                 entry.token = values.next_token();
                 let token = entry.token;
                 let old = std::mem::replace(&mut entry.value, value);
@@ -298,14 +347,44 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             Err(error) => {
                 counted.refused.add_one();
                 drop(shard);
-                let reason = match error {
-                    RescheduleError::Thread => RejectReason::Thread,
-                    _ if self.timer.is_shut_down() => RejectReason::ShutDown,
-                    _ => RejectReason::StaleToken,
-                };
-                Err(Rejected::new(reason, value))
+                Err(Rejected::new(self.refused_replacement(error), value))
             }
         }
+    }
+
+    /// Why a replacement was refused.
+    #[cold]
+    fn refused_replacement(&self, error: RescheduleError) -> RejectReason {
+        match error {
+            RescheduleError::Thread => RejectReason::Thread,
+            _ if self.timer.is_shut_down() => RejectReason::ShutDown,
+            _ => RejectReason::StaleToken,
+        }
+    }
+
+    /// Sets the deadline of an entry when its timer was rescheduled to `deadline`. `wake` is what the timer has
+    /// returned.
+    #[inline]
+    fn follow<'t>(
+        &self,
+        entry: &mut Entry<K, V>,
+        wake: Result<PendingWake<'t, Expiring>, RescheduleError>,
+        since: Timestamp,
+        deadline: Deadline,
+    ) -> Result<PendingWake<'t, Expiring>, RescheduleError> {
+        match &wake {
+            Ok(_) => {
+                entry.deadline = self.expiry(since, deadline);
+                if is_far(entry.deadline) {
+                    self.mend_far_deadline(entry);
+                }
+            }
+            // The value is kept, and the system may have a thread for a later call.
+            Err(RescheduleError::Thread) => {}
+            // The timer has ended.
+            Err(_) => entry.set_expired(),
+        }
+        wake
     }
 
     /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Returns `false`
@@ -329,9 +408,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let rescheduled = found.and_then(|entry| {
             let timer = &self.timer;
             let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
-            let wake = wake.ok()?;
-            entry.deadline = self.expiry(since, deadline);
-            Some(wake)
+            self.follow(entry, wake, since, deadline).ok()
         });
         drop(shard);
         let is_rescheduled = rescheduled.is_some();
@@ -354,17 +431,22 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     }
 
     /// Calls `copy` with the entry of every value that has not expired, under the lock of one map shard after another.
-    /// Returns the results.
-    pub(crate) fn copies<R>(&self, mut copy: impl FnMut(&Entry<K, V>) -> R) -> Vec<R> {
+    ///
+    /// `copy` puts each clone outside of this call as soon as it is made. If the next clone panics, the unwinding then
+    /// drops no clone before the lock is released.
+    pub(crate) fn each_live(&self, mut copy: impl FnMut(&Entry<K, V>)) {
         let reading = Reading::exact(&self.timer);
-        let mut copies = Vec::new();
         for counted in self.values.shards() {
             let mut shard = counted.lock();
             let now = shard.present(reading);
             let live = shard.table.iter().filter(|entry| entry.is_live(now));
-            copies.extend(live.map(&mut copy));
+            live.for_each(&mut copy);
         }
-        copies
+    }
+
+    /// No values yet, of which a call keeps some while it runs user code.
+    pub(crate) fn one_by_one<T>(&self) -> OneByOne<'_, T> {
+        OneByOne::new(&self.values.panics)
     }
 
     /// Ends the value with this hash and this token. `None` if there is no such value, or it has expired.
@@ -379,7 +461,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     /// Ends the value that `place` names, even past its deadline. `None` if the value has ended, or its timer has
     /// fired.
     pub(crate) fn withdraw(&self, place: Expiring) -> Option<Entry<K, V>> {
-        let shard = self.values.find_shard(place.hash)?.lock();
+        let mut shard = self.values.find_shard(place.hash)?.lock();
+        // The value may be an expired one whose key has another value since.
+        if let Some(aside) = shard.aside.get(&place.number) {
+            self.timer.stop(aside.timer)?;
+            // The end was noted when the entry was moved to `aside`.
+            return shard.aside.remove(&place.number);
+        }
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
         self.withdraw_from(shard, place.hash, is_it)
     }
@@ -390,8 +478,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         hash: u64,
         is_it: impl Fn(&Entry<K, V>) -> bool,
     ) -> Option<Entry<K, V>> {
-        let found = shard.table.find_entry(hash, is_it).ok()?;
-        self.timer.stop(found.get().timer)?;
+        let mut found = shard.table.find_entry(hash, is_it).ok()?;
+        if !self.stop(found.get_mut()) {
+            return None;
+        }
         let (mut entry, _) = found.remove();
         shard.shrink();
         self.values.note_end(&mut entry);
@@ -421,20 +511,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let mut stats = self.timer.stats();
         stats.completed = completed;
         stats.cancelled = stats.cancelled.saturating_sub(completed);
-        stats.rejected += sum(|shard| &shard.refused);
-        // ORDERING: Relaxed. The counts need to be exact only if no call is in progress. Other synchronisation (a join,
-        // a lock, a channel) then makes the `fetch_add` in `contained` of every earlier call happen before this load.
-        stats.panicked += self.panicked.load(Ordering::Relaxed);
+        stats.rejected += sum(|shard| &shard.refused) + self.values.refused();
+        stats.panicked += self.values.panics.count();
         stats
-    }
-
-    /// Runs user code (a waker or a destructor), and catches and counts its panic.
-    pub(crate) fn contained(&self, user_code: impl FnOnce()) {
-        if !contained(user_code) {
-            // ORDERING: Relaxed: this is a statistic, and no thread reads other memory by it. `stats` says when it is
-            // exact.
-            self.panicked.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }
 
@@ -445,27 +524,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
         // A value may own the last handle of another tracker. If this drop runs inside the destructor of a value,
         // `run_unnested` puts off the drop of the values until that destructor has returned. So a long chain of
         // trackers needs no deep stack.
-        run_unnested(move || drop_all(remains));
+        let drop_all = move || {
+            for entry in remains {
+                let _ = contained(|| drop(entry.key));
+                let _ = contained(|| drop(entry.value));
+            }
+        };
+        // The destructors may queue more destructors, and the first panic in the queue comes out. A shutdown passes on
+        // no panic.
+        let _ = contained(|| run_unnested(drop_all));
     }
-}
-
-/// Drops values one by one, and catches the panic of each destructor. Without the catch, a second destructor that
-/// panics while the first panic unwinds would abort the process.
-pub(crate) fn drop_all<T>(all: Vec<T>) {
-    for one in all {
-        contained(|| drop(one));
-    }
-}
-
-/// Runs `user_code` and catches its panic. Returns `false` if it panicked: the panic hook has already reported this.
-fn contained(user_code: impl FnOnce()) -> bool {
-    let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) else {
-        return true;
-    };
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        // The destructor of the panic's payload has panicked too. Leak the payload of the second panic, because its
-        // destructor might panic as well.
-        std::mem::forget(again);
-    }
-    false
 }

@@ -5,7 +5,7 @@ use crate::error::{BuildError, Rejected};
 use crate::handle::{Handle, WeakRef, handle};
 use crate::shared::Shared;
 use crate::token::FencingToken;
-use crate::values::Values;
+use crate::values::{Entry, Values};
 use equivalent::Equivalent;
 use request_purgatory::Deadline;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
@@ -47,7 +47,7 @@ use std::time::Duration;
 /// # When a value has expired
 ///
 /// The deadline of a value is a point of the clock. The call that sets the deadline reads the clock and adds the
-/// timeout, or gets the point from its caller. From the deadline on, the value has expired for every call: it is not
+/// timeout, or gets the point from its caller. A deadline after the last 64-bit tick never comes. From the deadline on, the value has expired for every call: it is not
 /// found, cannot be rescheduled, replaced or completed, and another value can be tracked for its key. The thread that
 /// drives the timer may be late, by seconds after a stall of the process, but the value has expired at its deadline all
 /// the same.
@@ -60,8 +60,10 @@ use std::time::Duration;
 /// No method except [`advance`](Self::advance) runs the callback. So you may track, reschedule or complete a value
 /// under a lock that the callback takes.
 ///
-/// A call reads the clock when it begins, and this reading decides whether a value has expired. Once one call has found
-/// a value expired, no other call finds the value alive, even if the other call has read the clock earlier.
+/// A call reads the clock when it begins, and this reading decides whether a value has expired. A call that comes when
+/// the value's timer has fired may find the value expired, even if the call has read the clock before the deadline. Once
+/// one call has found a value expired, no other call finds the value alive, even if the other call has read the clock
+/// earlier.
 ///
 /// # What runs under a lock
 ///
@@ -69,6 +71,10 @@ use std::time::Duration;
 /// tracker: in a debug build such a call panics, in a release build it may hang. If `Eq`, `Clone`, `Hash` or the clock
 /// panics, the panic is passed on to the caller, and the call has changed nothing. Your closures and destructors never
 /// run under a lock.
+///
+/// A call drops the key that it was given if the key has a value already, the key of a value that it returns, and the
+/// clones that it has made. If such a destructor panics, the panic is caught and counted in
+/// [`Stats::panicked`](request_purgatory::purgatory::Stats::panicked), and the call goes on.
 ///
 /// # Its end
 ///
@@ -100,7 +106,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         timeout: impl Into<Deadline>,
     ) -> Result<(FencingToken, Option<V>), Rejected<V>> {
         let tracked = self.shared.track(key, value, timeout.into(), true)?;
-        Ok((tracked.token, tracked.replaced.map(|old| old.value)))
+        let replaced = tracked.replaced.map(|old| self.value_of(old));
+        Ok((tracked.token, replaced))
     }
 
     /// Keeps `value` for `key` as [`track`](Self::track) does, but only if no value is kept for the key.
@@ -145,7 +152,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// inside it, tries to take the lock of a timer shard.
     pub fn complete<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V> {
         let completed = self.shared.complete(key, None).ok()?;
-        Some(completed.value)
+        Some(self.value_of(completed))
     }
 
     /// [Completes](Self::complete) the value only if it still has `token`. So a holder that has lost its lease does not
@@ -155,7 +162,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let completed = self.shared.complete(key, Some(token)).ok()?;
-        Some(completed.value)
+        Some(self.value_of(completed))
+    }
+
+    /// The value of an entry that has ended. If the destructor of the key panics, the caller gets the value all the
+    /// same.
+    #[inline]
+    fn value_of(&self, ended: Entry<K, V>) -> V {
+        self.shared.values.panics.discard(ended.key);
+        ended.value
     }
 
     /// Moves the deadline of the value for `key` to `timeout` from now, or to a [point in time](Deadline); with `None`
@@ -232,7 +247,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Reads the clock once. Takes the lock of one map shard after another; the keys of a shard are cloned under its
     /// lock, so `Clone` must not call the tracker.
     pub fn keys(&self) -> Vec<K> {
-        self.shared.copies(|entry| entry.key.clone())
+        let mut keys = self.shared.one_by_one();
+        self.shared.each_live(|entry| keys.push(entry.key.clone()));
+        keys.into_vec()
     }
 
     /// Ends every value for which `is_wanted` returns `true`, without the callback. Returns the values that this call
@@ -249,27 +266,34 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Reads the clock once, and once more for each picked value; if such a later reading panics, the values that have
     /// already ended are dropped. Takes the lock of one map shard after another, and clones the shard's keys and values
     /// under the lock (keep large values in an [`Arc`](std::sync::Arc)). Then takes the lock of the map shard of each
-    /// picked key.
+    /// picked key. Drops the clones when all calls of `is_wanted` have returned, with no lock held.
     pub fn withdraw_where(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
     where
         V: Clone,
     {
-        let copies = self.shared.copies(|entry| {
-            let copy = (entry.key.clone(), entry.value.clone());
-            (copy, entry.hash(), entry.token)
+        let shared = &self.shared;
+        let (mut keys, mut values) = (shared.one_by_one(), shared.one_by_one());
+        let mut places = Vec::new();
+        shared.each_live(|entry| {
+            keys.push(entry.key.clone());
+            values.push(entry.value.clone());
+            places.push((entry.hash(), entry.token));
         });
-        let wanted = copies
-            .into_iter()
-            .filter_map(|((key, value), hash, token)| {
-                is_wanted(&key, &value).then_some((hash, token))
-            });
         // Call the closure for all values before the first value ends. If the closure panics, no value has ended.
-        let wanted = wanted.collect::<Vec<_>>();
-        let withdrawn = wanted.into_iter().filter_map(|(hash, token)| {
-            let ended = self.shared.withdraw_live(hash, token)?;
-            Some((ended.key, ended.value))
-        });
-        withdrawn.collect()
+        let copies = keys.iter().zip(values.iter());
+        let asked = places.into_iter().zip(copies);
+        let wanted = asked.filter(|(_, (key, value))| is_wanted(key, value));
+        let wanted = wanted.map(|(place, _)| place).collect::<Vec<_>>();
+        drop((keys, values));
+        let (mut keys, mut values) = (shared.one_by_one(), shared.one_by_one());
+        for (hash, token) in wanted {
+            if let Some(ended) = shared.withdraw_live(hash, token) {
+                keys.push(ended.key);
+                values.push(ended.value);
+            }
+        }
+        let (keys, values) = (keys.into_vec(), values.into_vec());
+        keys.into_iter().zip(values).collect()
     }
 
     /// Ends the tracker, which rejects every value from now on. The first call returns the values whose timers have not
@@ -351,8 +375,38 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
             return Err(BuildError::FirstToken);
         }
         let values = Values::new(hasher, first_token, None);
+        let on_expiry = move |_: &Values<K, V, S>, expired: Entry<K, V>| {
+            on_expiry(expired.key, expired.value, expired.token);
+        };
         Ok(Tracker {
             shared: Shared::new(self.settings, values, on_expiry)?,
         })
+    }
+}
+
+#[cfg(all(test, not(request_purgatory_loom)))]
+mod tests {
+    use super::Tracker;
+    use crate::error::RejectReason;
+    use request_purgatory::threads::Reaper;
+    use std::time::Duration;
+
+    #[test]
+    fn g28_calls_on_an_empty_tracker_make_no_shards() {
+        let builder = Tracker::<u32, u32>::builder("g28").reaper(Reaper::Manual);
+        let tracker = builder.build(|_, _, _| ());
+        let tracker = tracker.expect("no threads to refuse");
+        let replace = || {
+            let replaced = tracker.replace_if(&1, 7.into(), 1, Duration::MAX);
+            replaced.expect_err("nothing is kept").into_parts()
+        };
+        assert_eq!(replace(), (RejectReason::StaleToken, 1));
+        assert!(!tracker.reschedule(&1, Duration::MAX) && !tracker.contains(&1));
+        assert_eq!((tracker.complete(&1), tracker.keys().len()), (None, 0));
+        assert!(tracker.withdraw_where(|_, _| true).is_empty());
+        tracker.shutdown();
+        assert_eq!(replace(), (RejectReason::ShutDown, 1));
+        assert!(tracker.shared.values.shards().is_empty());
+        assert_eq!(tracker.stats().rejected, 2);
     }
 }

@@ -15,6 +15,8 @@
 //! * Every call compares the deadline with a reading of the clock to decide whether a value has expired. The shard
 //!   remembers the latest exact reading. So once one thread has found a value expired, no thread that gets the lock
 //!   later finds the value alive, even if the later thread has read the clock earlier.
+//! * A call may also find that the timer of a value has fired, although the call's reading is before the deadline. It
+//!   then sets the deadline to the origin of the clock, so that every later call finds the value expired as well.
 //! * A call that tracks or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. If
 //!   the deadline is after such a reading, the value is alive. Otherwise the call decides by an exact reading.
 //! * INVARIANT: a response does not miss its request on the way from the table to the [`Remembered`] requests. When a
@@ -25,6 +27,7 @@
 //! the caller, and nothing has to be undone. Lock order: the lock of a timer shard may be taken inside the lock of a
 //! map shard, never the other way round. Destructors run without either lock.
 
+use crate::panics::Panics;
 use crate::reentry::UnderLock;
 use crate::remembered::Remembered;
 use crate::sync::{Mutex, MutexGuard, map_shards};
@@ -102,6 +105,13 @@ impl<K, V> Entry<K, V> {
 
     pub(crate) fn hash(&self) -> u64 {
         self.expiring.hash
+    }
+
+    /// Called if the timer of this entry turns out to have ended: from now on the value has expired for every call,
+    /// whatever reading of the clock the call has.
+    #[cold]
+    pub(crate) fn set_expired(&mut self) {
+        self.deadline = Some(Timestamp::default());
     }
 }
 
@@ -255,6 +265,9 @@ pub(crate) struct Values<K, V, S> {
     next_token: AtomicU64,
     /// The requests that ended without a response. `None` for a tracker.
     ended: Option<Ended>,
+    /// Replacements that were refused before the shards were made.
+    refused: AtomicU64,
+    pub(crate) panics: Panics,
 }
 
 /// The requests that ended without a response.
@@ -279,6 +292,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
             hasher,
             next_token: AtomicU64::new(first_token),
             ended,
+            refused: AtomicU64::new(0),
+            panics: Panics::default(),
         };
         if cfg!(request_purgatory_loom) {
             // Make the shards now, because loom does not know the happens-before edge from the initialisation of a std
@@ -392,6 +407,18 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         // them.
         count.fetch_add(1, Ordering::Relaxed);
         is_late
+    }
+
+    /// Counts a replacement that was refused before the shards were made.
+    #[cold]
+    pub(crate) fn count_refused(&self) {
+        // ORDERING: Relaxed, also in `refused`: this is a statistic, and no thread reads other memory by it.
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of replacements that were refused before the shards were made.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// The number of late responses.

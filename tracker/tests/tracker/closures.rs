@@ -1,5 +1,5 @@
-//! G31: closures of the user's may call everything, since none runs under a lock of the library. A call from `Hash`,
-//! `Eq` or `Clone`, which do, is noticed in a debug build.
+//! G31: closures and destructors of the user's may call everything, since none runs under a lock of the library. A call
+//! from `Eq` or `Clone`, which do, is noticed in a debug build.
 
 use crate::support::{PATIENCE, lock, within};
 use request_purgatory::{threads::Reaper, time::ManualClock};
@@ -174,11 +174,67 @@ fn g31_a_call_from_a_comparison_is_noticed_in_a_debug_build() {
         let called = catch_unwind(AssertUnwindSafe(|| tracker.contains(&key)));
         let message = called.expect_err("it is noticed");
         let message = message.downcast_ref::<&str>().expect("a text");
-        assert!(
-            message.contains("called from `Hash`, `Eq` or `Clone`"),
-            "{message}"
-        );
+        assert!(message.contains("called from `Eq` or `Clone`"), "{message}");
         // The lock is free again.
         drop(tracker.keys());
+    });
+}
+
+/// The key has been cloned when the clone of its value panics: what unwinds drops the copy of the key.
+#[test]
+fn g31_a_copied_key_is_dropped_under_no_lock_when_the_clone_of_its_value_panics() {
+    use std::hash::{Hash, Hasher};
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    /// Its destructor calls the tracker, and notes whether that went well.
+    #[derive(Clone)]
+    struct Calls(u32, Place, Arc<Mutex<Vec<bool>>>);
+
+    type Place = Arc<OnceLock<WeakRef<Tracker<Calls, Panics>>>>;
+
+    impl PartialEq for Calls {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Calls {}
+
+    impl Hash for Calls {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    impl Drop for Calls {
+        fn drop(&mut self) {
+            if let Some(tracker) = self.1.get().and_then(WeakRef::upgrade) {
+                let call = AssertUnwindSafe(|| tracker.contains(self));
+                lock(&self.2).push(catch_unwind(call).is_ok());
+            }
+        }
+    }
+
+    struct Panics;
+
+    impl Clone for Panics {
+        fn clone(&self) -> Self {
+            resume_unwind(Box::new("intended"))
+        }
+    }
+
+    crate::support::quietly();
+    within(PATIENCE, || {
+        let builder = Tracker::builder("g31").reaper(Reaper::Manual);
+        let tracker = builder.build(|_: Calls, _: Panics, _| ());
+        let tracker = tracker.expect("no threads to refuse");
+        let (place, calls) = (Place::default(), Arc::default());
+        let key = Calls(1, place.clone(), Arc::clone(&calls));
+        assert!(tracker.track(key, Panics, Duration::MAX).is_ok());
+        place.set(tracker.downgrade()).expect("set once");
+        let withdraws = AssertUnwindSafe(|| tracker.withdraw_where(|_, _| true).len());
+        assert!(catch_unwind(withdraws).is_err());
+        assert_eq!(*lock(&calls), [true]);
+        assert_eq!(tracker.len(), 1);
     });
 }

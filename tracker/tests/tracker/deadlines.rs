@@ -5,14 +5,15 @@
 #[allow(unreachable_pub, reason = "it is a page of the guide")]
 mod stall_clock;
 
-use crate::support::{PATIENCE, lock, within};
+use crate::support::{Job, PATIENCE, lock, within};
 use request_purgatory::future::block_on;
 use request_purgatory::time::{Clock, ManualClock, Timestamp};
-use request_purgatory::{WaitError, threads::Reaper};
+use request_purgatory::{WaitError, threads::Dispatch, threads::Reaper};
 use request_purgatory_tracker::Responded::{Delivered, Late, Unknown};
 use request_purgatory_tracker::{FencingToken, RejectReason, Requests, Tracker};
 use rustix::process::{Pid, Signal, kill_process};
 use stall_clock::StallClock;
+use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -282,6 +283,95 @@ fn g29_a_call_that_has_read_the_clock_earlier_brings_no_value_back() {
     }
 }
 
+thread_local! {
+    /// What each call of this thread reads, as if it had been held up since.
+    static EARLIER: Cell<Option<Timestamp>> = const { Cell::new(None) };
+}
+
+/// A clock of which calls may have an earlier reading.
+#[derive(Clone, Default)]
+struct Held(ManualClock);
+
+impl Clock for Held {
+    fn now(&self) -> Timestamp {
+        EARLIER.get().unwrap_or_else(|| self.0.now())
+    }
+}
+
+/// Two calls have read the clock before the deadline. Then the timer fires, and its callback waits. One call finds that
+/// the value has ended; then the other one finds the same.
+#[test]
+fn g29_a_value_whose_timer_has_fired_is_found_expired_by_every_later_call() {
+    let finds: [(&str, Call); 6] = [
+        ("complete", CALLS[8].1),
+        ("complete_if", CALLS[9].1),
+        ("reschedule", CALLS[5].1),
+        ("reschedule_if", CALLS[6].1),
+        ("replace_if", CALLS[7].1),
+        ("withdraw_where", |tracker, _| {
+            !tracker.withdraw_where(|_, _| true).is_empty()
+        }),
+    ];
+    for (first, finds) in finds {
+        for (name, call) in CALLS {
+            let (clock, jobs) = (Held::default(), Arc::<Mutex<Vec<Job>>>::default());
+            let (queue, expired) = (jobs.clone(), Log::default());
+            let log = expired.clone();
+            let tracker = Tracker::builder("g29")
+                .clock(clock.clone())
+                .reaper(Reaper::Manual)
+                .dispatch(Dispatch::Executor(Arc::new(move |job| {
+                    lock(&queue).push(job)
+                })))
+                .build(move |key, value, token| lock(&log).push((key, value, token)))
+                .expect("no threads to refuse");
+            let token = tracker.try_track(1, 1, TICK).expect("room");
+            let before = clock.now();
+            clock.0.advance(TICK);
+            assert_eq!(tracker.advance(), 1);
+            EARLIER.set(Some(before));
+            assert!(!finds(&tracker, token), "{first}");
+            assert!(!call(&tracker, token), "{name} after {first}");
+            EARLIER.set(None);
+            let jobs = std::mem::take(&mut *lock(&jobs));
+            jobs.into_iter().for_each(|job| job());
+            assert_eq!(*lock(&expired), [(1, 1, token)], "{name} after {first}");
+        }
+    }
+}
+
+/// A tick of a nanosecond has its last 64-bit tick after 584 years. A deadline after that never comes, for the callback
+/// and for every call; an earlier one comes.
+#[test]
+fn g09_a_deadline_after_the_last_tick_never_comes() {
+    const YEAR: Duration = Duration::from_secs(31_557_600);
+    for (years, has_end) in [(290, true), (300, true), (580, true), (590, false)] {
+        let sets: [Call; 3] = [
+            |tracker, _| tracker.contains(&1),
+            |tracker, _| tracker.reschedule(&1, YEAR * tracker.get(&2).expect("it is kept")),
+            |tracker, token| {
+                let years = tracker.get(&2).expect("it is kept");
+                tracker.replace_if(&1, token, 1, YEAR * years).is_ok()
+            },
+        ];
+        for set in sets {
+            let (tracker, clock, expired) = manual(Duration::from_nanos(1));
+            tracker.try_track(2, years, Duration::MAX).expect("room");
+            let token = tracker.try_track(1, 1, YEAR * years).expect("room");
+            assert!(set(&tracker, token));
+            assert_eq!(tracker.remaining(&1).is_some(), has_end, "{years}");
+            clock.advance(YEAR * years - TICK);
+            assert_eq!((tracker.get(&1), tracker.advance()), (Some(1), 0));
+            clock.advance(TICK * 2);
+            let kept = (!has_end).then_some(1);
+            assert_eq!(tracker.get(&1), kept, "{years}");
+            assert_eq!(tracker.advance(), usize::from(has_end), "{years}");
+            assert_eq!((tracker.get(&1), tracker.get(&2)), (kept, Some(years)));
+            assert_eq!(lock(&expired).len(), usize::from(has_end), "{years}");
+        }
+    }
+}
+
 /// Leases that end, calls that are made at once at their ends, and how many of these had an effect that they must not
 /// have: the clock was read after the end, before the call.
 struct Ends {
@@ -430,6 +520,19 @@ fn g29_no_lease_outlives_its_end_where_the_process_is_stopped() {
             .into_iter()
             .for_each(|lease| lease.join().expect("no panic"));
         ends.check(200);
+    });
+}
+
+/// The recipe of the guide: its thread sleeps between the beats, however short the patience, and its time goes on.
+#[test]
+fn g29_a_clock_without_stalls_and_without_patience_goes_on() {
+    within(PATIENCE, || {
+        for patience in [Duration::ZERO, Duration::from_nanos(3)] {
+            let clock = StallClock::start(patience).expect("a thread");
+            while clock.now().since_origin() < TICK {
+                thread::sleep(TICK);
+            }
+        }
     });
 }
 

@@ -8,6 +8,7 @@ mod endings;
 mod futures;
 mod keys;
 mod model;
+mod panics;
 mod points;
 mod requests;
 mod requests_model;

@@ -121,7 +121,8 @@ impl Pair {
     fn set_end(&mut self, number: usize, timeout: Duration) {
         let timeout = timeout.min(self.model.choices.max_timeout);
         let end = self.now().checked_add(timeout);
-        let end = end.filter(|_| timeout != Duration::MAX);
+        // Where the timer never fires, the value never expires.
+        let end = end.filter(|_| self.model.running[&number].is_some());
         self.ends.insert(number, end);
     }
 

@@ -217,6 +217,50 @@ fn a_dropped_request_is_forgotten() {
     assert_eq!(calls.next_deadline(), None);
 }
 
+/// Also a request that has expired, whose id was used again before the reaper came.
+#[test]
+fn g06_a_dropped_future_leaves_nothing_though_its_id_was_used_again() {
+    let clock = ManualClock::new();
+    let builder = Requests::<u32, u32>::builder("g06").clock(clock.clone());
+    let calls = builder.reaper(Reaper::Manual).max_parked(3).build();
+    let calls = calls.expect("no threads to refuse");
+    let mut expired = Vec::new();
+    for _ in 0..2 {
+        expired.push(calls.request(1, TICK).expect("room"));
+        clock.advance(TICK);
+    }
+    let pending = calls.request(1, TICK * 9).expect("the id is free");
+    assert_eq!(refusal(&calls.request(2, TICK)), Some(RejectReason::Full));
+    drop(expired);
+    assert_eq!((calls.len(), calls.stats().cancelled), (1, 2));
+    let others = [2, 3].map(|id| calls.request(id, TICK * 9).expect("room"));
+    // The request that has the id now is not touched, and the responses to the others are late.
+    assert_eq!(calls.respond(&1, 3), Delivered);
+    let late = [1, 2].map(|response| calls.respond(&1, response));
+    assert_eq!(late, [Late(1), Late(2)]);
+    assert_eq!(calls.respond(&1, 4), Unknown(4));
+    drop(others);
+    assert_eq!((calls.advance(), calls.len()), (0, 0));
+    assert_eq!(block_on(pending), Ok(3));
+    // The timer of the first of these has fired: the callback, which has not run yet, takes the request out.
+    let jobs = Arc::<Mutex<Vec<Job>>>::default();
+    let queue = jobs.clone();
+    let builder = Requests::<u32, u32>::builder("g06").clock(clock.clone());
+    let executor = Dispatch::Executor(Arc::new(move |job| lock(&queue).push(job)));
+    let calls = builder.reaper(Reaper::Manual).dispatch(executor).build();
+    let calls = calls.expect("no threads to refuse");
+    let fired = calls.request(1, TICK).expect("room");
+    clock.advance(TICK);
+    assert_eq!(calls.advance(), 1);
+    let pending = calls.request(1, TICK).expect("the id is free");
+    drop(fired);
+    let waiting = std::mem::take(&mut *lock(&jobs));
+    waiting.into_iter().for_each(|job| job());
+    let stats = calls.stats();
+    assert_eq!((stats.expired, stats.cancelled, stats.panicked), (1, 0, 0));
+    drop(pending);
+}
+
 /// An old request of the same id, timed out or answered but not yet looked at, does nothing to the new one.
 #[test]
 fn an_old_request_does_not_touch_a_new_one_with_its_id() {

@@ -356,7 +356,8 @@ impl Pair {
     fn set_past(&mut self, number: usize, timeout: Duration) {
         let timeout = timeout.min(self.model.choices.max_timeout);
         let end = self.now().checked_add(timeout);
-        let end = end.filter(|_| timeout != Duration::MAX);
+        // Where the timer never fires, the request never expires.
+        let end = end.filter(|_| self.model.running[&number].is_some());
         self.past.insert(number, end);
     }
 
@@ -475,12 +476,11 @@ impl Pair {
             Did::Poll(number, turn, poll) => self.polled(number, turn, poll),
             Did::Drop(number) => {
                 self.known.remove(&number).expect("it was there");
-                // One that another has followed is left to its deadline, and so is one that has just expired.
-                let has_place = self.last.get(&self.ids[&number]) == Some(&number);
+                // One that has just expired is left to its deadline.
                 let is_due = self.model.is_due(number);
                 let withdrawn = seen.map(|seen| seen.common.stats.cancelled);
                 let is_withdrawn = withdrawn.is_some_and(|all| all > self.model.stats.cancelled);
-                let ends = self.model.running.contains_key(&number) && has_place;
+                let ends = self.model.running.contains_key(&number);
                 if ends && (!is_due || is_withdrawn) {
                     self.ends(number, By::Failure, None);
                     self.model.stats.cancelled += 1;

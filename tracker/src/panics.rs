@@ -1,0 +1,128 @@
+//! Panics of user code: of wakers and of destructors. A call catches each of them by itself, because two panics that
+//! unwind at once abort the process.
+
+use std::any::Any;
+use std::mem::needs_drop;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// Catches panics, and counts them. The timer does not count these panics, because it does not run the code.
+#[derive(Default)]
+pub(crate) struct Panics(AtomicU64);
+
+impl Panics {
+    /// Runs user code, and catches and counts its panic.
+    pub(crate) fn contain(&self, user_code: impl FnOnce()) {
+        if !contained(user_code) {
+            // ORDERING: Relaxed: this is a statistic, and no thread reads other memory by it. `count` says when it is
+            // exact.
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops a value of the user's, and catches and counts the panic of its destructor.
+    #[inline(always)]
+    pub(crate) fn discard<T>(&self, value: T) {
+        if needs_drop::<T>() {
+            self.contain(|| drop(value));
+        }
+    }
+
+    /// The number of panics so far.
+    pub(crate) fn count(&self) -> u64 {
+        // ORDERING: Relaxed. The count needs to be exact only if no call is in progress. Other synchronisation (a join,
+        // a lock, a channel) then makes the `fetch_add` in `contain` of every earlier call happen before this load.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Values of the user's that a call keeps while it runs user code, which may panic. Each value that is left at the end
+/// is [discarded](Panics::discard) by itself.
+pub(crate) struct OneByOne<'a, T> {
+    values: Vec<T>,
+    panics: &'a Panics,
+}
+
+impl<'a, T> OneByOne<'a, T> {
+    pub(crate) fn new(panics: &'a Panics) -> Self {
+        Self {
+            values: Vec::new(),
+            panics,
+        }
+    }
+
+    pub(crate) fn push(&mut self, value: T) {
+        self.values.push(value);
+    }
+
+    pub(crate) fn into_vec(mut self) -> Vec<T> {
+        std::mem::take(&mut self.values)
+    }
+}
+
+impl<T> Deref for OneByOne<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.values
+    }
+}
+
+impl<T> Drop for OneByOne<'_, T> {
+    fn drop(&mut self) {
+        for value in std::mem::take(&mut self.values) {
+            self.panics.discard(value);
+        }
+    }
+}
+
+/// The first panic of several pieces of user code, kept until all of them have run.
+#[derive(Default)]
+pub(crate) struct FirstPanic(Option<Box<dyn Any + Send>>);
+
+impl FirstPanic {
+    /// Runs user code, and catches its panic. Discards a panic that is not the first one.
+    pub(crate) fn catch(&mut self, user_code: impl FnOnce()) {
+        match catch_unwind(AssertUnwindSafe(user_code)) {
+            Err(payload) if self.0.is_none() => self.0 = Some(payload),
+            Err(payload) => discard(payload),
+            Ok(()) => {}
+        }
+    }
+
+    /// Drops a value of the user's, and [catches](Self::catch) the panic of its destructor.
+    #[inline(always)]
+    pub(crate) fn catch_drop<T>(&mut self, value: T) {
+        if needs_drop::<T>() {
+            self.catch(|| drop(value));
+        }
+    }
+
+    /// Passes the first panic on. If the thread is unwinding already, discards it instead.
+    pub(crate) fn resume(self) {
+        match self.0 {
+            Some(payload) if !thread::panicking() => resume_unwind(payload),
+            Some(payload) => discard(payload),
+            None => {}
+        }
+    }
+}
+
+/// Runs user code and catches its panic. Returns `false` if the code panicked: the panic hook has already reported
+/// this.
+pub(crate) fn contained(user_code: impl FnOnce()) -> bool {
+    let ran = catch_unwind(AssertUnwindSafe(user_code));
+    ran.map_err(discard).is_ok()
+}
+
+/// Drops the payload of a panic. The payload may have a type of the user's.
+#[cold]
+fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        // The destructor of the panic's payload has panicked too. Leak the payload of the second panic, because its
+        // destructor might panic as well.
+        std::mem::forget(again);
+    }
+}
