@@ -93,7 +93,8 @@ impl<P, W: Scheme> Engine<P, W> {
         let permits = Permits::new(max_parked, max_weight);
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let has_horizon = W::new(2, 0).latest(0) != Tick::MAX;
-        // With the counter, the horizon would be one tick nearer.
+        // Use no counter if the scheme has a horizon: `timing_after` takes one tick off the present that a counter
+        // gives, so the horizon would be one tick nearer.
         let counted = settings.system_since.filter(|_| !has_horizon);
         let engine = Self {
             name: settings.name.into(),
@@ -128,8 +129,9 @@ impl<P, W: Scheme> Engine<P, W> {
     ///
     /// * `since` is `None`: the engine uses another clock than the system's, or its scheme has a horizon.
     /// * The system has no suitable counter.
-    /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. Then the tick before a
-    ///   reading might not have passed yet.
+    /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. To get a tick that has
+    ///   passed on the clock, `timing_after` subtracts one tick from the counter's reading. So short a tick would not
+    ///   be enough.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
         CounterClock::since(since.filter(|_| is_coarse)?)
@@ -171,9 +173,9 @@ impl<P, W: Scheme> Engine<P, W> {
         self.announce(Some(at));
     }
 
-    /// Prepares a reschedule: starts the reaper if the deadline in `timing` needs it and `exists` returns `true`. Call
-    /// this before [`reschedule_to`](Self::reschedule_to), which starts no reaper, and fails if a needed reaper is not
-    /// started. `Err` if the system refuses the thread.
+    /// Prepares a reschedule: starts the reaper if the deadline in `timing` needs it, and if `exists` says that there
+    /// is a payload to reschedule. Call this before [`reschedule_to`](Self::reschedule_to), which starts no reaper, and
+    /// fails if the reaper is needed and not started. `Err` if the system refuses the thread.
     pub(crate) fn start_reaper_to_reschedule(
         &self,
         timing: Timing,
@@ -272,8 +274,8 @@ impl<P, W: Scheme> Engine<P, W> {
             return Timing {
                 start,
                 deadline,
-                // INVARIANT: the counter's reading is ahead of the clock by less than `HOLDS`, and `HOLDS` is a tick or
-                // less. So on the clock, at least the tick before `start` has passed.
+                // INVARIANT: the counter's reading is ahead of the clock by at most `HOLDS`, and an engine with a
+                // counter has ticks of at least `HOLDS`. So on the clock, at least the tick before `start` has passed.
                 present: start.saturating_sub(1),
                 since: Timestamp::from_origin(Duration::from_nanos(reading)),
             };
@@ -281,10 +283,12 @@ impl<P, W: Scheme> Engine<P, W> {
         let reading = arrival.unwrap_or_else(|| self.clock.now());
         let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
         let present = match arrival {
-            // The arrival of an operation may be any time, also a future one.
+            // The caller supplies the arrival of an operation, which may be in the future. So only tick 0 has certainly
+            // passed.
             Some(_) if !self.has_horizon => 0,
-            // Only timers have schemes with a horizon, and a caller's reading of a timer's clock is not in the future.
-            // From tick 0, the horizon of a timer that was idle for long would be in the past.
+            // Only timers have schemes with a horizon, and the reading that a timer's caller supplies is not in the
+            // future. The horizon is counted from `present`. Counted from tick 0, the horizon of a timer that was idle
+            // for long would be in the past.
             _ => start,
         };
         Timing {
@@ -385,8 +389,8 @@ impl<P, W: Scheme> Engine<P, W> {
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => {
-                // Note the weight while this thread holds the payload. Later, another thread could already have freed
-                // the permit.
+                // Note the weight while this thread holds the payload. Later could be too late: another thread could
+                // have ended the payload, and freed its permit without knowing the weight.
                 self.permits.park_at(held.address(), weight);
                 Ok((guard, held, earlier))
             }
@@ -426,7 +430,8 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Counts the ending of a payload, stops its timer and frees its slot, which belongs to `shard`. If `shard` is not
     /// the calling thread's own shard, or is locked, the slot goes to the remote free list of `shard`, and a holder of
     /// that shard's lock stops the timer and frees the slot. So this call waits for the lock of no shard. It may wait
-    /// for one other lock: to count, the first call of a thread may have to make the thread's own shard.
+    /// for the lock under which shards are made: the ending is counted in the thread's own shard, which is made at the
+    /// first use.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,
@@ -501,8 +506,9 @@ impl<P, W: Scheme> Engine<P, W> {
         address: Address,
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
-        // The caller has called `start_reaper_to_reschedule`. If the reaper is still needed, that call has found no
-        // payload at `address`, or the engine is shut down, and the payload has ended or is about to end.
+        // The caller has called `start_reaper_to_reschedule`. If the reaper is still not started, that call has found
+        // no payload at `address`, or has found the engine shut down. In both cases the payload has ended or is about
+        // to end.
         if self.needs_reaper(timing) {
             return Err(Unchanged);
         }
@@ -524,8 +530,8 @@ impl<P, W: Scheme> Engine<P, W> {
         let _ = self.guarded(|| self.threads.wake());
     }
 
-    /// Ends the threads that only this engine uses. Waits for each thread as `Worker::join` does, for at most `limit`
-    /// if given.
+    /// Ends the threads that only this engine uses. Waits for the end of each thread, for at most `limit` if given. In
+    /// a callback, does not wait.
     pub(crate) fn stop_threads(&self, limit: Option<Duration>) {
         // This wake-up tells a shared reaper, or a reactor, that the engine is shut down. `stop` does not end those
         // threads.

@@ -27,8 +27,8 @@ macro_rules! reasons {
 }
 pub(crate) use reasons;
 
-/// An operation that was rejected (by a timer: a payload), with the reason. [`into_inner`](Self::into_inner) returns
-/// the operation.
+/// A rejected operation, or the payload that a timer has rejected, with the reason. [`into_inner`](Self::into_inner)
+/// returns the operation.
 ///
 /// If the operation is `Send`, the `?` operator converts this error into `Box<dyn Error + Send + Sync>` and the like.
 pub struct Rejected<Op> {

@@ -176,9 +176,10 @@ pub trait DelayedOperation: Send + 'static {
 
     /// Called for an operation that has ended, before the library runs user code that could delay the operation's
     /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. An operation with a
-    /// future moves its user values to the state that it shares with the future, so that a drop of the future finds the
-    /// values there. Returns `false` if the future was dropped: the library then does not let the operation wait behind
-    /// the completions of other operations. Runs no user code.
+    /// future moves its values of the user's types (closure and result) to the state that it shares with the future, so
+    /// that a drop of the future can drop them. Returns `false` if the future was dropped before: the values then stay
+    /// in the operation, and the library drops them soon, not after the completions of other operations. Runs no user
+    /// code.
     #[doc(hidden)]
     #[inline(always)]
     fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
@@ -253,7 +254,7 @@ enum Kind<'a, K> {
     Deadline,
     /// A listener is woken before its deadline, because it has asked for a recheck.
     Recheck {
-        /// Whether the listener's operation may end now.
+        /// Whether the operation ends now, because its listener has already found the event.
         last: bool,
     },
     Other,
@@ -304,8 +305,8 @@ impl<'a, K> Cause<'a, K> {
         Self::reaching(Kind::Other, reach)
     }
 
-    /// The check of a key. `find` looks for the checked key among the keys of the operation. `find` returns `None` only
-    /// if the `Eq` of the keys contradicts itself.
+    /// The cause when a key is checked. `find` looks for the checked key among the keys of the operation. `find`
+    /// returns `None` only if the `Eq` of the keys contradicts itself.
     #[inline(always)]
     pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>, reach: &'a dyn Reach) -> Self {
         Self::reaching(Kind::Key(find), reach)
@@ -419,7 +420,7 @@ impl<'a, K> Cause<'a, K> {
         self.reach.map(Reach::purgatory)
     }
 
-    /// If a listener's operation is woken before its deadline: whether the operation may end now (`last` of
+    /// If a listener's operation is woken before its deadline: whether the operation ends now (`last` of
     /// `Kind::Recheck`). `None` for every other cause.
     pub(crate) fn as_recheck(&self) -> Option<bool> {
         match self.kind {

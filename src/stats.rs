@@ -223,7 +223,7 @@ impl Stats {
         let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
         let sum = |event| sum_of(event as usize);
         // Read departures (endings, removed watches, delivered completions) before arrivals, so that no departure is
-        // read without its arrival: the difference would come out too small.
+        // read without its arrival. Otherwise the difference would come out too small.
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
@@ -232,8 +232,9 @@ impl Stats {
         // * With the one in `Delivery::drop`: if this thread has read that a completion was delivered, the hand-over of
         //   that completion happens before the read of `HandedOver` below. So no delivery is subtracted without its
         //   hand-over: the difference would be too small, and would hide a completion that has still to run.
-        // * With the one in `Underway::begin`: if this thread has read an ending, it later finds that ending under way,
-        //   or over.
+        // * With the one in `Underway::begin`, which a thread calls before it ends operations in a pass or a shutdown:
+        //   if this thread has read the count of such an ending, its next call of `Underway::is_over` takes the ending
+        //   into account.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());

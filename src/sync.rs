@@ -47,8 +47,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A value that threads may share although its type is not `Sync`: every access needs an exclusive reference or the
-/// value itself. The mutex inside is never locked. It makes this type `Sync` without unsafe code.
+/// A value that threads may share although its type is not `Sync`: every access to the value needs `&mut self` or
+/// `self`. The mutex inside is never locked. It makes this type `Sync` without unsafe code.
 pub(crate) struct Exclusive<T>(parking_lot::Mutex<T>);
 
 impl<T> Exclusive<T> {

@@ -20,9 +20,9 @@ use std::time::Duration;
 ///
 /// A timer has the guarantees of a [`Purgatory`](crate::Purgatory). Any [`Duration`] is a timeout. No timer fires
 /// before its deadline. While the callbacks keep up, no timer fires more than a tick after its deadline. A panic of the
-/// callback ends only its payload. The timer's thread sleeps while there is nothing to do. The type parameter `W` is
-/// the scheme that keeps the deadlines: the [hierarchical wheel](HierarchicalWheel), or the [chosen
-/// scheme](crate::purgatory::Builder::scheme).
+/// callback affects only the payload that the callback was called with. The timer's thread sleeps while there is
+/// nothing to do. The type parameter `W` is the scheme that keeps the deadlines: the [hierarchical
+/// wheel](HierarchicalWheel), or the [chosen scheme](crate::purgatory::Builder::scheme).
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -96,11 +96,11 @@ reasons! {
     }
 }
 
-/// When this value is dropped, it wakes the thread that drives the timer, if the new deadline is the earliest. Until
-/// the drop, the thread may sleep past the deadline. Then this timer fires late, and so do timers that other calls start
-/// with later deadlines. So drop this value soon, and never [forget](std::mem::forget) it. The wake-up may run your code
-/// (the wake function of a [reactor](crate::threads::Reaper::Reactor)), so drop this value after you have released your
-/// lock.
+/// A wake-up that a start or reschedule under your lock leaves to you. The drop of this value wakes the thread that
+/// drives the timer, if the deadline that the call has set is the earliest. Until the drop, that thread may sleep past
+/// this deadline. Then this timer fires late, and so do timers that other calls start with later deadlines. So drop
+/// this value soon, and never [forget](std::mem::forget) it. The wake-up may run your code (the wake function of a
+/// [reactor](crate::threads::Reaper::Reactor)), so drop this value after you have released your lock.
 ///
 /// Made by [`start_under_lock`](Timer::start_under_lock) and [`reschedule_under_lock`](Timer::reschedule_under_lock).
 #[must_use = "to be dropped when the lock is released: until then timers may fire late"]
@@ -294,8 +294,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Stops a timer that has not fired, even past its deadline, and returns the payload. `None` if the timer has
     /// fired, is firing or was stopped: then the callback has the payload, or the call that stopped the timer.
     ///
-    /// Runs no code of yours. Waits for no lock, except the lock of the weights if there is a
-    /// [`max_weight`](Builder::max_weight).
+    /// Runs no code of yours. Waits for no lock, except the locks of [`max_weight`](Builder::max_weight) if it is set,
+    /// which are taken for an instant.
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
@@ -310,7 +310,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// * the timer has fired or was stopped;
     /// * its deadline has passed, or comes within the microseconds by which [`soon`](Self::soon) is ahead of the clock;
     /// * the timeout is too long for the scheme (only a [`SimpleWheel`](crate::scheme::SimpleWheel) has a longest one);
-    /// * this would be the first deadline of the timer, and the system refuses the reaper's thread.
+    /// * no payload of this `Timer` has had a deadline before, and the system refuses the reaper's thread.
     ///
     /// # Panics
     /// A panic of the clock is passed on. The timer keeps its deadline.
@@ -323,8 +323,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock. `timeout` counts from `since`, and
-    /// `since` decides whether the old deadline has passed. Convert an `Instant`, and drop the [`PendingWake`], as
-    /// [`start_under_lock`](Self::start_under_lock) explains.
+    /// `since` decides whether the old deadline has passed. Convert an `Instant` to a [`point`](Self::point) before you
+    /// take the lock, and drop the [`PendingWake`] after you have released it.
     ///
     /// # Errors
     /// The timer keeps its deadline. The [`RescheduleError`] is the reason.
@@ -391,8 +391,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
 shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, ());
 
 impl<T: Send + 'static> Timer<T> {
-    /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
-    /// The threads start when they are first needed.
+    /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called. The
+    /// threads start when they are first needed.
     pub fn new(name: impl Into<String>, on_expiry: impl Fn(T) + Send + Sync + 'static) -> Self {
         sound(Self::builder(name).build(on_expiry))
     }

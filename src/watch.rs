@@ -10,7 +10,8 @@
 //! * No event is lost between a check and a park. A check looks the key up under the shared lock, even if it finds
 //!   nothing. If the lookup misses a watcher, the lookup happens before the parking thread adds the watcher. The
 //!   parking thread then examines the operation once more, and this examination sees the event of the check. Before the
-//!   first watcher is added there is no map to lock, and `ShardedMap::look` provides this order.
+//!   first watcher is added there is no map to lock. Until then `ShardedMap::look` gives the same guarantee, by an
+//!   atomic flag in place of the lock.
 //!
 //! Lock order: a thread may lock a resolved list while it holds the lock of a map shard, never the other way round.
 //! Otherwise two threads could wait for each other without end.
@@ -323,8 +324,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         (number, self.resolved.get(number).clone())
     }
 
-    /// Counts one resolution of `key` less. If none is left, and the key's list has no watchers, removes the list and
-    /// the entry of the key.
+    /// Lowers the number of resolutions of `key` by one. If none is left, and the key's list has no watchers, removes
+    /// the list and the entry of the key.
     pub(crate) fn release(&self, key: &K, number: ListNumber) {
         let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
         self.vacate(key, unpin);

@@ -88,7 +88,7 @@ impl HierarchicalWheel {
     }
 
     /// Files a timer from the log of a [`LoggedWheel`](crate::LoggedWheel). The deadline is later than `current`, but
-    /// it may have passed, because the wheel waits for the log.
+    /// may be earlier than the present, because `current` does not pass the first deadline in the log.
     pub(crate) fn file_late(&mut self, records: &mut impl Records, id: u32, deadline: Tick) {
         self.len += 1;
         let position = self.file(id, deadline).position;

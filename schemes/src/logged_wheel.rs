@@ -123,8 +123,8 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // While a visit is in progress, skip the wheel: it has advanced as far as the log allows, and the timers that
-        // the visit moves to it are due later.
+        // While a segment of the log is being visited, skip the wheel: it has advanced as far as the log allows, and
+        // the timers that the visit moves to the wheel are due after the tick that the wheel has reached.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);

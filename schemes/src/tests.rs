@@ -132,7 +132,7 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
             // Even the simple wheel accepts this timer.
             model.start(8, 7);
             for _ in 0..2 {
-                // `pass` itself bounds the steps by the timers and the levels.
+                // `pass` itself checks the number of steps against the numbers of timers and levels.
                 let steps = model.pass(When::In(century), &[], None);
                 assert!(steps < 5_000, "{steps} steps with {slots} slots");
             }

@@ -43,8 +43,9 @@ impl Scheme for UnorderedList {
         deadline: Tick,
         _: Tick,
     ) -> Result<Started, HorizonError> {
-        // Compare lower bounds of the deadlines, because a search for the earliest deadline would take O(n). The bound
-        // is what the last call of `next_deadline` returned, or an earlier deadline of a timer that was started since.
+        // To see whether this start makes the next deadline earlier, compare lower bounds of the deadlines, because a
+        // search for the earliest deadline would take O(n). The bound is what the last call of `next_deadline`
+        // returned, or an earlier deadline of a timer that was started since.
         let before = self.timers.earliest();
         let position = self.timers.push(id, deadline);
         Ok(Started::at(position, before, self.timers.earliest()))

@@ -67,7 +67,8 @@ pub(crate) struct Examining {
 }
 
 impl Examining {
-    /// Stands for every operation that is not parked yet. No state word has this memory address.
+    /// Stands for every operation that is not parked yet: such an operation has no slot. No state word lies at the
+    /// memory address 1.
     pub(crate) const UNPARKED: Examinee = Examinee {
         slot: 1,
         generation: 0,

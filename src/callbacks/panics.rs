@@ -9,8 +9,8 @@ use std::thread;
 pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
 
 impl Panics {
-    /// Runs `user_code`, and returns its result. If it panics, discards the panic and returns `None`. The payload of
-    /// the panic may have a type of the user's, and a panic of the payload's destructor is discarded too.
+    /// Runs `user_code`, and returns its result. If it panics, discards the panic and returns `None`. The destructor of
+    /// the panic's payload may be user code too. If that panics, the second panic is discarded as well.
     #[inline(always)]
     pub(crate) fn contain<R>(user_code: impl FnOnce() -> R) -> Option<R> {
         Self::caught(user_code).map_err(Self::discard).ok()

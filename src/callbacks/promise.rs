@@ -15,8 +15,8 @@ pub(crate) struct WakeCell<V> {
     /// A guess: whether the next poll will find the value not ready, and so will leave a waker. Such a poll clones its
     /// waker before it takes the lock.
     ///
-    /// ORDERING: Relaxed on all accesses: a wrong guess does no harm. It costs a second hold of the lock, or a waker
-    /// that is cloned in vain.
+    /// ORDERING: Relaxed on all accesses: a wrong guess only costs time. The poll takes the lock a second time, or has
+    /// cloned a waker in vain.
     will_wait: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl<V> WakeCell<V> {
 
     /// Calls `change` with the value, under the lock. `change` must not run user code, which might use this cell and
     /// wait for the lock for ever. `change` returns the result, and whether to wake the waiting task. The task is woken
-    /// with no lock held.
+    /// after the lock is released.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
         let (result, waker) = {
             let mut contents = self.contents.lock();
@@ -68,8 +68,9 @@ impl<V> WakeCell<V> {
         cx: &Context<'_>,
         mut read: impl FnMut(&mut V) -> Readiness<R>,
     ) -> Poll<R> {
-        // Cloning or dropping a waker may run user code, and that code may call this method again. So no lock is held
-        // during either. If the waker of this task is stored already, a second clone is not needed.
+        // Cloning or dropping a waker may run user code, and that code may call this method again. So the lock is not
+        // held during either. Only under the lock is it known whether a clone is needed: not if the value is ready, nor
+        // if the waker of this task is stored already. So guess before the lock is taken.
         //
         // ORDERING: Relaxed: `will_wait` is only a guess.
         let will_wait = self.will_wait.load(Ordering::Relaxed);
@@ -115,8 +116,8 @@ impl<V> WakeCell<V> {
 debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
 /// A value that one side sets once, and that a task of the other side awaits. Both sides share the promise, for example
-/// in an `Arc`. If an operation keeps a promise at its end, or a tracker's callback does, a future of your own is
-/// completed.
+/// in an `Arc`. For example, an operation [keeps](Self::keep) a promise when it ends, or a callback of a tracker does.
+/// Then a future of your own, which polls the promise, is ready.
 ///
 /// None of your code runs under the promise's lock: wakers are cloned, woken and dropped without the lock. A value or
 /// waker that is not wanted any more is returned to you. You drop it at a place where its destructor may run.
@@ -188,9 +189,9 @@ impl<T> Promise<T> {
         })
     }
 
-    /// Stores the value, but does not tell the task of it: until [`tell`](Self::tell) is called, polls are pending.
-    /// That call may wait in a queue. If the other side [closes](Self::close) the promise before that call, the other
-    /// side gets the value at once.
+    /// Stores the value, but does not tell the task of it: until [`tell`](Self::tell) is called, polls are pending. The
+    /// call of `tell` may wait in the trampoline's queue for some time. If the other side [closes](Self::close) the
+    /// promise meanwhile, it gets the value at once.
     ///
     /// `make` turns `source` into two things: the value, and what is dropped before the task is told. `make` runs under
     /// the lock, so it must run no user code. Returns `source` as `Err` if the promise has had a value already, or was

@@ -26,7 +26,8 @@ struct Waiting {
     calls: VecDeque<WaitingCall>,
     /// Nested checks. Run only while `calls` is empty.
     checks: VecDeque<WaitingCall>,
-    /// Which nested checks the thread has queued and made: one entry for each purgatory. Cleared when no check waits.
+    /// For each purgatory, an entry that lists its nested checks on this thread: those that wait in `checks`, and those
+    /// that the thread has made already. Cleared when no call and no check waits.
     known: Vec<Rc<dyn Any>>,
 }
 
@@ -77,8 +78,8 @@ impl Trampoline {
         self.outermost
     }
 
-    /// Runs `call` outside every callback: at once if this call is the outermost one, otherwise when the outermost call
-    /// is about to return.
+    /// Runs `call` outside every callback: at once if `self` is the outermost call of the library on this thread,
+    /// otherwise when the outermost call is about to return.
     pub(crate) fn run(&self, call: WaitingCall) {
         match self.outermost {
             true => call(),
@@ -145,7 +146,8 @@ pub(crate) fn run_later(call: WaitingCall) {
 /// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) in which a wake-up, completion or
 /// destructor may cause another one of its kind. With `run_unnested`, a chain of any length needs no deep stack. Queued
 /// calls run in the order in which they were queued. If one of them panics, the others still run. Then the outermost
-/// call passes the first panic on. If the outermost call has a result to return, it only counts the panic.
+/// call passes the first panic on. If the outermost call has a result to return, it returns the result, and the panic
+/// is only counted, in [`Stats::panicked`](crate::purgatory::Stats::panicked).
 ///
 /// ```
 /// use request_purgatory::threads::run_unnested;
@@ -246,7 +248,8 @@ pub(crate) fn known_of_nested_checks<T: 'static>(
 }
 
 /// Queues a nested check. It runs when the outermost call is about to return and no call waits in the other queue. Call
-/// [`known_of_nested_checks`] first: if it returns `Some`, the queue exists. If the queue is destroyed, this panics.
+/// [`known_of_nested_checks`] first: it makes the outermost call run the queues, and if it returns `Some`, the queue
+/// exists. If the queue is destroyed, this panics.
 pub(crate) fn queue_check(check: WaitingCall) {
     WAITING.with(|waiting| waiting.borrow_mut().checks.push_back(check));
 }
@@ -283,8 +286,8 @@ impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
     }
 }
 
-/// Runs `call`, which drops a user's value: at once, or, if this thread is inside another such `call`, when the
-/// outermost call is about to return.
+/// Runs `call`, which drops a user's value: at once, or, if this thread is inside another closure that was passed to
+/// this function, when the thread's outermost call of the library is about to return.
 pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {

@@ -10,8 +10,9 @@ pub struct Address(pub(crate) u64);
 
 /// The number of bits that hold the timer shard.
 pub(crate) const SHARD_BITS: u32 = 6;
-/// The number of slots that addresses can name in one timer shard. It is one less than the remaining bits allow, so
-/// that no address has all of its low 32 bits set, and none is equal to [`Address::NONE`].
+/// The number of slots that addresses can name in one timer shard. The low 32 bits of an address are the shard and the
+/// slot's index. The index whose bits are all set is not used. So no address has all of its low 32 bits set, and none
+/// is equal to [`Address::NONE`].
 pub(crate) const SLOTS: u32 = (1 << (u32::BITS - SHARD_BITS)) - 1;
 
 impl Address {

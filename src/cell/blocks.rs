@@ -92,7 +92,7 @@ impl Vacancies {
         }
     }
 
-    /// Whether a block has a vacant slot, even if the memory of that block is not allocated yet.
+    /// Whether any block has a vacant slot. A block without memory counts too: all its slots are vacant.
     pub(super) fn any(&self) -> bool {
         self.first() != NIL
     }

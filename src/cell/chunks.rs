@@ -183,8 +183,8 @@ pub(super) struct Block<T> {
 }
 
 impl<T> Block<T> {
-    /// The number of items in a block: the highest power of two that fits into `PAGE` bytes, at most [`BLOCK`]. If two
-    /// items do not fit, each item has a block of its own.
+    /// The number of items in a block: as many as fit into `PAGE` bytes, rounded down to a power of two, and at most
+    /// [`BLOCK`]. If not even two items fit, each item has a block of its own.
     pub(super) const LEN: u32 = {
         let fit = PAGE / size_of::<T>();
         let len = if fit == 0 { 1 } else { 1 << fit.ilog2() };
@@ -358,8 +358,8 @@ const LARGE: usize = 1_024;
 /// A pointer to a slot, in the hands of a thread that may use the slot.
 pub(super) struct Place<'a, P> {
     pub(super) slot: NonNull<Slot<P>>,
-    /// Keeps the place from outliving the slab. `Slot<P>` is invariant in `P`: the compiler does not turn a place of a
-    /// payload with a longer lifetime into a place of a payload with a shorter lifetime.
+    /// Keeps the place from outliving the slab. The place is invariant in `P`, because `Slot<P>` is. Otherwise the
+    /// compiler could shorten a lifetime in `P`, and a payload that does not live long enough could be put in the slot.
     payload: PhantomData<&'a Slot<P>>,
 }
 

@@ -5,9 +5,9 @@
 //! the ABA problem does not arise.
 
 use crate::sync::{AtomicU64, Ordering};
-// The link of a slot is a std atomic in loom models too. The slab's lock, or the push that publishes a slot, makes the
-// write of the slot's link happen before each read that uses the link. Loom explores the interleavings of the lock and
-// of the pushes.
+// The link of a slot is a std atomic in loom models too, so loom does not check the order of its accesses. This is
+// sound: the slab's lock, or the push that publishes the slot, orders the write of the link before each read that uses
+// the link, and loom does check the lock and the pushes.
 use std::sync::atomic::AtomicU32 as Link;
 
 /// The end of a list of slots. No slot has this index.

@@ -76,7 +76,7 @@ const MANY: u32 = 1_024;
 /// Slots for payloads `P`, and data `G` that the same lock guards.
 pub(crate) struct Slab<P, G> {
     /// The resident slots: those with the lowest indices, whose memory is never freed. Every check of an operation
-    /// reads the table of their chunks. Only growth of the slab writes the table.
+    /// reads the table of their chunks. Only growth of the slab writes the table, so it stays in the caches.
     resident: EqualChunks<Slot<P>>,
     /// The slots in blocks, in three arrays: `words` has their state words, `blocks` has the memory of their other
     /// parts, and `records` says which of them are vacant. When many operations end together, a thread visits their
@@ -412,14 +412,15 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     fn add_block(&mut self) {
         let slab = self.slab;
         let record = self.locked.vacancies.record();
-        // SAFETY: records, blocks and words are pushed only in this function, and this thread has the lock. So no other
-        // thread pushes at the same time. Other threads can have `&Slab` only if `P` is `Send`.
+        // SAFETY: only this function pushes records, and this thread has the lock, so no other thread pushes one now. A
+        // record may be sent to another thread, whatever `P` is.
         let number = unsafe { slab.records.push(record) };
         // SAFETY: only this function pushes blocks, and this thread has the lock, so no other thread pushes one now.
+        // Other threads can have `&Slab` only if `P` is `Send`, and then a block may pass from thread to thread too.
         unsafe { slab.blocks.push(Block::new()) };
         for _ in 0..Slab::<P, G>::BLOCK {
             // SAFETY: only this function pushes state words, and this thread has the lock, so no other thread pushes
-            // one now.
+            // one now. A state word may be sent to another thread, whatever `P` is.
             unsafe { slab.words.push(State::vacant()) };
         }
         self.locked.vacancies.add(&slab.records, number);
@@ -440,7 +441,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             // SAFETY: this thread has the lock. No `FieldsView` exists, because a view would borrow this guard.
             let place = unsafe { &mut *place };
             // Store field by field, each from its register. One wide copy would load what several narrower stores have
-            // just written, and such a load defeats store forwarding.
+            // just written. Such a load has to wait until these stores have reached the cache.
             place.deadline = fields.deadline;
             place.arrived_at = fields.arrived_at;
             place.position = fields.position;

@@ -45,7 +45,8 @@
 //! | `EXAMINE` | defers a check of this operation | parked |
 //! | no mark | is done | parked |
 //!
-//! The third line bounds the work of one thread: the events of a hot key do not keep one holder examining for ever.
+//! The third line bounds the work of one thread: if a key is checked all the time, its checks do not keep one holder
+//! examining for ever.
 //!
 //! No thread waits for a holder. A thread that finds the operation held leaves a mark. The mark makes the holder's
 //! release fail, and the holder then acts on the mark.
@@ -69,9 +70,9 @@ const PARKED: u64 = 1;
 const HELD: u64 = 1 << 1;
 const EXAMINE: u64 = Mark::Examine as u64;
 const GENERATION: u32 = 32;
-/// The value that the generation has after the last one: the count has wrapped to 0. It is also the first generation,
-/// that of a slot that was never used. A slot that was used has this value only when it is retired: it gets no other
-/// occupant.
+/// The generation in the state word of a *retired* slot, which gets no other occupant: after the last generation, the
+/// count wraps to 0. A slot that was never used, or still has its first occupant, has generation 0 too. No other slot
+/// has it.
 const RETIRED: u32 = 0;
 
 /// A bit in the state word by which a thread that finds the operation held asks the holder for an examination or an
@@ -159,7 +160,8 @@ impl State {
     }
 
     /// The only compare-and-swap loop on the state word. `now` is the value that the caller expects in the word. `step`
-    /// gets the present value. It returns the answer, and the next value (`None` if the word stays as it is).
+    /// gets the present value. It returns the result of this function, and the next value of the word (`None` if the
+    /// word stays as it is).
     #[inline(always)]
     fn transition_from<A>(
         &self,
@@ -192,8 +194,9 @@ impl State {
     /// was found instead.
     #[inline(always)]
     fn exchange(&self, from: Snapshot, to: Snapshot) -> Result<u64, u64> {
-        // ORDERING: AcqRel, as argued in `transition_from`: it orders holders one after another, and a mark before its
-        // holder's answer.
+        // ORDERING: AcqRel, as argued in `transition_from`: what one holder did to the operation happens before the
+        // accesses of the next holder, and what a thread did before it left a mark happens before the holder acts on
+        // the mark.
         self.0
             .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
     }
@@ -232,8 +235,9 @@ impl State {
             } else if !now.has(HELD) {
                 (Claim::Held, Some(now.with(HELD)))
             } else {
-                // Write even if the mark is set already: this write publishes the event of this thread to the holder.
-                // The write that has set the mark published only the event of another thread.
+                // Write even if the mark is set already. This write publishes to the holder what this thread did before
+                // it (such as the change that a check announces). The write that has set the mark published only what
+                // another thread did.
                 (Claim::Marked, Some(now.with(mark as u64)))
             }
         })
@@ -261,7 +265,8 @@ impl State {
         self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
             let unexamined = now.has(EXAMINE);
-            // First examine, then end: an event that was reported before the ending may complete the operation.
+            // First examine, then end: the check that set `EXAMINE` may have come before the request for the ending,
+            // and may complete the operation.
             if unexamined && examine_again {
                 return (Err(Unreleased::Examine), Some(now.without(EXAMINE)));
             }

@@ -132,7 +132,8 @@ fn a_slot_with_half_a_line_of_payload_is_one_line() {
     assert_eq!(layout.size(), 64 * crate::sync::RESIDENT_CHUNK as usize);
 }
 
-/// A payload so large that its slots lie in blocks, whose memory is freed. The number tells payloads apart.
+/// A payload so large that its slots lie in blocks, whose memory is freed. The number in the `Arc` tells payloads
+/// apart.
 type Large<const BYTES: usize> = (Arc<u32>, [u8; BYTES]);
 
 /// Takes and vacates slots at random, and frees memory meanwhile. No payload is lost, and no stale address finds a
@@ -314,7 +315,7 @@ fn a_limit_counts_whole_blocks() {
     fill::<1_024>(2);
 }
 
-/// Parks more small operations than there are resident slots. The others lie in blocks of 64 slots.
+/// Parks more small operations than there are resident slots. Those without a resident slot lie in blocks of 64 slots.
 #[test]
 fn g28_slots_behind_those_that_stay_come_and_go() {
     if cfg!(miri) {

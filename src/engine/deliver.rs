@@ -192,8 +192,8 @@ fn deliver_one<H: Handler>(
     deliver_all(handler, trampoline, vec![ended], run_on);
 }
 
-/// [Hands over](Handler::hand_over) a payload. Called before other user code runs. Returns `false` if the future that
-/// awaited the payload was dropped.
+/// [Hands over](Handler::hand_over) a payload: moves the values that a future awaits to where the future finds them.
+/// Called before other user code runs. Returns `false` if the future was dropped before.
 #[inline(always)]
 pub(super) fn hand_over<H: Handler>(handler: &H, ended: &mut EndedPayload<H::Value>) -> bool {
     handler.hand_over(&mut ended.value, ended.ending)
@@ -209,8 +209,10 @@ pub(crate) fn deliver_all<H: Handler>(
     run_on: RunOn,
 ) {
     let engine = handler.engine();
-    // User code that runs in a pass, for example a `try_complete` at its deadline, may end other operations: their
-    // completions must not delay the timer. The pass itself passes its own trampoline, which may be the outermost one.
+    // A pass (one round of expiry) runs user code, for example a `try_complete` at its deadline. That code may end
+    // other operations, whose completions must not delay the timer. A call from that code never has the outermost
+    // trampoline. The pass itself also calls this function; unless the pass runs in a callback, it has the outermost
+    // trampoline.
     let is_caused_by_a_pass = Pass::is_in_progress() && !trampoline.is_outermost();
     let run_on = match is_caused_by_a_pass {
         true => RunOn::Dispatch,

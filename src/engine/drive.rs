@@ -79,13 +79,14 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // alarm, and miss its deadlines. An alarm that is too early costs the reaper one wake-up.
         set_alarm(handler)
     } else {
-        // One caller at a time resets the alarm. Otherwise a second caller could read, as `before`, the `NEVER` that
-        // the first caller's reset has left, instead of the tick for which the reactor was woken.
+        // Without a reaper, callers drive the engine, for example the user's reactor (an event loop). One caller at a
+        // time resets the alarm. Otherwise a second caller could read, as `before`, the `NEVER` that the first caller's
+        // reset has left, instead of the tick for which the reactor was woken.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
         // Wake the reactor from here if the next work is earlier than the alarm was: this caller may not be the
-        // reactor. Another thread may have filed the earlier deadline, but not announced it yet. Its announcement will
-        // find that this caller has set the alarm already, and will wake no thread.
+        // reactor. The thread that has filed the earlier deadline may not have announced it yet. When it does, it finds
+        // that this caller has set the alarm already, and wakes no thread.
         (next, next < before)
     };
     if tell {

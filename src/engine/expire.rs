@@ -3,8 +3,8 @@
 //!
 //! A payload that has expired has ended, and no thread can claim it any more. But its slot and its entries in the watch
 //! lists are still there, and reclaiming them takes longer than the rest of the pass. So the order of the steps depends
-//! on whether there is a *storm*: a slice (64) or more payloads of one timer shard expire together, or more timers of
-//! the shard may be due, or the reclaim queue is not empty.
+//! on whether there is a *storm*: a slice (64) or more payloads of one timer shard have expired together, or even after
+//! these payloads the shard may have due timers left, or the reclaim queue is not empty.
 //!
 //! * In a storm, the user's code runs first. Slots and watches go to the reclaim queue, and a part of the queue is
 //!   reclaimed after each pass.
@@ -79,7 +79,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         expire_meanwhile();
     }
     expired += begun.map_or(0, |begun| expire(begun, now));
-    // A queued call may shut the handler down, and the shutdown waits for what is under way.
+    // The call of `leave` below runs the calls that were queued during this pass. Such a call may shut the handler
+    // down, and a shutdown is over only when no pass is under way.
     drop(underway);
     // A panic of a queued call is counted, and does not leave this function: the caller must still reclaim the expired
     // payloads, and set the alarm.

@@ -42,8 +42,8 @@ impl<V> EndedPayload<V> {
 /// panicked.
 pub(crate) struct Expired<H: Handler> {
     pub(crate) ended: EndedPayload<H::Value>,
-    /// The payload's deadline, if its timer may have been filed at another time. `None`: the timer was filed at the
-    /// deadline.
+    /// The payload's deadline, if its timer may have been filed at another tick than the deadline (for example earlier,
+    /// to wake a listener in time). `None` if the timer was filed at the deadline.
     pub(crate) deadline: Option<Tick>,
     /// What has to be reclaimed: the slot, and in a purgatory the watches.
     pub(crate) rest: H::Unreclaimed,
@@ -81,9 +81,10 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     ) -> Option<EndedPayload<Self::Value>>;
 
     /// Called when `value` has ended as `ending` says, if other user code may run before [`complete`](Self::complete).
-    /// If a future awaits `value`, moves the user's values to a place where the future finds them, even in its drop.
-    /// Returns `false` if the future was dropped already. Nothing awaits the value then, so its completion must not
-    /// wait in a queue of another thread. A second call does nothing. Runs no user code.
+    /// If a future awaits `value`, moves the result to the state that `value` and the future share, so that even the
+    /// future's drop finds the result. Returns `false` if the future was dropped before. The caller then completes
+    /// `value` on this thread, because in the queue of another thread its destructors would wait behind other
+    /// completions. A second call does nothing. Runs no user code.
     #[inline(always)]
     fn hand_over(&self, _value: &mut Self::Value, _ending: Ending) -> bool {
         true
@@ -104,8 +105,8 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// call this, at any time.
     fn shrink(&self) {}
 
-    /// Called when the thread that drives the timer finds no deadline. Removes the handler's notes about payloads that
-    /// have ended.
+    /// Called when the thread that drives the timer finds no deadline. Removes data that the handler still keeps for
+    /// payloads that have ended: for example, changes that were to be applied to operations.
     fn on_idle(&self) {}
 
     /// Drops the payloads that the shutdown has kept for its caller. Called when the last clone of the timer was

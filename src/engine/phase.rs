@@ -67,9 +67,9 @@ pub(crate) struct UnderwayGuard(Arc<AtomicU64>);
 
 impl Underway {
     pub(crate) fn begin(&self) -> UnderwayGuard {
-        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`. If another thread
-        // reads there a count that this thread has made after its fence, then this addition happens before that
-        // thread's next load in `is_over`. So the load finds this ending under way, or over.
+        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`. A thread may read
+        // there that a payload has ended, and then call `is_over`. By the two fences, this addition happens before that
+        // call. So `is_over` cannot miss the ending of that payload: it finds this ending under way, or over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         UnderwayGuard(self.0.clone())
@@ -107,8 +107,8 @@ struct Progress {
 
 impl Background {
     /// Starts the background thread by `spawn`, unless it was started before. The promise `done`, if given, is stored
-    /// until the shutdown [ends](Self::finish). Returns whether the shutdown has ended already: the caller then keeps
-    /// the promise. `Err` if `spawn` fails.
+    /// until the shutdown [ends](Self::finish). Returns `true` if the shutdown has ended already: then the caller
+    /// itself must call `finish`, and fulfil the promises that `finish` returns. `Err` if `spawn` fails.
     pub(crate) fn begin(
         &self,
         done: Option<&Arc<Promise<()>>>,
@@ -123,7 +123,8 @@ impl Background {
         Ok(progress.over)
     }
 
-    /// Records that the shutdown has ended. Returns the promises, which the caller keeps.
+    /// Records that the shutdown has ended. Returns the stored promises, which the caller must fulfil by
+    /// `Promise::keep`.
     pub(crate) fn finish(&self) -> Vec<Arc<Promise<()>>> {
         let mut progress = self.0.lock();
         progress.over = true;

@@ -108,8 +108,10 @@ impl<T: Built> Builder<T> {
     ///
     /// As with [`max_parked`](Self::max_parked), an operation that has ended still counts until your code for it has
     /// returned. [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also
-    /// together with `max_parked`. It costs a lock that every park and every ending takes for an instant. Default: no
-    /// limit, and nothing is weighed.
+    /// together with `max_parked`. It costs a counter that all threads write, and together with `max_parked` a lock
+    /// that every park and every ending takes for a few instructions. The park and the ending of an operation that does
+    /// not weigh 1 also take, for an instant, the lock of the weights of its timer shard. Default: no limit, and
+    /// nothing is weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self

@@ -20,7 +20,8 @@ pub(crate) struct Timing {
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
     /// A tick that has certainly passed. The wheel may advance to this tick. It is 0 if the user has supplied the
-    /// reading: that reading may lie in the future, and a wheel that advanced to it would skip deadlines.
+    /// reading `since`: that reading may lie in the future, and a wheel that advanced to it would skip deadlines.
+    /// `Engine::timing_after` makes an exception for schemes with a horizon.
     pub(crate) present: Tick,
     /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,
@@ -154,7 +155,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// [Empties](Self::empty_remote) the remote free list during a park, and begins to count parks until the next time.
+    /// [Empties](Self::empty_remote) the remote free list during a park, and restarts the count of parks after which a
+    /// park empties the list again.
     #[inline(never)]
     fn empty_remote_for_park(&self, guard: &mut Guard<'_, P, W>) {
         guard.split().0.parks_to_empty = PARKS_PER_EMPTYING;
@@ -200,8 +202,9 @@ impl<P, W: Scheme> Shard<P, W> {
     /// Frees a slot whose ending has been counted, for a thread that parks in another shard.
     ///
     /// Pushes the slot to the remote free list, and tries the lock only if the list has a slice (64) of slots or more.
-    /// Otherwise the cache lines under the lock would move between the two processors with every payload. A shorter
-    /// list is freed by a thread that parks in this shard, or that drives the timer.
+    /// If this thread took the lock for every slot, the cache lines under the lock would move each time between its
+    /// processor and the processor of a thread that parks in this shard. A shorter list is freed by a thread that parks
+    /// in this shard, or that drives the timer.
     pub(crate) fn free_from_other_shard(&self, ended: EndedSlot) {
         if self.slab.push_remote(ended) >= SLICE {
             self.try_empty_remote();
@@ -360,8 +363,8 @@ impl<P, W: Scheme> Shard<P, W> {
         let before = fields.read(at.index());
         let has_fired = before.position == Position::NONE.number();
         // A payload past its deadline counts as expired, even if no thread has fired its timer yet. So its deadline
-        // cannot be moved any more. A check and a stop do not look at the deadline: the payload can still get its
-        // answer, or be returned.
+        // cannot be moved any more. But as long as no thread has fired the timer, a check can still complete the
+        // payload, and a stop can still return it, because neither looks at the deadline.
         let is_past = has_fired || before.deadline <= timing.start;
         if before.deadline != NEVER && is_past && !fired_too {
             return Err(Unchanged);

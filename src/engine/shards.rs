@@ -97,8 +97,9 @@ impl<P, W: Scheme> Shards<P, W> {
         true
     }
 
-    /// The [shards](Self::iter) to close, for a thread that has entered a phase. A shard that is made later rejects
-    /// payloads from the beginning. A thread that wants to start the reaper later sees the phase.
+    /// The [shards](Self::iter) to close, for a thread that has entered a phase. First takes the lock `order` for an
+    /// instant. So every thread that takes this lock later sees the phase: a shard that it makes rejects payloads from
+    /// the beginning, and it does not start the reaper of an engine that is shut down.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.order.lock());
         self.iter()

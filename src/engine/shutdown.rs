@@ -36,8 +36,8 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     let trampoline = Trampoline::enter();
     handler.on_dropped();
     engine.leave(trampoline);
-    // Join the threads even if an earlier call has shut the handler down: a call in a callback does not join them. If a
-    // background thread does the shutdown, that thread joins them itself.
+    // Join the threads even if an earlier call has shut the handler down: if that call was made in a callback, it has
+    // not joined them. If a background thread does the shutdown, that thread joins them itself.
     if engine.phase.now() != CLOSED_IN_BACKGROUND {
         engine.stop_threads(Some(GRACE));
     }
@@ -58,8 +58,9 @@ pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
         && engine.threads.running().is_empty()
 }
 
-/// Starts a background thread that shuts the handler down, unless an earlier call has started it. The promise `done`,
-/// if given, is kept when the shutdown is over. `Err` if the system refuses the thread.
+/// Starts a background thread that shuts the handler down, unless an earlier call has started it. When the shutdown is
+/// over, the promise `done`, if given, is fulfilled, which wakes the future that awaits it. `Err` if the system refuses
+/// the thread.
 fn shut_down_in_background<H: Handler>(
     handler: &Arc<H>,
     done: Option<&Arc<Promise<()>>>,
@@ -197,8 +198,9 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     engine.stats().parked
 }
 
-/// Whether the completions have run of those payloads that had ended when this thread last read the statistics.
-/// Completions that run inside the call that has ended their payload are not covered, unless the payload has expired.
+/// Called by a thread that has read the statistics before. Returns whether the completions of all payloads that had
+/// ended by then have run. A completion that runs inside the call that has ended its payload is covered only if the
+/// payload has expired.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // ORDERING: the Acquire fence in `Stats::of` pairs with the Release fence after each completion in

@@ -100,8 +100,8 @@ fn g10_a_rejected_deadline_keeps_the_old_one() {
     assert_eq!(due, [(at, 1)]);
 }
 
-/// Slots that other threads end return to the free list with the next hold of the lock. If no thread takes the lock,
-/// they return when a slice of them has collected.
+/// Payloads are ended without the lock of their shard. Their slots return to the free list when a thread next takes the
+/// lock. If no thread takes the lock, they return when a slice of them has collected.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);

@@ -79,7 +79,8 @@ impl ThreadSet {
             reaper.adopt(driven.clone());
         }
         if let Some(waker) = self.waker.clone() {
-            // Look first: a reactor whose owner is gone is woken no more, and so cannot panic in every jump of the clock.
+            // First check whether `driven` still exists. If it is gone, do not call its reactor's wake function: that
+            // function is user code, and could panic in every jump of the clock.
             clock.subscribe(WakeFn::new(move || {
                 driven.strong_count() > 0 && waker.wake()
             }));

@@ -20,7 +20,7 @@ pub struct FurtherKeys<K: Key, S: KeyHasher = RandomState>(Arc<Further<K, S>>);
 /// The state that a listener shares with its [`FurtherKeys`].
 struct Further<K: Key, S: KeyHasher> {
     /// The handle of the listener's own operation. Through this handle, `also` parks the operations of added keys in
-    /// the same purgatory. `None` if the listener's operation was rejected, or ended during its park.
+    /// the same purgatory. `None` if the listener's operation was rejected, or ended while it was still being parked.
     handle: Option<Handle<WaitOperation<K>, S>>,
     signal: Arc<Signal>,
     /// `None` once the listener has been dropped.
@@ -40,8 +40,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
     pub fn also<'a>(&self, key: impl Into<Watch<'a, K>>) {
         let further = &*self.0;
         let watch = key.into();
-        // Without a handle, the listener has ended: the purgatory has rejected it, or its operation ended during the
-        // park.
+        // Without a handle, the listener has ended: the purgatory has rejected it, or its operation ended while it was
+        // still being parked.
         let Some(handle) = &further.handle else {
             return;
         };
@@ -70,9 +70,9 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         known.is_none_or(|known| *known > watch.rank)
     }
 
-    /// Notes that the key is watched, and keeps its operation. Must be called after the park of this operation.
-    /// Otherwise another thread that adds the same key could find the note, park no operation, and return before any
-    /// operation watches the key.
+    /// Keeps `listening`, the parked operation that watches `key`, and notes `key` as watched. Must be called after the
+    /// park of this operation: otherwise another thread that adds the same key could find the note, park no operation,
+    /// and return before any operation watches the key.
     fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
         let mut added = self.added.lock();
         let Some(Added { operations, known }) = &mut *added else {

@@ -112,8 +112,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
-    /// Declared after `listening`, and so dropped after it: the listener's operation must end before its rechecks are
-    /// forgotten (see [`Recheck`]).
+    /// Declared after `listening`, and so dropped after it: the listener's operation must end before the destructor of
+    /// [`Recheck`] removes the operation's early timer. Otherwise a recheck could count as the deadline.
     recheck: Option<Recheck<K, S>>,
     /// The keys that [`also`](Self::also) or [`further_keys`](Self::further_keys) has added.
     further: OwnFurther<K, S>,
@@ -165,9 +165,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         F: Future<Output = A>,
     {
         self.listening.shared().evaluate_at_deadline();
-        // The operation may stay parked after its deadline, with an entry among the early timers
-        // (`src/purgatory/early.rs`). The destructor of this `ForgetsLinger` removes the entry, in whatever way `until`
-        // ends.
+        // The operation may stay parked after its deadline, while the condition is evaluated for the last time. For
+        // this time it has an entry in the table of early timers (`src/purgatory/early.rs`). The destructor of this
+        // `ForgetsLinger` removes the entry, in whatever way `until` ends.
         let _linger = self.handle().cloned().map(ForgetsLinger);
         loop {
             if let Some(found) = condition().await.found() {
@@ -284,12 +284,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// Ends the listener because its condition is true. In the statistics, the listener's operation counts as
-    /// completed. The operation of a listener that is dropped counts as cancelled.
+    /// completed. If the listener is dropped instead, its operation counts as cancelled.
     ///
     /// This call forces the operation to complete, so a trace says `forced`. If the operation has already expired, it
     /// counts as expired. If the last wake-up was a [recheck](Self::recheck_every), and no key has been checked since
-    /// then, the operation stays parked for 100 ms more. A check within this time shows that the check was late, not
-    /// missed.
+    /// then, the operation stays parked for 100 ms more. If a key is checked within this time, the check was only late,
+    /// and not missed.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
@@ -382,8 +382,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// The first interval begins with this call. Each later interval begins when [`checked`](Self::checked) reports a
     /// recheck, alone or together with a check. This call reads the clock, and so does a poll that reports a recheck.
     /// An interval lasts at least 1 ms, and is rounded up to the purgatory's [tick](crate::purgatory::Builder::tick).
-    /// It may end up to a tenth early, so that many listeners share the wake-ups of one thread. A second call replaces
-    /// the interval and begins a new one.
+    /// It may be shorter by up to a tenth of its length, so that many listeners share the wake-ups of one thread. A
+    /// second call replaces the interval and begins a new one.
     ///
     /// If the condition is true after a recheck, this counts as a [missed
     /// check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`). But if one of
@@ -391,9 +391,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// wait for these 100 ms, but its operation stays parked for them. If the number of missed checks grows, some code
     /// changes the data without checking the key.
     ///
-    /// Rechecks need no second timer, and a listener without rechecks costs nothing more. The thread that drives the
-    /// timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). A rejected listener gets no rechecks, and no
-    /// listener gets a recheck after its deadline.
+    /// Rechecks need no second timer, and a listener that does not use them pays nothing for them. The thread that
+    /// drives the timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). A rejected listener gets no
+    /// rechecks, and no listener gets a recheck after its deadline.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
         if let Some(recheck) = &mut self.recheck {
@@ -403,7 +403,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 
     /// The handle of the parked operation, for example to read or change its deadline. `None` if the purgatory rejected
-    /// the listener, or if the listener's operation ended during its park (for example because of a shutdown).
+    /// the listener, or if the listener's operation ended while it was still being parked (for example because of a
+    /// shutdown).
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.listening.handle()
     }

@@ -18,14 +18,15 @@ use std::time::Duration;
 ///
 /// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
 /// returns the operation. Its destructor then reports the cancel to the future, callback or listener. Do not park the
-/// operation again: the drop of its future would not cancel the second park, and checks of the second park would wake
-/// its listener.
+/// returned operation again, because it is still tied to its old future or listener: the drop of that future would not
+/// cancel it, and a check of its new keys would wake that listener.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
 }
 
-/// The listener's side of one of its operations. Its destructor cancels the operation.
+/// What a listener keeps for each of its operations: the signal that the listener and its operations share, and the
+/// operation's handle. Its destructor cancels the operation.
 pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
 /// The longest time that a listener's operation stays parked after its deadline, while the listener evaluates its
@@ -35,8 +36,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
     Listener(Reply<Signal>),
-    /// The operation has ended, and its user values have moved into the promise that it shares with its future: see
-    /// [`Reply::hand_over`].
+    /// The operation has ended. Its predicate and the value that the predicate has found have moved into the promise
+    /// that the operation shares with its future: see [`Reply::hand_over`].
     HandedOver {
         _end: HandedOver,
     },
@@ -193,7 +194,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
             Role::Predicate(condition) => condition.hand_over(completion),
-            // Nothing has to move: a listener's operation holds no user values.
+            // Nothing has to move: a listener's operation has neither a predicate nor a found value.
             role => (role, true),
         };
         self.role = rest;

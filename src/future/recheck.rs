@@ -15,13 +15,14 @@ use std::time::Duration;
 /// late, not missed.
 const LATE: Duration = Duration::from_millis(100);
 
-/// An interval has this many parts. Rechecks that are due within the same part may share one wake-up of the thread that
-/// drives the timer.
+/// An interval is divided into this many parts. A recheck may come up to one part early, so that rechecks that are due
+/// within one part can share one wake-up of the thread that drives the timer.
 const PARTS: u32 = 10;
 
 /// The rechecks of one listener. Must be dropped after the listener's operation has ended, because the destructor
-/// removes the operation's entry among the early timers. A recheck that fires without this entry would count as the
-/// deadline, and the operation would expire too early.
+/// removes the operation's early timer (the entry in `Inner::early` that tells a recheck from the deadline). If the
+/// timer fired for a recheck without this entry, this would count as the deadline, and the operation would expire too
+/// early.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
     handle: Handle<WaitOperation<K>, S>,
     interval: Duration,
@@ -30,7 +31,8 @@ pub(super) struct Recheck<K: Key, S: KeyHasher> {
 }
 
 impl<K: Key, S: KeyHasher> Recheck<K, S> {
-    /// `None` if the listener's operation is not parked: the purgatory rejected it, or it ended during its park.
+    /// `None` if the listener's operation is not parked: the purgatory rejected it, or it ended while it was still
+    /// being parked.
     pub(super) fn new(listening: &Listening<K, S>) -> Option<Self> {
         Some(Self {
             handle: listening.handle()?.clone(),
@@ -73,9 +75,9 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     }
 }
 
-/// The destructor of this value removes the entry among the early timers with which a listener's operation stays parked
-/// after its deadline. [`until`](super::Listener::until) owns this value, so the entry is removed in whatever way
-/// `until` ends.
+/// The destructor of this value removes the early timer (the entry in `Inner::early`) of a listener's operation that
+/// stays parked after its deadline, while the condition is evaluated for the last time.
+/// [`until`](super::Listener::until) owns this value, so the entry is removed in whatever way `until` ends.
 pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOperation<K>, S>);
 
 impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {

@@ -5,8 +5,9 @@
 //! of the future's side cancels the operation.
 //!
 //! The completion of an ended operation may have to wait: in the queue of a thread, in a job of an executor, or behind
-//! other endings of the same call. During this time the user values of the operation lie in the shared state
-//! ([`Reply::hand_over`]). So the drop of the future can drop these values, and need not wait for the completion.
+//! other endings of the same call. During this time the user's values (the predicate, and the value that it has found)
+//! lie in the shared state ([`Reply::hand_over`]). So the drop of the future can drop these values, and need not wait
+//! for the completion.
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
@@ -130,8 +131,8 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
 impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
     /// Stores the result for the future, and wakes the task. If the future was dropped, the result is dropped too.
     pub(crate) fn answer(self, result: Result<T, WaitError>) {
-        // Enter the library, because `drop_user_value` must run inside a call of the library: user code may call
-        // `on_complete` of an operation that it owns, outside every such call.
+        // `drop_user_value` must run inside a call of the library. User code may call `on_complete` of an operation
+        // that it owns, outside every such call, so begin one here.
         let _trampoline = Trampoline::enter();
         self.tell(|promise| drop_user_value(promise.keep(result).err()));
     }

@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 /// The state that a listener and its operations share.
 pub(super) struct Signal {
     signalled: WakeCell<Signalled>,
-    /// What [`keep`](Self::keep) has stored. Under a lock of its own, and not a part of `signalled`, so that a
-    /// [`Signalled`] has no destructor.
+    /// What [`keep`](Self::keep) has stored. Under a lock of its own, and not a part of `signalled`: the destructor of
+    /// a [`Found`] locks `signalled`, so it must not run while `signalled` is locked.
     found: Mutex<Option<Box<Found>>>,
 }
 
@@ -109,10 +109,10 @@ impl Signal {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
     }
 
-    /// Called when the timer fires that the listener has asked for. Without `last`, an interval of the rechecks is
-    /// over. With `last`, the grace is over: the time for a late check, after the condition was true after a recheck.
-    /// Returns whether the operation is satisfied. It is satisfied only after the grace, because the listener has then
-    /// already ended.
+    /// Called when the operation's timer has fired at a time that the listener has asked for, not at the deadline.
+    /// Without `last`, an interval of the rechecks is over. With `last`, the grace is over: the time for a late check,
+    /// after the condition was true after a recheck. Returns whether the operation is satisfied. It is satisfied only
+    /// after the grace, because the listener has then already ended.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {

@@ -99,8 +99,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// `take` returns `Option<T>`, or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends only
     /// this wait, and the future resolves to the error: `let job = take.await??`. If `take` fails in a check for one
-    /// completion, the check stops after this failure, and another waiter may miss it. So the thread that drives the
-    /// timer then checks each key once more, for one completion.
+    /// completion, the check stops after this failure, and does not reach another waiter that could take a value. So
+    /// the thread that drives the timer then checks each key once more, for one completion.
     ///
     /// **No newcomer overtakes.** If `take` takes a value in this call while other operations already watch one of the
     /// keys, the value goes to `give_back` before the call returns. Then the keys are checked in the order of parking,
@@ -202,7 +202,7 @@ fn taker<K: Key, A: Attempt>(
     }
 }
 
-/// The way back for the next value that the operation takes (see the head of this file).
+/// The way back (the closure `give_back`, the keys and the purgatory) of the next value that the operation takes.
 enum Ready<T, R> {
     /// No value was taken yet. The route is boxed, as a [`Way`], only when a value is taken.
     Unused(R),
@@ -309,8 +309,8 @@ impl<T> Taken<T> {
         self.part().0
     }
 
-    /// Gives back a value that was taken in the park of its operation. Then checks the keys, so that operations that
-    /// were parked before can take the value. Returns the way back, which the operation uses for the next value.
+    /// Gives back a value that was taken while the operation was being parked. Then checks the keys, so that operations
+    /// that were parked before can take the value. Returns the way back, which the operation uses for the next value.
     fn put_back(mut self) -> Way<T> {
         let (value, mut way) = self.part();
         way.get_mut().give_back(value);

@@ -77,7 +77,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # Errors
     /// If the wait ends without a value, or the purgatory rejects the operation, the future resolves to the
     /// [`WaitError`] that says why. If the last call of the predicate, at the deadline, finds a value, the future
-    /// resolves to the value. The statistics then count the wait as expired, and a missed check.
+    /// resolves to the value. The statistics then count the wait as expired, and count a missed check.
     pub fn wait<'a, A: Answer<Found: Send + 'static>>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -204,8 +204,8 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
         Self(Resolution::Awaiting(Awaiting::new(promise, Ok(admission))))
     }
 
-    /// The handle of the parked operation, for example to read or change its deadline. `None` if the operation ended
-    /// before its park was over, or if the future has resolved.
+    /// The handle of the parked operation, for example to read or change its deadline. `None` if no operation was
+    /// parked, if the operation ended while it was still being parked, or if the future has resolved.
     pub fn handle(&self) -> Option<&Handle<Op, S>> {
         match &self.0 {
             Resolution::Known(_) => None,

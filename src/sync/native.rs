@@ -48,7 +48,8 @@ pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 /// The maximum number of timer shards of an engine: a power of two.
 pub(crate) const MAX_TIMER_SHARDS: usize = 64;
 
-/// The number of timer shards of an engine on a machine with this many processors.
+/// The number of timer shards of an engine on a machine with this many processors, before `Shards::new` rounds it up to
+/// a power of two.
 pub(crate) fn timer_shards(processors: usize) -> usize {
     processors.clamp(8, MAX_TIMER_SHARDS)
 }
@@ -104,7 +105,7 @@ pub(crate) fn for_each_entry<K: Eq + Hash, V>(
 }
 
 /// Stores `value` in a word that other threads change by read-modify-write. The loom stand-in of this function is a
-/// read-modify-write too.
+/// swap: loom would not order a plain store and a concurrent read-modify-write, and either could be the last.
 #[inline]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller passes the ordering, and gives the reason.

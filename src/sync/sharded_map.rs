@@ -16,8 +16,9 @@ use std::hash::{BuildHasher, Hash};
 /// One of several changes that are made together: the hash of a key, the key, and the argument that the change gets.
 pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
-/// A concurrent map of small values. Every access happens under the lock of the key's shard. The shards are made for
-/// the first entry. Most methods get the name of their caller, for the message of [`KeyCode`].
+/// A concurrent map of small values. Every access happens under the lock of the key's shard. The shards are made when
+/// the first entry is added. Many methods have an argument `call`: the name of the user's call, for the panic message
+/// of [`KeyCode`].
 pub(crate) struct ShardedMap<K, V, S> {
     map: OnceLock<MapShards<K, V>>,
     /// Whether a thread has begun to make the shards.
@@ -54,7 +55,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     ///
     /// If this returns `None`, what this thread did before the call happens before every later use of the map, as if
     /// this thread had looked up a key under the lock of a shard. So if a check finds no map, a thread that adds the
-    /// first watcher later sees the event of the check.
+    /// first watcher later sees the change that the check announced.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -117,7 +118,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     ) where
         K: Clone,
     {
-        // Declared first, so that the entry is dropped last: after the lock is released, even if a key panics.
+        // Declared first, so that the entry is dropped last: after the lock is released, even if `Hash` of a key panics
+        // below.
         let entry;
         let _code = KeyCode::enter(call);
         let map = self.map.get().unwrap_or_else(|| self.begin());

@@ -39,7 +39,8 @@ impl Alarm {
         // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call, such as filing
         // `deadline`, happens before the resetting thread reads the deadlines.
         //
-        // The Acquire half of AcqRel is not needed: Release alone would suffice.
+        // The Acquire half of AcqRel is not needed, because the caller reads nothing that another thread wrote before
+        // setting the alarm: Release alone would suffice.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 

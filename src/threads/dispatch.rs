@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
-/// Completions (calls of the user's `on_complete`) that do not run at once on the thread that ended the operations.
-/// Either the operations have expired or were completed by a deferred check, or the completions wait until the
-/// outermost call of the library on this thread returns. Made by `job` in `src/engine/deliver.rs`. A job runs exactly
-/// once: when it is called, or when it is dropped without a call. It never panics, because it catches and counts the
-/// panics of `on_complete`.
+/// Completions (calls of the user's `on_complete`) that run later or on another thread: the builder's [`Dispatch`] says
+/// so, or they wait until the outermost call of the library on their thread returns. Made by `job` in
+/// `src/engine/deliver.rs`. A job runs exactly once: when it is called, or when it is dropped without a call. It never
+/// panics, because it catches and counts the panics of `on_complete`.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) runs for these operations:

@@ -23,7 +23,7 @@
 //! So a reading is behind the true time only if the counter, measured by the real clock, runs more than 1/512 slower
 //! within the millisecond than it did between the two anchors. NTP steers the clock (changes its rate) by less than
 //! that: by up to 1/2,000, or 1/1,000 while `adjtime` makes up for an offset. But chrony steers by up to 1/12 while it
-//! makes up for seconds. If this steering begins within the millisecond, a reading is up to 0.08 ms behind.
+//! corrects a clock that is wrong by seconds. If this begins within the millisecond, a reading is up to 0.08 ms behind.
 //!
 //! A processor may read the counter early, while preceding instructions still wait for memory. Such a reading is some
 //! nanoseconds old when the instructions have ended; the margin of a microsecond covers that.
@@ -63,19 +63,20 @@
 
 use std::cell::Cell;
 
-/// How long an anchor holds, in nanoseconds. No reading is further ahead of the real clock than this.
+/// How long an anchor holds (readings are computed from it, and the clock is not read), in nanoseconds. No reading is
+/// further ahead of the real clock than this.
 pub(crate) const HOLDS: u64 = 1_000_000;
 
 /// Added to each reading, in nanoseconds, because a processor may read the counter early, while preceding instructions
 /// wait for memory. The margin also covers the rounding of ticks and nanoseconds.
 const MARGIN: u64 = 1_000;
 
-/// The rate is measured over at least this many nanoseconds of the real clock. This is less than [`HOLDS`], so the rate
-/// can be measured as soon as an anchor has run out.
+/// The rate of the counter is measured over at least this many nanoseconds of the real clock. This is less than
+/// [`HOLDS`], so the rate can be measured as soon as an anchor has run out.
 const MEASURE: u64 = HOLDS / 2;
 
-/// The rate is measured over at most this many nanoseconds, so that only the last second's steering of the clock by NTP
-/// counts.
+/// The rate of the counter is measured over at most this many nanoseconds of the real clock. NTP may change the rate of
+/// the clock, and a measurement over a longer time would still include rates that the clock had long ago.
 const RECENT: u64 = 1_000_000_000;
 
 /// An anchor holds only if its two readings of the counter lie at most this many nanoseconds apart.
@@ -85,7 +86,8 @@ const APART: u64 = 1_000;
 /// its error is at most one part in this many.
 const AGREE: u64 = 1_024;
 
-/// The rate that readings use is too fast by one part in this many.
+/// The rate by which readings are computed is too fast by one part in this many. This is on purpose: a reading may be
+/// ahead of the real clock, but should not be behind it.
 const FASTER: u64 = 512;
 
 /// The most nanoseconds that a reading is ahead of the real clock while the counter runs evenly.
@@ -110,13 +112,14 @@ pub(super) struct Anchor {
     holds: Cell<u64>,
     /// The reading of the real clock, in nanoseconds.
     nanos: Cell<u64>,
-    /// Nanoseconds in 2^32 ticks, as used by [`Anchor::time`]: the measured rate, and one part in [`FASTER`] more.
+    /// The rate by which [`Anchor::time`] computes readings, in nanoseconds for 2^32 ticks: the measured rate, and one
+    /// part in [`FASTER`] more.
     rate: Cell<u64>,
     /// The greatest time that this thread has got so far, in nanoseconds.
     last: Cell<u64>,
     /// The last measured rate: nanoseconds in 2^32 ticks, rounded up. 0: there was no measurement.
     measured: Cell<u64>,
-    /// How many ticks of the counter passed between its reading before the clock was read and its reading after that.
+    /// The number of ticks between the two readings of the counter: one just before the clock was read, and one after.
     apart: Cell<u32>,
     processor: Cell<u32>,
 }
@@ -150,15 +153,16 @@ impl Anchor {
     }
 
     /// Called when the anchor does not hold. `nanos` is a reading of the clock that was made after the counter's
-    /// reading `now`. Returns the time, which is `nanos`. Also makes a new anchor of `now`, `nanos` and a second
-    /// reading of the counter, which `read` makes. Makes no anchor if it is too early to measure the rate.
+    /// reading `now`. Returns the time: `nanos`, or the last time that this thread got if that is later. Also makes a
+    /// new anchor of `now`, `nanos` and a second reading of the counter, which `read` makes. Makes no anchor if it is
+    /// too early to measure the rate.
     pub(super) fn renew(&self, now: Reading, nanos: u64, read: impl FnOnce() -> Reading) -> u64 {
         self.holds.set(0);
         let ticks = now.counter.wrapping_sub(self.counter.get());
         let passed = nanos.saturating_sub(self.nanos.get());
         let comparable = now.processor == self.processor.get() && ticks <= u64::MAX / 2;
-        // Until enough time has passed to measure, skip the second reading of the counter: this call then costs as much
-        // as a reading of the clock.
+        // Until enough time has passed to measure, skip the second reading of the counter: this call then costs no more
+        // than a reading of the clock.
         let waits = comparable && passed < MEASURE;
         if !waits {
             let after = read();
@@ -175,8 +179,8 @@ impl Anchor {
         self.not_back(nanos)
     }
 
-    /// The rate since the last anchor: an upper bound of the nanoseconds in 2^32 ticks. `None` if the time since the
-    /// last anchor is too short or too long, or the bound would be too far from the rate.
+    /// The rate since the last anchor, in nanoseconds for 2^32 ticks. It is not less than the true rate, and a little
+    /// more at most. `None` if the time since the last anchor is too short or too long, or the readings are inexact.
     fn measure(&self, ticks: u64, passed: u64, apart: u32) -> Option<u64> {
         if !(MEASURE..=RECENT).contains(&passed) {
             return None;
@@ -187,8 +191,8 @@ impl Anchor {
         if unknown > ticks / AGREE {
             return None;
         }
-        // In the last anchor, the clock was read at most `apart` ticks after the counter. So at least this many ticks
-        // lie between the two readings of the clock. One tick and one nanosecond may have been rounded away.
+        // In the last anchor, the clock was read at most `self.apart` ticks after the counter. So at least `fewest`
+        // ticks lie between the two readings of the clock. One tick and one nanosecond may have been rounded away.
         let fewest = ticks - u64::from(self.apart.get()) - 1;
         let rate = (u128::from(passed + 1) << 32).div_ceil(u128::from(fewest));
         u64::try_from(rate).ok()
@@ -226,8 +230,9 @@ impl Anchor {
     }
 }
 
-/// The number of ticks after which a reading lies [`HOLDS`] nanoseconds after the anchor's reading of the clock, if the
-/// rate is `rate`. This number times the rate is below 2^52, so the product in [`Anchor::time`] does not overflow.
+/// The number of ticks for which an anchor holds, if readings are computed by `rate`. After these ticks, a reading
+/// would lie [`HOLDS`] nanoseconds after the anchor's reading of the clock. This number times `rate` is below 2^52, so
+/// the product in [`Anchor::time`] does not overflow.
 fn holds_at(rate: u64) -> u64 {
     ((HOLDS - MARGIN) << 32) / rate
 }

@@ -17,8 +17,8 @@ static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CounterClock {
     tsc: Tsc,
-    /// The time from the clock's origin to [`BASE`], in nanoseconds: added to the time since `BASE`. Negative if the
-    /// origin is later, so the addition wraps.
+    /// The time from the clock's origin to [`BASE`], in nanoseconds: added to the time since `BASE`. If the origin is
+    /// later, the value has wrapped below zero, and the addition wraps back.
     offset: u64,
 }
 
@@ -56,7 +56,7 @@ impl CounterClock {
 #[cold]
 #[inline(never)]
 fn renew(anchor: &Anchor, tsc: Tsc, now: Reading) -> u64 {
-    // 584 years fit in 64 bits.
+    // The cast loses nothing: 64 bits hold the nanoseconds of 584 years.
     let nanos = BASE.elapsed().as_nanos() as u64;
     anchor.renew(now, nanos, || tsc.read_in_order())
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     impl Found {
-        /// Makes two readings of the clock, and one of the counter between them.
+        /// Makes two readings of the system's clock, and one of the counter's clock between them.
         fn look(&mut self, clock: &CounterClock, origin: Instant) {
             let holds = ANCHOR.with(|anchor| anchor.time(clock.tsc.read()).is_some());
             let real = || origin.elapsed().as_nanos() as u64;

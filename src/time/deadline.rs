@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// let waits = Waits::<u32>::new("topics");
 /// let queue = Arc::new(Mutex::new(VecDeque::from(["a", "b"])));
 /// let (mut batch, deadline) = (Vec::new(), Instant::now() + Duration::from_millis(20));
-/// // Three messages, or what has come within 20 ms: of all rounds together.
+/// // Stop after three messages, or 20 ms after the first round has begun.
 /// while batch.len() < 3 {
 ///     let queue = queue.clone();
 ///     let message = waits.wait([7], deadline, move || queue.lock().unwrap().pop_front());

@@ -54,7 +54,7 @@ impl TickScale {
     }
 
     /// The last tick at or before `at`, and the first tick at or after `at + timeout`. The second tick is [`NEVER`] if
-    /// it exceeds the range, or if the timeout is [`Duration::MAX`].
+    /// it is too large for a [`Tick`], or if the timeout is [`Duration::MAX`].
     #[inline(always)]
     pub(crate) fn start_and_deadline(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let reading = nanos(at.since_origin());
@@ -112,7 +112,7 @@ impl TickScale {
         self.origin.saturating_add(self.duration(tick))
     }
 
-    /// Whether a reading of the clock can be at `tick` or past it: the last possible reading may come before it.
+    /// Whether the clock can ever reach `tick`. `false` if the last possible reading of the clock lies before it.
     pub(crate) fn can_come(&self, tick: Tick) -> bool {
         self.floor(self.timestamp(tick)) >= tick
     }

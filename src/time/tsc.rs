@@ -55,8 +55,8 @@ mod imp {
     /// processor has the instruction, and `rdtscp`.
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {
-        /// `rdpid`, which does not wait, together with `rdtsc`. A thread that is moved between the two instructions,
-        /// which take nanoseconds, gets the counter of one processor and the number of another.
+        /// `rdpid` reads the number, and `rdtsc` the counter. Neither waits for earlier instructions. If the thread is
+        /// moved between the two (rare: they take nanoseconds), the number and the counter are of different processors.
         Rdpid,
         /// `rdtscp`, which reads the counter and the number, and waits for all earlier instructions.
         Rdtscp,
@@ -90,7 +90,7 @@ mod imp {
     fn cpuid(leaf: u32) -> std::arch::x86_64::CpuidResult {
         // SAFETY: `cpuid` needs only a processor that has the instruction, and every x86-64 processor has it.
         //
-        // In later compilers this function is safe. There the `unsafe` is unused, which the attribute allows.
+        // In later compilers `__cpuid` is a safe function. There the `unsafe` is unused, which the attribute allows.
         #[allow(unused_unsafe)]
         unsafe {
             __cpuid(leaf)

@@ -89,13 +89,13 @@ impl Arrivals {
             self.remove_at(ticket.into(), |_| true);
             return;
         }
-        // Otherwise several watchers may have this ticket. Compare the address at each number with this ticket, from
-        // the highest number down.
+        // Otherwise several watchers may have this ticket. Visit the numbers whose low bits are this ticket, from the
+        // highest number down, until the address at a number is `watcher`.
         let behind = (self.next as Ticket).wrapping_sub(ticket);
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
-        // Then compare the first few numbers. The watchers of a short list got these numbers when the list became long,
-        // and still have the tickets of the short list.
+        // After these, visit the first few numbers. They belong to the watchers that came while the list was short:
+        // these watchers got their numbers when the list became long, and still have the tickets of the short list.
         for number in numbers.chain(0..SEVERAL as u64) {
             if self.remove_at(number, |there| *there == watcher) {
                 return;
@@ -126,8 +126,8 @@ impl Arrivals {
         true
     }
 
-    /// Removes the chunk at `index` of `full`. The removal moves the later or the earlier chunks of the queue, 24 bytes
-    /// for each.
+    /// Removes the chunk at `index` of `full`. To close the gap, the queue moves the chunks before it or those after
+    /// it, whichever are fewer, 24 bytes for each.
     fn remove_chunk(&mut self, index: usize) {
         self.spare = self.full.remove(index).map(|chunk| chunk.places);
         // Free the queue's memory if the list was much longer before.

@@ -10,8 +10,8 @@ pub(crate) type Rank = u64;
 /// `CheckBound::at_most(1).up_to(9)`.
 ///
 /// Deferred checks of one key (made by the thread that drives the timer) may be merged into one check. The count of the
-/// merged check is the sum of the counts, and its rank is the highest of the ranks. It stops at the first operation
-/// that answers no only if each of the merged checks would.
+/// merged check is the sum of the counts, and its rank is the highest of the ranks. The merged check has the bound
+/// [`until_refused`](Self::until_refused) only if all of these checks have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckBound {
     /// The highest rank that the check reaches, among watchers with a rank.

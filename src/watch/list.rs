@@ -195,12 +195,12 @@ pub(crate) struct Walk {
     up_to: Rank,
     after: Option<(Rank, Address)>,
     until_ranked: u64,
-    /// Then the walk meets the watchers without a rank. The next slice begins at the number `next`. Watchers with
-    /// numbers from `until` on arrived after the walk began, and are skipped.
+    /// After the watchers with a rank, the walk meets those without a rank. The next slice begins at the number `next`.
+    /// Watchers with numbers from `until` on arrived after the walk began, and are skipped.
     next: u64,
     until: u64,
-    /// The maximum number of watchers in the next slice. Doubles from slice to slice, up to `SLICE`, so that a check
-    /// that stops after one completion copies few watchers.
+    /// The maximum number of watchers in the next slice. At first it is the number of completions after which the check
+    /// stops, and it doubles from slice to slice, up to `SLICE`. So a check for one completion copies few watchers.
     size: usize,
 }
 
@@ -329,8 +329,9 @@ impl Many {
     fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match order {
             Order::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
-            // `JOINED` says that addresses are to be compared. After a panic of another key, a watcher is removed a second
-            // time. By then the key may have a new list, in which another watcher has the old ticket's number.
+            // Leave `JOINED` as the watcher's ticket, so that a second removal compares addresses. A second removal
+            // follows if another key of the operation panics. By then this key may have a new list, in which another
+            // watcher has the old ticket.
             Order::Arrived(ticket) => self.unranked.remove(ticket.replace(JOINED), watcher),
         }
         self.ranked.is_empty() && self.unranked.len == 0

@@ -116,8 +116,12 @@ impl<K> ResolvedList<K> {
         // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it. The lock orders these
         // changes before this load, so the load shows correctly whether the word is `MANY`.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, with the pairs of `swap`. An exchange, not a load and a store: between these two, the
-            // only watcher could leave, and the store would put a watcher that has left into the list.
+            // ORDERING: AcqRel, as in `swap`. The Acquire pairs with the Release in `swap` (a thread that takes this
+            // lock later sees the only watcher's slot) and with the Release in `peek_published` (a thread that adds a
+            // watcher under this lock sees the change of each check that missed the watcher).
+            //
+            // An exchange, not a load and a store: between these two, the only watcher could leave, and the list would
+            // then keep a watcher that has left.
             let seen = Peeked(self.word.swap(MANY, Ordering::AcqRel));
             locked.list = seen.only().map(WatchList::One);
         }
@@ -152,8 +156,8 @@ impl<K> ResolvedList<K> {
     fn swap(&self, from: u64, to: u64) -> bool {
         // ORDERING: AcqRel. This Release pairs with the Acquire of each lookup: a thread that finds the watcher sees
         // what was written to the watcher's slot before the watcher was added. This Acquire pairs with the Release in
-        // `peek_published`: if a check finds no watcher, a thread that adds a watcher later sees the event of the
-        // check.
+        // `peek_published`, the read-modify-write by which a check looks for watchers: if the check finds none, a
+        // thread that adds a watcher later sees the change that the check announces.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -176,18 +180,20 @@ impl<K> ResolvedList<K> {
         Peeked(word)
     }
 
-    /// Looks at the watchers by a load, which publishes nothing. A check may use this lookup alone only if the event
-    /// happened under a lock that the watchers' `try_complete` takes as well: that lock orders the event and the
-    /// examination. Any other check would miss an operation that is being parked, so it also looks by
-    /// [`peek_published`](Self::peek_published), or first ends the only watcher ([`visit_loaded`](Self::visit_loaded)).
+    /// Looks at the watchers by a load, which publishes nothing. A check may use this lookup alone only if its event
+    /// (the change that it announces) happened under a lock that the watchers' `try_complete` takes as well: that lock
+    /// orders the event and the examination. Any other check would miss an operation that is being parked, so it also
+    /// looks by [`peek_published`](Self::peek_published), or first ends the only watcher
+    /// ([`visit_loaded`](Self::visit_loaded)).
     #[inline]
     pub(crate) fn peek(&self) -> Peeked {
         // ORDERING: Acquire pairs with the Release in `swap`: a thread that finds a watcher sees the watcher's slot.
         //
-        // Relaxed would suffice, so no loom model fails if this load is Relaxed. For a check that uses this lookup
-        // alone, either the user's lock orders the watcher's `add` before this load, or the watcher is examined under
-        // that lock later and sees the event. If the load shows an address whose slot this thread does not see yet,
-        // `State::claim_or_mark` finds the address stale.
+        // Relaxed would suffice, so no loom model fails if this load is Relaxed. A check that uses this lookup alone
+        // relies on the user's lock. If that lock orders the watcher's `add` before this load, the thread sees the
+        // watcher and its slot. Otherwise the watcher is examined under that lock later, and sees the event. In this
+        // case the load may show an address whose slot the thread does not see yet. `State::claim_or_mark` then finds
+        // the address stale, and the check skips the watcher.
         Peeked(self.word.load(Ordering::Acquire))
     }
 
@@ -264,8 +270,9 @@ impl<K> ResolvedList<K> {
         locked.list = Some(watchers);
     }
 
-    /// Counts one resolution less. After the last one, moves the watchers behind the lock: the head of this file says
-    /// why. The caller has the lock of the key's map shard.
+    /// Counts one resolution less. After the last one, moves the watchers behind the lock: every removal then takes the
+    /// lock, and the removal of the last watcher sees that the list can be retired. The caller has the lock of the
+    /// key's map shard.
     fn unpin(&self) {
         let mut locked = self.locked.lock();
         locked.pins -= 1;
@@ -311,7 +318,8 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
                 Some(only)
             }
             Next::Over => None,
-            // The doc comment of `visit_loaded` says why a load is enough here.
+            // The check has ended the watcher, which removed it from the word. After that a load is enough (see
+            // `visit_loaded`).
             Next::Look(_) if has_ended && self.list.peek().is_empty() => None,
             Next::Look(_) | Next::Walk(_) => self.next_of_many(),
         }

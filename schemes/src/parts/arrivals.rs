@@ -65,13 +65,14 @@ const LANES: usize = 16;
 struct Segment {
     /// The offset of a timer is its deadline minus this tick.
     base: Tick,
-    /// A lower bound of the deadlines, by which the segment is queued.
+    /// A tick at or before every deadline in the segment. The segment has its place in the queue by this tick.
     bound: Tick,
     /// Whether `bound` is known to be the earliest deadline: no timer has left the segment since `bound` was set.
     exact: bool,
     /// A visit at tick `now` takes the timers with deadlines up to `now + reach` out of the segment.
     reach: Tick,
-    /// The strand of the timers: an index in `Arrivals::open`. The segment is open while this element has its number.
+    /// The strand of the timers: an index in `Arrivals::open`. The segment is open while `open[strand]` is the number
+    /// of this segment.
     strand: usize,
     /// The number of places in use, including holes.
     len: usize,
@@ -186,8 +187,8 @@ pub(crate) struct Arrivals {
     /// For each strand, which is a group of slots, the number of its open segment. New timers are appended to this
     /// segment.
     open: [u32; ALL * STRANDS],
-    /// The bound and the number of each segment, the earliest bound first. An entry is stale if the segment has got
-    /// another bound since.
+    /// An entry for each segment: its bound (a tick at or before every deadline in the segment) and its number. The
+    /// earliest bound comes first. An entry is stale if the segment has got another bound since.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     visit: Option<Visit>,
     /// The number of timers in all segments.
@@ -235,8 +236,8 @@ impl Arrivals {
     }
 
     /// Appends a timer to the open segment of its strand, without a change to the queue. Returns `None` if this is not
-    /// possible: the deadline is near, or earlier than the segment's bound, or the segment has no room. Then call
-    /// [`push_slowly`](Self::push_slowly).
+    /// possible: the deadline is near, or the strand has no open segment with room, or the deadline is earlier than the
+    /// tick by which the segment is queued. Then call [`push_slowly`](Self::push_slowly).
     #[inline(always)]
     pub(crate) fn push(&mut self, id: u32, deadline: Tick, now: Tick) -> Option<Position> {
         let ahead = deadline.wrapping_sub(now);
@@ -255,7 +256,7 @@ impl Arrivals {
 
     /// Appends a timer, even if it is the first or the earliest timer of its segment. Returns the timer's position, and
     /// whether a new segment was opened for the timer. Returns `None` if the log cannot take the timer: the deadline is
-    /// too near or too far, or earlier than the base of the open segment.
+    /// too near or too far, or earlier than `base`, the tick from which the open segment counts its offsets.
     pub(crate) fn push_slowly(
         &mut self,
         id: u32,
@@ -271,8 +272,8 @@ impl Arrivals {
         let number = self.open[strand];
         let (number, opened) = match self.segment(number) {
             Some(segment) if segment.live == 0 => {
-                // The open segment is empty: fill it again from its first place. Its bound and its entry in the queue
-                // stay, unless the new deadline is earlier.
+                // The open segment is empty: fill it again from its first place. The tick by which it is queued stays
+                // the same, unless the new deadline is earlier than this tick.
                 segment.len = 0;
                 (number, false)
             }
@@ -315,7 +316,8 @@ impl Arrivals {
         }
     }
 
-    /// Builds the queue anew from the bounds of the segments, so that it contains no stale entries.
+    /// Builds the queue anew, with one entry for each segment that has a bound. So no entry with a former bound is
+    /// left.
     #[cold]
     fn forget_former_bounds(&mut self) {
         let visited = self.visit.map(|visit| visit.number);
@@ -388,8 +390,8 @@ impl Arrivals {
         Some(segment.strand).filter(|&strand| self.open[strand] == number)
     }
 
-    /// The bound and the number of the segment that is to be visited first. Removes stale entries and empty segments
-    /// from the head of the queue. `None` if no segment in the queue has a timer.
+    /// The segment that is to be visited first: a tick before which no timer in it is due, and its number. Removes
+    /// stale entries and empty segments from the head of the queue. `None` if no segment in the queue has a timer.
     fn first(&mut self) -> Option<(Tick, u32)> {
         while let Some(&Reverse(entry)) = self.queue.peek() {
             if means_something(&self.segments, entry) {
@@ -407,7 +409,7 @@ impl Arrivals {
         None
     }
 
-    /// A lower bound of all deadlines in the log. `None` if the log has no timers.
+    /// A tick at or before every deadline in the log. `None` if the log has no timers.
     pub(crate) fn first_deadline(&mut self) -> Option<Tick> {
         let visited = self
             .visit
@@ -416,8 +418,9 @@ impl Arrivals {
         visited.into_iter().chain(first).min()
     }
 
-    /// The tick at which the next visit is due. `None` if the log has no timers. First makes the bound of the next
-    /// segment exact, so that the deadline of a stopped timer causes no visit.
+    /// The tick at which the next visit is due. `None` if the log has no timers. The deadline of a stopped timer must
+    /// cause no visit. So if a timer has left the segment that is next, first queues this segment by the earliest
+    /// deadline that is left in it.
     pub(crate) fn next(&mut self) -> Option<Tick> {
         while let Some((bound, number)) = self.first() {
             let Some(segment) = self.segment(number).filter(|segment| !segment.exact) else {
@@ -547,7 +550,7 @@ fn means_something(segments: &[Option<Box<Segment>>], (bound, number): (Tick, u3
     segment.is_some_and(|segment| segment.bound == bound)
 }
 
-/// The tick at which a segment with this bound is due for a visit.
+/// The tick at which a segment is due for a visit if no timer in it is due before the tick `bound`.
 fn lead(bound: Tick) -> Tick {
     bound.saturating_sub(LEAD)
 }

@@ -8,9 +8,9 @@
 //! 1. the timers that the pass in progress has not examined yet;
 //! 2. the timers that this pass has examined, and the timers that were started since this pass began.
 //!
-//! A removal fills the hole with the last timer of the same part. After a removal from the first part, the hole is now
-//! between the parts, and the last timer of the vector fills it. So both parts stay contiguous, and a removal moves at
-//! most two other timers.
+//! A removal fills the hole with the last timer of the same part. If the hole was in the first part, there is then a
+//! hole between the parts, and the last timer of the vector fills it. So both parts stay contiguous, and a removal
+//! moves at most two other timers.
 //!
 //! The [`Position`] of an overdue timer has its highest bit set. The positions of all other timers have this bit clear,
 //! so a stop sees from the position where the timer lies.

@@ -23,7 +23,7 @@ pub(crate) type File = fn(&mut IntrusiveLists, u32, u32, Tick) -> Position;
 #[derive(Debug)]
 pub(crate) struct Ring {
     slots: Tick,
-    /// All timers in slots whose deadline is at or before this tick have fired or were stopped.
+    /// No timer in a slot has a deadline at or before this tick: all such timers have fired or were stopped.
     current: Tick,
     /// The tick whose slot the pass in progress has reached. When a pass is complete, the hand is at `current`.
     hand: Tick,

@@ -317,7 +317,8 @@ fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
     }
 }
 
-/// A new thread reads the counter a second time only if there is a rate to measure.
+/// A new thread reads the counter a second time only to make its first anchor, or if enough time has passed since the
+/// last anchor to measure the rate.
 #[test]
 fn g10_the_first_readings_cost_what_the_clock_does() {
     let anchor = Anchor::new();

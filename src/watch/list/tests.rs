@@ -79,14 +79,15 @@ fn meet(
     while walking.next(|| (), &read).is_some_and(&mut each) {}
 }
 
-/// A panic of another key has an operation leave twice. Meanwhile all watchers have left, and others watch the key.
+/// After a panic of another key, an operation is removed from this key's list a second time. Before that, all watchers
+/// have left the list, and others have come to a new list of the key.
 #[test]
 fn a_watcher_that_is_removed_twice_takes_no_place_of_a_later_list() {
     let mut first = Listed::of(20);
     (0..20).for_each(|id| first.remove(id));
     assert!(first.list.is_none());
     let mut later = Listed {
-        // The numbers of the tickets begin again, the addresses do not.
+        // The new list gives out the same tickets again, to watchers with other addresses.
         tickets: first.tickets,
         list: None,
     };
