@@ -65,8 +65,6 @@ pub(crate) struct Engine<P, W> {
     /// at most a tick.
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
-    /// Whether the scheme has a horizon: a latest deadline that it accepts.
-    has_horizon: bool,
     max_timeout: Duration,
     pub(crate) permits: Permits,
     /// Whether slots and watches of ended payloads are reclaimed before the user's code runs for these payloads.
@@ -92,10 +90,9 @@ impl<P, W: Scheme> Engine<P, W> {
             [settings.max_parked, settings.max_weight].map(|max| max.map(|max| max as u64));
         let permits = Permits::new(max_parked, max_weight);
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
-        let has_horizon = W::new(2, 0).latest(0) != Tick::MAX;
         // Use no counter if the scheme has a horizon: `timing_after` takes one tick off the present that a counter
         // gives, so the horizon would be one tick nearer.
-        let counted = settings.system_since.filter(|_| !has_horizon);
+        let counted = settings.system_since.filter(|_| !W::HAS_HORIZON);
         let engine = Self {
             name: settings.name.into(),
             shards: Shards::new(timer_shards(cores()), wheel_size),
@@ -105,7 +102,6 @@ impl<P, W: Scheme> Engine<P, W> {
             counter: Self::counter(counted, settings.tick),
             clock: settings.clock,
             scale,
-            has_horizon,
             max_timeout: settings.max_timeout,
             reclaim_first: settings.reclaim_first || permits.is_bounded(),
             permits,
@@ -285,7 +281,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let present = match arrival {
             // The caller supplies the arrival of an operation, which may be in the future. So only tick 0 has certainly
             // passed.
-            Some(_) if !self.has_horizon => 0,
+            Some(_) if !W::HAS_HORIZON => 0,
             // Only timers have schemes with a horizon, and the reading that a timer's caller supplies is not in the
             // future. The horizon is counted from `present`. Counted from tick 0, the horizon of a timer that was idle
             // for long would be in the past.

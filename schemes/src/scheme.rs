@@ -45,6 +45,10 @@ pub(crate) mod sealed {
 ///
 /// A later release can open a sealed trait, but not seal an open one.
 pub trait Scheme: sealed::Sealed + fmt::Debug + Send + 'static {
+    /// Whether the scheme has a horizon: a [latest](Self::latest) deadline that it accepts. Only the simple wheel has
+    /// one.
+    const HAS_HORIZON: bool = false;
+
     /// Makes an empty scheme whose present is tick `now`. `slots` is the number of slots per level; less than 2 counts
     /// as 2. A scheme that has no slots ignores `slots`.
     fn new(slots: u32, now: Tick) -> Self

@@ -26,6 +26,8 @@ pub struct SimpleWheel {
 impl Sealed for SimpleWheel {}
 
 impl Scheme for SimpleWheel {
+    const HAS_HORIZON: bool = true;
+
     fn new(slots: u32, now: Tick) -> Self {
         Self {
             wheel: HashedWheel::new(slots, now),
