@@ -1,7 +1,7 @@
-//! G28: what stays of many operations that have ended, counted. A target of its own, because it counts the memory of
-//! the whole process.
+//! G28: what stays of many operations that have ended, counted; and G20: what a start allocates at once. A target of its
+//! own, because it counts the memory of the whole process.
 
-use request_purgatory::purgatory::Handle;
+use request_purgatory::purgatory::{Builder, Handle};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::ManualClock;
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Timer};
@@ -173,6 +173,59 @@ fn g28_slots_go_while_another_operation_stays_parked() {
     assert!(forever.is_parked());
     let stays = allocated() - before;
     assert!(stays < peak / 4, "{stays} of {peak}");
+}
+
+/// A table that moves its entries, under a lock, moves them to memory that it allocates at once. A start of a payload
+/// with a weight allocates no more at once than a start of a payload without one.
+#[test]
+fn g20_a_start_with_a_weight_moves_no_weights_of_others() {
+    const COUNT: usize = 100_000;
+    /// The most that one start allocates, while so many others are parked.
+    fn most_at_once(timer: &Timer<usize>) -> usize {
+        let start = |number| {
+            let before = allocated();
+            let started = timer.start_weighed(HOUR, 2, number);
+            assert!(started.is_ok(), "there is room");
+            allocated().saturating_sub(before)
+        };
+        (0..COUNT).map(start).max().expect("there are some")
+    }
+    let _alone = lock(&MEMORY);
+    let builder = || Timer::builder("g20").reaper(Reaper::Manual);
+    let build = |it: Builder<Timer<usize>>| it.build(drop).expect("no threads to refuse");
+    let unweighed = most_at_once(&build(builder()));
+    for weighed in [
+        builder().max_weight(usize::MAX),
+        builder().max_weight(usize::MAX).max_parked(usize::MAX),
+    ] {
+        let weighed = most_at_once(&build(weighed));
+        let more = weighed.saturating_sub(unweighed);
+        assert!(more < 1 << 14, "{weighed}, and {unweighed} without weights");
+    }
+}
+
+/// What the weights needed is given back, but for less than a kibibyte for each timer shard.
+#[test]
+fn g28_weights_that_have_gone_keep_no_memory() {
+    const COUNT: usize = 100_000;
+    let _alone = lock(&MEMORY);
+    let kept = |bound: Option<usize>| {
+        let builder = Timer::builder("g28").reaper(Reaper::Manual);
+        let builder = match bound {
+            Some(max) => builder.max_weight(max),
+            None => builder,
+        };
+        let timer = builder.build(drop::<usize>).expect("no threads to refuse");
+        let mut ids = Vec::with_capacity(COUNT);
+        let before = allocated();
+        let started = (0..COUNT).map(|number| timer.start_weighed(HOUR, 2, number));
+        ids.extend(started.map(|id| id.expect("there is room")));
+        assert!(ids.iter().all(|id| timer.stop(*id).is_some()));
+        allocated().saturating_sub(before)
+    };
+    let (unweighed, weighed) = (kept(None), kept(Some(usize::MAX)));
+    let more = weighed.saturating_sub(unweighed);
+    assert!(more < 1 << 16, "{weighed}, and {unweighed} without weights");
 }
 
 /// A reaper of its own, and what has no lists.

@@ -2,7 +2,7 @@
 //! slots that are freed without it, a bound on what is parked, deferred checks at the shutdown.
 #![cfg(request_purgatory_loom)]
 
-use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::purgatory::Builder;
@@ -185,12 +185,23 @@ fn g06_a_remote_free_races_the_lock_of_its_timer_shard() {
 }
 
 /// Says when its `on_complete` has run to its end.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Slow {
-    /// (Not loom's: the counter of places is not either, and says nothing of memory.)
-    completed: Arc<std::sync::atomic::AtomicBool>,
+    weight: usize,
+    /// Loom's, and Relaxed: it is only sure to be seen by what happens after `on_complete`.
+    completed: Arc<AtomicBool>,
     /// Loom's: it lets another thread that touches it run at every step of `on_complete`.
     steps: Arc<AtomicUsize>,
+}
+
+impl Slow {
+    fn new(weight: usize) -> Self {
+        Self {
+            weight,
+            completed: Arc::new(AtomicBool::new(false)),
+            steps: Arc::default(),
+        }
+    }
 }
 
 impl DelayedOperation for Slow {
@@ -201,7 +212,7 @@ impl DelayedOperation for Slow {
     }
 
     fn weight(&self) -> usize {
-        2
+        self.weight
     }
 
     fn try_complete(&mut self) -> bool {
@@ -212,8 +223,7 @@ impl DelayedOperation for Slow {
         for _ in 0..2 {
             self.steps.fetch_add(1, Ordering::Relaxed);
         }
-        self.completed
-            .store(true, std::sync::atomic::Ordering::Relaxed);
+        self.completed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -228,7 +238,8 @@ fn with_one_place(bounds: Bounds) -> Purgatory<Slow> {
     bounds(builder).build().expect("the settings are sound")
 }
 
-/// Catches: a place that is free while the `on_complete` of the operation that had it has not run to its end.
+/// Catches: a place that is free while the `on_complete` of the operation that had it has not run to its end, or that is
+/// taken by a thread which does not see what it did.
 #[test]
 fn g17_a_park_at_the_bound_races_a_completion() {
     a_park_at_the_bound_races_a_completion(|builder| builder.max_parked(1));
@@ -243,18 +254,18 @@ fn g17_a_park_at_the_bound_of_the_weight_races_a_completion() {
 fn a_park_at_the_bound_races_a_completion(bounds: Bounds) {
     bounded(move || {
         let purgatory = with_one_place(bounds);
-        let first = Slow::default();
+        let first = Slow::new(2);
         let admission = purgatory.try_complete_else_watch(first.clone(), [1]);
         let handle = admission.expect("there is a place").into_handle();
         let forcer = thread::spawn(move || handle.expect("it parked").force_complete());
         first.steps.fetch_add(1, Ordering::Relaxed);
-        let second = purgatory.try_complete_else_watch(Slow::default(), [2]);
+        let second = purgatory.try_complete_else_watch(Slow::new(2), [2]);
         match &second {
-            Ok(_) => assert!(first.completed.load(std::sync::atomic::Ordering::Relaxed)),
+            Ok(_) => assert!(first.completed.load(Ordering::Relaxed)),
             Err(rejected) => assert_eq!(rejected.reason(), RejectReason::Full),
         }
         assert!(forcer.join().unwrap(), "no other thread ended it");
-        let third = purgatory.try_complete_else_watch(Slow::default(), [2]);
+        let third = purgatory.try_complete_else_watch(Slow::new(2), [2]);
         assert_eq!(third.is_ok(), second.is_err(), "there is one place");
         assert_eq!(purgatory.cancel_for_key(&2).len(), 1);
         assert_empty(&purgatory);
@@ -344,18 +355,37 @@ fn g17_parks_at_the_bound_race() {
 /// Catches: a weight that is compared with the bound in one step and taken in another.
 #[test]
 fn g17_parks_at_the_bound_of_the_weight_race() {
+    parks_at_the_bound_race(|builder| builder.max_weight(3));
+}
+
+/// Catches the same of a weight that is bounded beside the number.
+#[test]
+fn g17_parks_at_both_bounds_race() {
     parks_at_the_bound_race(|builder| builder.max_weight(3).max_parked(2));
+}
+
+/// Catches: an operation that is too heavy, and takes a place of the number for a moment.
+#[test]
+fn g17_a_park_races_one_that_is_too_heavy() {
+    bounded(|| {
+        let purgatory = with_one_place(|builder| builder.max_weight(3).max_parked(1));
+        let heavy = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.try_complete_else_watch(Slow::new(4), [1]).is_ok())
+        };
+        let light = purgatory.try_complete_else_watch(Slow::new(2), [1]);
+        assert!(light.is_ok(), "there is a place");
+        assert!(!heavy.join().unwrap(), "it is heavier than the bound");
+        assert_eq!(purgatory.cancel_for_key(&1).len(), 1);
+        assert_empty(&purgatory);
+    });
 }
 
 fn parks_at_the_bound_race(bounds: Bounds) {
     bounded(move || {
         let purgatory = with_one_place(bounds);
         let park = |purgatory: &Purgatory<Slow>| {
-            usize::from(
-                purgatory
-                    .try_complete_else_watch(Slow::default(), [1])
-                    .is_ok(),
-            )
+            usize::from(purgatory.try_complete_else_watch(Slow::new(2), [1]).is_ok())
         };
         let other = {
             let purgatory = purgatory.clone();

@@ -2,49 +2,117 @@
 //! completion has run.
 
 use crate::cell::address::Address;
-use crate::sync::{AtomicU64, Mutex, Ordering};
-use std::collections::HashMap;
+use crate::sync::{AtomicU64, MAX_TIMER_SHARDS, Mutex, Ordering};
+use std::collections::BTreeMap;
 
 /// The weight of a payload for which no other weight is noted.
 pub(crate) const ONE: u64 = 1;
 
-/// When the table of weights becomes empty, it keeps its memory only if it has room for at most this many weights.
-const KEPT: usize = 28;
-
 /// The permits of an engine. A payload takes a permit (a place under the bounds) before it gets a slot. The permit is
 /// freed when the user's code for the payload has run, or when the payload goes back to the caller.
 ///
-/// Without a bound (`None`) nothing is counted, and a park pays for one branch. A bound on the number needs one
-/// counter. A bound on the weight needs a lock, because a payload has to fit under both bounds at once. With two
-/// counters, a payload that fits under the first bound but not under the second would take a place under the first for
-/// a moment, and could keep out a payload that fits under both.
+/// Without a bound (`None`) nothing is counted, and a park pays for one branch. One bound needs one counter. With both
+/// bounds, the counters have a lock.
 pub(crate) struct Permits(Option<Box<Bounds>>);
 
 enum Bounds {
-    Number {
-        max: u64,
-        taken: AtomicU64,
-    },
+    Number(Bound),
     Weight {
+        weight: Bound,
+        noted: Weights,
+    },
+    Both {
         max_parked: u64,
         max_weight: u64,
-        taken: Mutex<Taken>,
+        /// The number of payloads. Its lock guards both sums, for a few instructions at a time, because a payload has
+        /// to fit under both bounds at once. If a payload took its places one after another, a payload that fits under
+        /// the first bound but not under the second would take a place under the first for a moment, and could keep out
+        /// a payload that fits under both.
+        payloads: Mutex<u64>,
+        /// The sum of the weights, which is written under the lock of `payloads` and read without it.
+        weight: AtomicU64,
+        noted: Weights,
     },
 }
 
-#[derive(Default)]
-struct Taken {
-    payloads: u64,
-    weight: u64,
-    /// The weights other than [`ONE`], by the payload's address. They are kept because a payload is weighed only once,
-    /// when it is parked, and its end must free exactly the weight that it took.
-    weights: HashMap<Address, u64>,
+/// A bound that stands alone, and the sum that it bounds. The sum never exceeds the bound, and no addend that fits is
+/// rejected.
+struct Bound {
+    max: u64,
+    taken: AtomicU64,
 }
 
-impl Taken {
-    fn free(&mut self, weight: u64) {
-        self.payloads -= 1;
-        self.weight -= weight;
+impl Bound {
+    fn new(max: u64) -> Self {
+        Self {
+            max,
+            taken: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds `addend` to the sum if the result is within the bound. Returns whether it is.
+    fn take(&self, addend: u64) -> bool {
+        // ORDERING: Acquire pairs with the Release in `free`: the user's code for a payload happens before another
+        // payload gets the place. The read-modify-writes of other threads in between continue the release sequence.
+        // Relaxed where the sum stays as it is: a rejection tells nothing of other threads.
+        let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+        // INVARIANT: the sum is at most `max`, so the subtraction does not overflow.
+        let next = |taken| (addend <= self.max - taken).then(|| taken + addend);
+        self.taken.fetch_update(set, fetch, next).is_ok()
+    }
+
+    fn free(&self, addend: u64) {
+        // ORDERING: Release pairs with the Acquire in `take`.
+        let taken = self.taken.fetch_sub(addend, Ordering::Release);
+        debug_assert!(addend <= taken, "a place is freed that was not taken");
+    }
+}
+
+/// The weights other than [`ONE`]. They are kept because a payload is weighed only once, when it is parked, and its end
+/// must free exactly the weight that it took.
+struct Weights(Box<[ShardWeights]>);
+
+/// The weights of the payloads that were parked in one timer shard.
+#[derive(Default)]
+struct ShardWeights {
+    /// The weights by the payload's address. A tree grows and shrinks by a node at a time, however many weights it has.
+    /// A hash table moves all of them when it grows, and the threads that park or end payloads of the shard would have
+    /// to wait.
+    by_address: Mutex<BTreeMap<Address, u64>>,
+    /// The number of weights in the tree, written under its lock. The end of a payload reads this number first, and
+    /// takes no lock if it is 0: then all payloads of the shard weigh [`ONE`].
+    count: AtomicU64,
+}
+
+impl Weights {
+    fn new() -> Self {
+        let shards = (0..MAX_TIMER_SHARDS).map(|_| ShardWeights::default());
+        Self(shards.collect())
+    }
+
+    fn note(&self, at: Address, weight: u64) {
+        let shard = &self.0[at.shard()];
+        let mut by_address = shard.by_address.lock();
+        by_address.insert(at, weight);
+        // ORDERING: Relaxed. This thread still holds the payload, and another thread ends it only after the release. So
+        // this store happens before the load in `remove` for this payload. The later stores are made under the same
+        // lock, and none of them is 0 before the weight of this payload has been removed.
+        let count = by_address.len() as u64;
+        shard.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Removes and returns the weight of the payload that was parked at `at`: [`ONE`] if none was noted.
+    fn remove(&self, at: Address) -> u64 {
+        let shard = &self.0[at.shard()];
+        // ORDERING: Relaxed on the load and the store, as argued in `note`.
+        if shard.count.load(Ordering::Relaxed) == 0 {
+            return ONE;
+        }
+        let mut by_address = shard.by_address.lock();
+        let weight = by_address.remove(&at).unwrap_or(ONE);
+        let count = by_address.len() as u64;
+        shard.count.store(count, Ordering::Relaxed);
+        weight
     }
 }
 
@@ -52,14 +120,17 @@ impl Permits {
     pub(crate) fn new(max_parked: Option<u64>, max_weight: Option<u64>) -> Self {
         let bounds = match (max_parked, max_weight) {
             (None, None) => None,
-            (Some(max), None) => Some(Bounds::Number {
-                max,
-                taken: AtomicU64::new(0),
+            (Some(max_parked), None) => Some(Bounds::Number(Bound::new(max_parked))),
+            (None, Some(max_weight)) => Some(Bounds::Weight {
+                weight: Bound::new(max_weight),
+                noted: Weights::new(),
             }),
-            (max_parked, Some(max_weight)) => Some(Bounds::Weight {
-                max_parked: max_parked.unwrap_or(u64::MAX),
+            (Some(max_parked), Some(max_weight)) => Some(Bounds::Both {
+                max_parked,
                 max_weight,
-                taken: Mutex::default(),
+                payloads: Mutex::default(),
+                weight: AtomicU64::new(0),
+                noted: Weights::new(),
             }),
         };
         Self(bounds.map(Box::new))
@@ -103,11 +174,13 @@ impl Permits {
         }
     }
 
-    /// The sum of the weights of all permits that are taken; 0 if there is no bound on the weight.
+    /// The sum of the weights of all permits that are taken; 0 if there is no bound on the weight. Takes no lock.
     pub(crate) fn weight(&self) -> u64 {
+        // ORDERING: Relaxed: the sum tells nothing of other memory.
         match self.0.as_deref() {
-            Some(Bounds::Weight { taken, .. }) => taken.lock().weight,
-            Some(Bounds::Number { .. }) | None => 0,
+            Some(Bounds::Weight { weight, .. }) => weight.taken.load(Ordering::Relaxed),
+            Some(Bounds::Both { weight, .. }) => weight.load(Ordering::Relaxed),
+            Some(Bounds::Number(_)) | None => 0,
         }
     }
 }
@@ -116,26 +189,25 @@ impl Permits {
 impl Bounds {
     #[cold]
     #[inline(never)]
-    fn take(&self, weight: u64) -> bool {
+    fn take(&self, added: u64) -> bool {
         match self {
-            Self::Number { max, taken } => {
-                // ORDERING: Relaxed: the counter guards no other memory, and the read-modify-write keeps the count
-                // exact.
-                let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-                let next = |taken| (taken < *max).then_some(taken + 1);
-                taken.fetch_update(set, fetch, next).is_ok()
-            }
-            Self::Weight {
+            Self::Number(number) => number.take(1),
+            Self::Weight { weight, .. } => weight.take(added),
+            Self::Both {
                 max_parked,
                 max_weight,
-                taken,
+                payloads,
+                weight,
+                ..
             } => {
-                let mut taken = taken.lock();
+                let mut payloads = payloads.lock();
+                // ORDERING: Relaxed on the load and the store: the lock of `payloads` orders all writes.
+                let taken = weight.load(Ordering::Relaxed);
                 // INVARIANT: the weight that is taken is at most `max_weight`, so the subtraction does not overflow.
-                let fits = taken.payloads < *max_parked && weight <= max_weight - taken.weight;
+                let fits = *payloads < *max_parked && added <= max_weight - taken;
                 if fits {
-                    taken.payloads += 1;
-                    taken.weight += weight;
+                    *payloads += 1;
+                    weight.store(taken + added, Ordering::Relaxed);
                 }
                 fits
             }
@@ -145,8 +217,9 @@ impl Bounds {
     #[cold]
     #[inline(never)]
     fn park_at(&self, at: Address, weight: u64) {
-        if let Self::Weight { taken, .. } = self {
-            taken.lock().weights.insert(at, weight);
+        match self {
+            Self::Number(_) => {}
+            Self::Weight { noted, .. } | Self::Both { noted, .. } => noted.note(at, weight),
         }
     }
 
@@ -154,23 +227,26 @@ impl Bounds {
     #[inline(never)]
     fn free(&self, at: Address) {
         match self {
-            Self::Number { .. } => self.free_weight(ONE),
-            Self::Weight { taken, .. } => {
-                let mut taken = taken.lock();
-                let weight = taken.weights.remove(&at).unwrap_or(ONE);
-                taken.free(weight);
-                if taken.weights.is_empty() && taken.weights.capacity() > KEPT {
-                    taken.weights = HashMap::new();
-                }
+            Self::Number(number) => number.free(1),
+            Self::Weight { noted, .. } | Self::Both { noted, .. } => {
+                self.free_weight(noted.remove(at));
             }
         }
     }
 
-    fn free_weight(&self, weight: u64) {
+    fn free_weight(&self, weight_freed: u64) {
         match self {
-            // ORDERING: Relaxed: the counter guards no other memory.
-            Self::Number { taken, .. } => _ = taken.fetch_sub(1, Ordering::Relaxed),
-            Self::Weight { taken, .. } => taken.lock().free(weight),
+            Self::Number(number) => number.free(1),
+            Self::Weight { weight, .. } => weight.free(weight_freed),
+            Self::Both {
+                payloads, weight, ..
+            } => {
+                let mut payloads = payloads.lock();
+                *payloads -= 1;
+                // ORDERING: Relaxed on the load and the store: the lock of `payloads` orders all writes.
+                let taken = weight.load(Ordering::Relaxed);
+                weight.store(taken - weight_freed, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -211,17 +287,65 @@ mod tests {
         assert_eq!(permits.weight(), 0);
     }
 
+    /// Whoever reads the statistics waits for no thread that parks or ends a payload.
     #[test]
-    fn g28_weights_that_have_gone_keep_no_memory() {
+    fn g20_the_sum_of_the_weights_is_read_without_a_lock() {
+        for max_parked in [None, Some(9)] {
+            let permits = Permits::new(max_parked, Some(9));
+            assert!(permits.take(4));
+            permits.park_at(at(1), 4);
+            let bounds = permits.0.as_deref().expect("it is bounded");
+            let (payloads, noted) = match bounds {
+                Bounds::Number(_) => unreachable!("it was built with a bound of the weight"),
+                Bounds::Weight { noted, .. } => (None, noted),
+                Bounds::Both {
+                    payloads, noted, ..
+                } => (Some(payloads.lock()), noted),
+            };
+            let trees = noted.0.iter().map(|shard| shard.by_address.lock());
+            let locked = (payloads, trees.collect::<Vec<_>>());
+            assert_eq!(permits.weight(), 4);
+            drop(locked);
+            permits.free(at(1));
+            assert_eq!(permits.weight(), 0);
+        }
+    }
+
+    /// Payloads of one timer shard, in any order, beside payloads without a noted weight, whose slots are used again
+    /// before their permits are free.
+    #[test]
+    fn g17_each_permit_frees_the_weight_that_it_took() {
+        let permits = Permits::new(None, Some(u64::MAX));
+        let parked = |index: u32| (Address::new(3, index / 3, index % 3), u64::from(index % 5));
+        for (at, weight) in (0..1_000).map(parked) {
+            assert!(permits.take(weight));
+            permits.park_at(at, weight);
+        }
+        let mut sum = permits.weight();
+        assert_eq!(sum, 2_000);
+        for (at, weight) in (0..1_000).map(|step| parked(step * 7 % 1_000)) {
+            permits.free(at);
+            sum -= weight;
+            assert_eq!(permits.weight(), sum);
+        }
+        assert_eq!(sum, 0);
+    }
+
+    /// The end of a payload that weighs [`ONE`] looks for no weight if there is none.
+    #[test]
+    fn g28_weights_that_have_gone_are_not_kept() {
         let permits = Permits::new(None, Some(u64::MAX));
         for index in 0..1_000 {
             assert!(permits.take(2));
             permits.park_at(at(index), 2);
         }
         (0..1_000).for_each(|index| permits.free(at(index)));
-        let Some(Bounds::Weight { taken, .. }) = permits.0.as_deref() else {
+        let Some(Bounds::Weight { noted, .. }) = permits.0.as_deref() else {
             unreachable!("it was built with a bound of the weight");
         };
-        assert!(taken.lock().weights.capacity() <= KEPT);
+        for shard in &noted.0 {
+            assert!(shard.by_address.lock().is_empty());
+            assert_eq!(shard.count.load(Ordering::Relaxed), 0);
+        }
     }
 }

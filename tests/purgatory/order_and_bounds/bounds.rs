@@ -246,9 +246,10 @@ fn g17_the_bound_counts_what_waits_for_its_completion() {
 fn g17_a_bound_holds_among_many_threads() {
     let weights = &[0, 7, 14, 21, 5, 12, 19, 3, 10, 17];
     // Whether some are forced: the place at the key is free before the completion of such a one has run.
-    let bounds: [(fn(Building) -> Building, usize, &[usize], bool); 3] = [
+    let bounds: [(fn(Building) -> Building, usize, &[usize], bool); 4] = [
         (|it| it.max_parked(5), 5, &[1], true),
         (|it| it.max_watchers_per_key(5), 5, &[1], false),
+        (|it| it.max_weight(50), 50, weights, true),
         (|it| it.max_weight(50).max_parked(8), 50, weights, true),
     ];
     for (configure, max, weights, some_are_forced) in bounds {
