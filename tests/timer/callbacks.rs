@@ -88,7 +88,7 @@ pub(crate) fn g12_a_queued_call_that_panics_costs_the_last_drop_nothing<W: Teste
     }
     let (builder, _clock) = manual::<Queues, W>();
     let timer = builder.build(drop).expect("no threads to refuse");
-    timer.start(TICK, Queues).ok().expect("there is room");
+    timer.start(TICK, Queues).expect("there is room");
     drop(timer);
 }
 
