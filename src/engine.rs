@@ -56,18 +56,20 @@ pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
     pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
-    /// Locked while a caller of `advance` or `next_deadline` resets the alarm. Used only in an engine without a reaper.
+    /// Locked by a caller of `advance` or `next_deadline` while it resets [`alarm`](Self::alarm), so that only one
+    /// caller at a time does so. Used only in an engine without a reaper.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
     /// The instant from which `clock` counts. `None` if `clock` is not the system's clock.
     system_since: Option<Instant>,
     /// The processor's counter, which replaces `clock` where a deadline is computed. Its reading is ahead of `clock` by
-    /// at most a tick.
+    /// at most a tick. `None` if deadlines are computed from `clock`.
     counter: Option<CounterClock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
     pub(crate) permits: Permits,
-    /// Whether slots and watches of ended payloads are reclaimed before the user's code runs for these payloads.
+    /// Whether slots and watches (one for each key of an operation) of ended payloads are reclaimed before the user's
+    /// code runs for these payloads.
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
@@ -90,8 +92,9 @@ impl<P, W: Scheme> Engine<P, W> {
             [settings.max_parked, settings.max_weight].map(|max| max.map(|max| max as u64));
         let permits = Permits::new(max_parked, max_weight);
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
-        // Use no counter if the scheme has a horizon: `timing_after` takes one tick off the present that a counter
-        // gives, so the horizon would be one tick nearer.
+        // Use no counter if the scheme has a horizon: a latest deadline that it accepts, some ticks after the present.
+        // With a counter, `timing_after` takes the tick before the counter's reading as the present, so the horizon
+        // would be one tick nearer.
         let counted = settings.system_since.filter(|_| !W::HAS_HORIZON);
         let engine = Self {
             name: settings.name.into(),
@@ -135,8 +138,8 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// From now on, reports events to the user's metrics recorder and tracing subscriber.
     pub(crate) fn observed(mut self) -> Self {
-        // If the recorder panics here, the engine gets no observer: neither recorder nor subscriber receives any
-        // report.
+        // If the user's metrics recorder panics here, the engine gets no observer: neither the recorder nor the tracing
+        // subscriber receives any report.
         self.observer = self.caught(|| Observer::new(&self.name)).ok();
         self
     }
@@ -157,10 +160,10 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Announces a deferred check (a check that is left to the thread that drives the timer): lowers the alarm to the
-    /// tick `at`, if the alarm is later, and wakes that thread. Before that, starts the reaper if it was not started.
-    /// If the system refuses the reaper's thread, the check waits: the next announcement or the first deadline tries to
-    /// start the reaper again.
+    /// Announces a deferred check (a check that is left to the thread that drives the timer): lowers the
+    /// [alarm](Alarm), the tick until which that thread sleeps, to the tick `at` if the alarm is later, and wakes the
+    /// thread. Before that, starts the reaper if it was not started. If the system refuses the reaper's thread, the
+    /// check waits: the next announcement or the first deadline tries to start the reaper again.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.reaper_is_started() {
             // Ignore the error: without the thread the check waits, as the doc comment of this function says.
@@ -183,10 +186,10 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Whether the reaper must be started before this deadline is filed: the reaper was not started, and the payload
-    /// expires at some time. Callers ask this before they lock a timer shard, so that the thread exists before the
-    /// deadline is filed. Once the reaper was started, the answer costs one load of a flag that no thread writes any
-    /// more.
+    /// Whether the reaper must be started before the deadline in `timing` is put into a timer wheel: the reaper was not
+    /// started, and the payload expires at some time. Callers ask this before they lock a timer shard, because the
+    /// thread must exist before the wheel has the deadline. Once the reaper was started, the answer costs one load of a
+    /// flag that no thread writes any more.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -282,9 +285,10 @@ impl<P, W: Scheme> Engine<P, W> {
             // The caller supplies the arrival of an operation, which may be in the future. So only tick 0 has certainly
             // passed.
             Some(_) if !W::HAS_HORIZON => 0,
-            // Only timers have schemes with a horizon, and the reading that a timer's caller supplies is not in the
-            // future. The horizon is counted from `present`. Counted from tick 0, the horizon of a timer that was idle
-            // for long would be in the past.
+            // Either this call has just read the clock, or the scheme has a horizon: a latest deadline, which is
+            // counted from `present`. Only timers have such schemes, and the reading that a timer's caller supplies is
+            // not in the future. Counted from tick 0, the horizon of a timer that was idle for long would be in the
+            // past.
             _ => start,
         };
         Timing {
@@ -385,8 +389,9 @@ impl<P, W: Scheme> Engine<P, W> {
         };
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => {
-                // Note the weight while this thread holds the payload. Later could be too late: another thread could
-                // have ended the payload, and freed its permit without knowing the weight.
+                // Store the payload's weight while this thread holds the payload. Later could be too late: another
+                // thread could have ended the payload, and freed its place under `max_weight` without knowing the
+                // weight.
                 self.permits.park_at(held.address(), weight);
                 Ok((guard, held, earlier))
             }
@@ -394,7 +399,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Frees the permit of a payload that gets no slot, and returns the payload in a rejection.
+    /// Frees the [permit](Permits) of a payload that gets no slot, and returns the payload in a rejection.
     #[cold]
     fn reject(&self, reason: RejectReason, payload: P, weight: u64) -> Rejected<P> {
         self.permits.free_unparked(weight);
@@ -412,7 +417,8 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Claims the payload at `address` for this thread. `None` if the payload has ended, or if another thread holds it.
-    /// In the second case this call leaves `mark`, and the other thread acts on the mark when it releases the payload.
+    /// In the second case this call leaves `mark`, a request that the other thread carries out before it releases the
+    /// payload.
     #[inline(always)]
     pub(crate) fn claim_or_mark(&self, address: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slab = &self.shard(address.shard()).slab;
@@ -467,8 +473,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Ends a payload that this thread holds, frees its permit, and returns the payload without running the user's code
-    /// for it.
+    /// Ends a payload that this thread holds, frees its [permit](Permits), and returns the payload without running the
+    /// user's code for it.
     pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
         let address = held.address();
         let shard = self.shard(address.shard());
@@ -511,8 +517,8 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).reschedule(address, timing)
     }
 
-    /// Tells the thread that drives the timer about `deadline`: if the alarm is later, lowers the alarm to `deadline`
-    /// and wakes that thread. Does nothing with `None`.
+    /// Tells the thread that drives the timer about `deadline`. If the [alarm](Alarm), the tick until which that thread
+    /// sleeps, is later, lowers the alarm to `deadline` and wakes the thread. Does nothing with `None`.
     #[inline]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {

@@ -105,11 +105,11 @@ impl<Op> fmt::Display for Rejected<Op> {
 
 impl<Op> Error for Rejected<Op> {}
 
-/// Why a shutdown did not end within the limit of the call, or could not begin.
+/// Why a shutdown did not end within the time limit that its caller has set, or could not begin.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ShutdownError {
-    /// The limit has passed. The shutdown goes on in the background.
+    /// The time limit has passed. The shutdown goes on in the background.
     TimedOut {
         /// The number of operations that have not ended: the shutdown has not reached them yet, or another thread is
         /// examining them.

@@ -23,8 +23,8 @@
 //! 4. **End.** A yes of `try_complete`, the deadline, a cancel, a force or a shutdown ends the operation. Whichever
 //!    comes first ends it, and the others find it ended: there is one ending (G5). The operation leaves the watch lists
 //!    of all its keys and the timer (G6). Then [`on_complete`](DelayedOperation::on_complete) runs, with no lock of the
-//!    library held (G3). Two exceptions: a cancel returns the operation instead, and after many expiries at once,
-//!    `on_complete` runs before the watches are removed.
+//!    library held (G3). A cancel returns the operation instead of calling `on_complete`. When many operations expire
+//!    at once, the order is different: their `on_complete` runs first, and they leave the watch lists afterwards.
 //!
 //! # Consistency
 //!

@@ -148,9 +148,9 @@ pub trait DelayedOperation: Send + 'static {
     /// its duties) applies to both methods.
     ///
     /// Implement this method for an operation that *takes* something when it completes, and that watches several keys.
-    /// When the cause names a key, the operation must take only what belongs to that key. Otherwise an operation that
-    /// takes from another key would use up a [bounded check](crate::Purgatory::check_and_complete_with) of this key,
-    /// and an item of this key would be left.
+    /// When the cause names a key, the operation must take only what belongs to that key. A [bounded
+    /// check](crate::Purgatory::check_and_complete_with) of the key counts every operation that answers yes. If one of
+    /// them took from another key, the check would stop too early, and leave an item of its own key.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
         let _ = cause;
         self.try_complete()
@@ -175,11 +175,11 @@ pub trait DelayedOperation: Send + 'static {
     fn on_complete(self, completion: Completion);
 
     /// Called for an operation that has ended, before the library runs user code that could delay the operation's
-    /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. An operation with a
-    /// future moves its values of the user's types (closure and result) to the state that it shares with the future, so
-    /// that a drop of the future can drop them. Returns `false` if the future was dropped before: the values then stay
-    /// in the operation, and the library drops them soon, not after the completions of other operations. Runs no user
-    /// code.
+    /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. An operation whose end
+    /// a future awaits moves its closure and its result, values of the user's types, to the state that it shares with
+    /// the future, so that a drop of the future can drop them. Returns `false` if the future was dropped before: the
+    /// values then stay in the operation, and the library drops them soon, not after the completions of other
+    /// operations. Runs no user code.
     #[doc(hidden)]
     #[inline(always)]
     fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {

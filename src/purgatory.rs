@@ -144,8 +144,8 @@ use std::time::Duration;
 /// * A check made inside a `try_complete` returns 0. The library makes the check before the outermost library call on
 ///   that thread returns. If an operation repeats a check, the library may merge, defer or ignore the repetition: see
 ///   [`try_complete`](DelayedOperation::try_complete).
-/// * Checks made inside `deadline`, `timeout`, `arrival`, `weight` and the clock during a park, and inside the change
-///   of [`force_complete_for_key_with`](Self::force_complete_for_key_with), are queued in the same way.
+/// * Checks made inside `deadline`, `timeout`, `arrival`, `weight` and the clock during a park, and inside the closure
+///   that you pass to [`force_complete_for_key_with`](Self::force_complete_for_key_with), are queued in the same way.
 ///
 /// Modelled on Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
@@ -418,8 +418,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// safely end a purgatory that it has found idle: for example one of many purgatories in a map, where each belongs
     /// to one lease.
     ///
-    /// Completions of operations that have ended may still be running. Takes the locks of all timer shards at once, and
-    /// looks at each slot that ever had an operation.
+    /// Completions of operations that have ended may still be running. Takes the locks of all timer shards (the groups
+    /// of timers) at once, and looks at each slot (a place for one operation) that ever had an operation.
     pub fn shutdown_if_idle(&self) -> bool {
         shut_down_if_idle(&self.shared.inner)
     }
@@ -429,9 +429,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`snapshot`](Self::snapshot) lists them. Timers still fire, and checks still complete operations. Usually a
     /// [`shutdown`](Self::shutdown) follows. A shutdown by another thread ends the wait.
     ///
-    /// This call closes the timer shards one after another. A park that began on another thread before this call may
-    /// still succeed, until the timer shard that the park uses is closed. When all timer shards are closed, the number
-    /// of parked operations only falls.
+    /// This call closes the timer shards (the groups of timers) one after another. A park that began on another thread
+    /// before this call may still succeed, until the timer shard that the park uses is closed. When all timer shards
+    /// are closed, the number of parked operations only falls.
     ///
     /// Details of the wait:
     ///
@@ -515,7 +515,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
 
     /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed. Without the random seed, a client
     /// that chooses its keys could choose keys with equal hashes, and slow the purgatory down. Beside keys, the hasher
-    /// gets single `u64`s: the addresses of operations whose check is deferred.
+    /// gets single `u64`s: the numbers by which the library knows operations that a `try_complete` checks by a handle.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
         Builder {
             settings: self.settings,

@@ -7,9 +7,10 @@
 // * one written without the lock, by plain stores, by the thread whose number is the shard's number;
 // * one written without the lock, by atomic addition, by all other threads.
 //
-// Readers add up all sets. The thread that takes or frees the slot of an operation also counts the admission or the
-// ending, once. One exception: when the timer is driven, the endings of all operations that expire are counted
-// together, before their completions run. Their watches are counted as removed later, when the watches are reclaimed.
+// Readers add up all sets. The thread that takes a slot for an operation also counts the admission. The thread that
+// ends an operation counts the ending and the removed watches when it gives the slot back. Expiries differ: the thread
+// that drives the timer expires many operations, and counts their endings together, before their completions run. Their
+// watches are counted as removed later, when their slots are freed.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 use std::time::Duration;
@@ -81,7 +82,7 @@ pub(crate) enum Statistic {
     VainExamination,
     MissedCheck,
     Panic,
-    /// A completion was handed over, to another thread or to the end of the outermost call.
+    /// A completion was handed over: to another thread, or to the end of this thread's outermost call of the library.
     HandedOver,
     /// A completion that was handed over has run.
     Delivered,
@@ -114,14 +115,15 @@ impl Counts {
 
 /// The counts of a timer shard that threads write without the shard's lock.
 ///
-/// `own` is written only by the thread that has the shard's number, so it needs no atomic read-modify-write. `shared`
-/// is written by threads whose numbers are higher than the number of every shard. Several such threads may use one
-/// shard.
+/// Threads and shards are numbered. `own` is written only by the thread that has the same number as the shard, so it
+/// needs no atomic read-modify-write. `shared` is written by threads whose numbers are higher than the number of every
+/// shard. Several such threads may use one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     own: CachePadded<Counts>,
     shared: CachePadded<Counts>,
-    /// The sum of the lateness of all expired operations, in nanoseconds. Written by several threads.
+    /// The time from the deadline to the expiry, in nanoseconds, summed over all expired operations. Written by several
+    /// threads.
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
     /// How often an operation has asked for a later deadline when its deadline had passed.
@@ -232,9 +234,9 @@ impl Stats {
         // * With the one in `Delivery::drop`: if this thread has read that a completion was delivered, the hand-over of
         //   that completion happens before the read of `HandedOver` below. So no delivery is subtracted without its
         //   hand-over: the difference would be too small, and would hide a completion that has still to run.
-        // * With the one in `Underway::begin`, which a thread calls before it ends operations in a pass or a shutdown:
-        //   if this thread has read the count of such an ending, its next call of `Underway::is_over` takes the ending
-        //   into account.
+        // * With the one in `Underway::begin`, which a thread calls before it ends operations because they expire or
+        //   because of a shutdown: if this thread has read the count of such an ending, its next call of
+        //   `Underway::is_over` takes the ending into account.
         fence(Ordering::Acquire);
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
         let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
@@ -321,7 +323,7 @@ mod tests {
         assert_eq!((stats.lateness_total, stats.lateness_max), (total, max));
     }
 
-    /// The sum saturates in each shard separately, and not before 584 years.
+    /// The sum of all lateness saturates in each shard separately, and not before 584 years (`u64::MAX` nanoseconds).
     #[test]
     fn g16_the_lateness_of_all_shards_saturates() {
         let shards: [(Counts, Counters); 2] = Default::default();

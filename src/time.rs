@@ -43,10 +43,10 @@ impl Timestamp {
 ///
 /// A clock's methods are called with no lock of the library held, on these threads:
 ///
-/// * threads that build, park or reschedule;
+/// * threads that build a purgatory or timer, and threads that park, start or reschedule what waits in it;
 /// * callers of `remaining`, `snapshot`, `point` and `advance`, and of a timer's `now`;
 /// * threads that examine an operation at its deadline;
-/// * the reaper;
+/// * the reaper, the thread that drives the timer;
 /// * tasks whose listener has [rechecks](crate::Listener::recheck_every);
 /// * with the feature `metrics` or `tracing`, every thread that ends an operation.
 pub trait Clock: Send + Sync + 'static {

@@ -23,6 +23,7 @@ pub(crate) mod resolved;
 pub(crate) mod sweep;
 pub(crate) mod watchers;
 
+use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
 use crate::sync::{Arc, ShardedMap};
 use bound::{CheckBound, Order};
@@ -127,7 +128,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// The key whose resolved list has this number. `None` if the list is vacant.
+    /// The key whose resolved list has this number. `None` if the list is vacant (belongs to no key).
     pub(crate) fn resolved_key(&self, number: ListNumber) -> Option<Arc<K>> {
         self.resolved.get(number).key()
     }
@@ -181,7 +182,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             Target::Resolved(number) => orphan = self.resolved.get(number).remove(watcher, order),
         }
         if let Some(key) = orphan {
-            self.retire(&key);
+            self.retire(key);
         }
     }
 
@@ -294,12 +295,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         keys
     }
 
-    /// Resolves `key`: moves the key's list out of the map, to the resolved lists. The list stays there until every
-    /// resolution of the key (one for each `ResolvedKey`) was [released](Self::release) and no watcher is left.
+    /// Resolves `key`, for a new `ResolvedKey`: moves the key's list out of the map, to the resolved lists. The list
+    /// stays there until every `ResolvedKey` of this key was [released](Self::release) and no watcher is left.
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
-        // Take a vacant list before the map shard is locked. The list may be the first of a new chunk, and making a
-        // chunk takes time in proportion to the number of lists: under the lock, that would delay other threads. The
-        // guard gives the list back if the key is resolved already, or if a method of the key panics.
+        // Take a vacant list before the map shard is locked. If no list is vacant, this may allocate places for as many
+        // lists as there are already. Under the lock, that would delay other threads. The guard gives the vacant list
+        // back if the key turns out to be resolved already, or if a method of the key panics.
         let fresh = guard(self.resolved.occupy(key.clone()), |unused| {
             drop(self.resolved.unpin(unused));
         });
@@ -324,23 +325,27 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         (number, self.resolved.get(number).clone())
     }
 
-    /// Lowers the number of resolutions of `key` by one. If none is left, and the key's list has no watchers, removes
-    /// the list and the entry of the key.
+    /// Called when a `ResolvedKey` of `key` is dropped. If it was the last one, and the key's list has no watchers,
+    /// removes the list and the entry of the key.
     pub(crate) fn release(&self, key: &K, number: ListNumber) {
         let unpin = |found: ListNumber| (found == number).then(|| self.resolved.unpin(number))?;
         self.vacate(key, unpin);
     }
 
-    /// Removes the resolved list of `key` and the entry of the key, if the list has neither a resolution nor a watcher.
-    /// Called with no lock held, after the last watcher has left. Another thread may have resolved the key again
-    /// meanwhile, or given the key another list, so this call looks at the list that the key has now.
+    /// Removes the resolved list of `key` and the entry of the key, if the key has neither a `ResolvedKey` nor a
+    /// watcher. Called with no lock held, after the last watcher has left. Another thread may have resolved the key
+    /// again meanwhile, or given the key another list, so this call looks at the list that the key has now.
     #[cold]
-    fn retire(&self, key: &K) {
-        self.vacate(key, |number| self.resolved.retire(number));
+    fn retire(&self, key: Arc<K>) {
+        let mut panics = Panics::default();
+        panics.catch(|| self.vacate(&key, |number| self.resolved.retire(number)));
+        // This may be the last reference to the key, whose destructor may panic as well.
+        panics.catch(|| drop(key));
+        panics.resume();
     }
 
-    /// Calls `retire` for the resolved list of `key`, under the lock of the key's map shard. If `retire` has retired
-    /// the list, and so returns its key, removes the entry of `key`.
+    /// Calls `retire` for the resolved list of `key`, under the lock of the key's map shard. If `retire` has made the
+    /// list vacant, it returns the list's key, and this call removes the entry of `key` from the map.
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;
@@ -353,8 +358,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 retired.is_some()
             });
         // Drop the keys of the entry and of the list with no lock held, because destructors of keys are user code.
-        drop(entry);
-        drop(retired);
+        let mut panics = Panics::default();
+        panics.catch(|| drop(entry));
+        panics.catch(|| drop(retired));
+        panics.resume();
     }
 
     /// The number of keys that have watchers.

@@ -1,8 +1,8 @@
 //! Scheme 6 of Varghese & Lauck (1987): a hashed wheel with unordered slots.
 //!
-//! A timer lies in the slot `deadline % slots`. The *hand* of the wheel points to one slot. A pass turns the hand
-//! through the slots of the ticks since the last pass. In each slot the pass examines every timer, and fires the timers
-//! whose deadline is not in a later revolution.
+//! A timer lies in the slot `deadline % slots`. The *hand* of the wheel points to one slot. A pass (one round of
+//! expiry) turns the hand through the slots of the ticks since the last pass. In each slot the pass examines every
+//! timer, and fires the timers whose deadline is not in a later revolution.
 //!
 //! A pass first fires the overdue timers (timers that were started after their deadline), in no particular order, and
 //! then the other timers slot by slot. Within a slot, timers fire in the order in which they were started. So timers
@@ -26,7 +26,8 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct HashedWheel {
     ring: Ring,
-    /// The node that the hand examines next. If this node is a list head, not a timer, the hand has finished its slot.
+    /// The list node that the pass in progress examines next. If this node is the head of a list, which has no timer,
+    /// the pass has examined all timers of its present slot.
     cursor: u32,
 }
 

@@ -39,11 +39,13 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     levels: Levels,
-    /// The buckets below this number have windows so narrow that the low bits in an [`Entry`] identify the deadline.
+    /// The buckets below this number span so few ticks that the low bits of a deadline, which an [`Entry`] keeps, are
+    /// enough to compute the deadline.
     narrow: u32,
-    /// All buckets with a deadline up to this tick are empty, except the bucket from which a pass is taking the timers.
+    /// The tick that the wheel has reached: all buckets with a deadline up to this tick are empty, except the bucket
+    /// from which a pass is taking the timers.
     current: Tick,
-    /// The deadline and the number of each queued bucket.
+    /// The deadline (the first tick of its range of deadlines) and the number of each queued bucket, earliest first.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     overdue: Overdue,
     /// The number of timers in the buckets.
@@ -122,8 +124,9 @@ impl HierarchicalWheel {
         }
     }
 
-    /// The deadline of an entry of bucket `number`, whose window starts at `current`. Reads the timer's record only if
-    /// necessary: the records of a bucket's timers lie far apart in memory, and each read is a likely cache miss.
+    /// The deadline of the timer of an entry of bucket `number`, whose range of deadlines starts at `current`. Reads
+    /// the timer's record only if necessary: the records of a bucket's timers lie far apart in memory, and each read is
+    /// a likely cache miss.
     #[inline]
     fn deadline_of(&self, entry: Entry, number: u32, records: &impl Records) -> Tick {
         if number < self.narrow {
@@ -175,9 +178,10 @@ impl Scheme for HierarchicalWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        // First move `current` forward, because after an idle time `current` is far behind `now`. A timer gets a lower
-        // level, and cascades less often, if `current` is nearer to its deadline. Stop before the deadline of the next
-        // bucket that is not empty, because a pass has yet to drain this bucket.
+        // First move `current` forward, because after an idle time `current` is far behind `now`. The nearer `current`
+        // is to the timer's deadline, the lower is the timer's level, and the less often the timer moves between
+        // levels. But keep `current` before the deadline of the next bucket with timers, because a pass has yet to
+        // drain this bucket.
         let limit = match self.next_bucket() {
             Some(next) => now.min(next.saturating_sub(1)),
             None => now,
@@ -194,8 +198,8 @@ impl Scheme for HierarchicalWheel {
     fn stop(&mut self, records: &mut impl Records, position: Position) {
         match self.levels.remove(records, position) {
             Some(_) => self.len -= 1,
-            // No bucket has the position of an overdue timer. Look among the overdue timers last, because they are
-            // rare.
+            // The position lies in no bucket, so the timer may be overdue: started after its deadline. Overdue timers
+            // are rare, so look for them last.
             None => self.overdue.remove(records, position),
         }
     }

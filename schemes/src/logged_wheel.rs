@@ -13,9 +13,9 @@
 //! Timers fire in the same order as in the wheel without a log, also in a late pass: the wheel advances only to the
 //! tick before the first deadline in the log, until the timer with this deadline has moved to the wheel.
 //!
-//! INVARIANT: the deadline of a timer in the log is past the wheel's `current` tick, so the wheel can still take the
-//! timer. The deadline is also past the present of every pass that had begun when the timer was started, so no such
-//! pass fires the timer.
+//! INVARIANT: the deadline of a timer in the log is past `current`, the tick that the wheel has reached, so the wheel
+//! can still take the timer. The deadline is also past the present of every pass that had begun when the timer was
+//! started, so no such pass fires the timer.
 
 use crate::hierarchical_wheel::HierarchicalWheel;
 use crate::parts::arrivals::{Arrivals, Taken};
@@ -28,7 +28,8 @@ use crate::scheme::{Scheme, sealed::Sealed};
 pub struct LoggedWheel {
     log: Arrivals,
     wheel: HierarchicalWheel,
-    /// The latest `now` that [`begin_pass`](Scheme::begin_pass) or [`start_slowly`](Self::start_slowly) has got.
+    /// The latest present that this scheme knows: the latest `now` that was passed to
+    /// [`begin_pass`](Scheme::begin_pass) or [`start_slowly`](Self::start_slowly).
     seen: Tick,
 }
 
@@ -123,8 +124,9 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // While a segment of the log is being visited, skip the wheel: it has advanced as far as the log allows, and
-        // the timers that the visit moves to the wheel are due after the tick that the wheel has reached.
+        // While a segment of the log is being visited (a visit moves the timers with near deadlines to the wheel), skip
+        // the wheel: it has advanced as far as the log allows, and the timers that the visit moves to it are due after
+        // the tick that it has reached.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);

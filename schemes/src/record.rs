@@ -82,7 +82,7 @@ impl Started {
     }
 }
 
-/// The result of one step of a pass.
+/// The result of one [`step`](crate::Scheme::step) of a pass (a round in which due timers fire).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The timer with this id fired; its deadline was this tick. The timer has left the scheme, and its record has

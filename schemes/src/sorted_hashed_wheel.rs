@@ -1,8 +1,8 @@
 //! Scheme 5 of Varghese & Lauck (1987): a hashed wheel with sorted slots.
 //!
 //! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. The *hand* of the wheel points to one
-//! slot. A pass turns the hand through the slots of the ticks since the last pass. In each slot the pass fires timers
-//! until the first timer of the list is not due, and examines no timer behind it.
+//! slot. A pass (one round of expiry) turns the hand through the slots of the ticks since the last pass. In each slot
+//! the pass fires timers until the first timer of the list is not due, and examines no timer behind it.
 //!
 //! A pass first fires the overdue timers (timers that were started after their deadline), in no particular order, and
 //! then the other timers slot by slot. Within a slot, timers fire by deadline; timers with the same deadline fire in

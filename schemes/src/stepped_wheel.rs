@@ -34,7 +34,8 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct SteppedWheel {
     levels: Levels,
-    /// All buckets that start up to this tick are empty, except the bucket from which a pass is taking the timers.
+    /// The tick that the wheel has reached: all buckets whose first tick is not later are empty, except the bucket from
+    /// which a pass is taking the timers.
     current: Tick,
     /// The bucket that starts at `current`, while a pass drains it. `None` when the pass has found this bucket empty.
     draining: Option<u32>,

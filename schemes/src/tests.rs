@@ -119,8 +119,8 @@ fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32])
     assert_eq!(scheme.next_deadline(), None);
 }
 
-/// Makes two jumps of a hundred years, at a tick of 1 ms and at a tick of 1 ns. There are eleven timers: some near,
-/// some far, and one that fires in the second jump.
+/// Makes two jumps of a hundred years (passes that are so far apart), at a tick of 1 ms and at a tick of 1 ns. There
+/// are eleven timers: some near, some far, and one that fires in the second jump.
 fn a_jump_costs_entries_not_ticks<S: Tested>() {
     for century in [CENTURY, CENTURY * 1_000_000] {
         for slots in [2, 20, 64, 1_000] {
@@ -139,8 +139,8 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
             assert_eq!(model.scheme.len(), 0);
             let steps = model.pass(When::In(century), &[], None);
             assert_eq!(steps, 0, "without timers a jump is free");
-            // A timer that is started long after the last pass is filed as seen from the present, not from the last
-            // pass.
+            // A timer that is started long after the last pass goes to the level for its distance from the present, not
+            // from the last pass. So it fires after a few steps.
             model.present += century;
             let soon = model.present + 1;
             model.start(soon, model.present);

@@ -1,4 +1,4 @@
-//! Scheme 1 of Varghese & Lauck (1987): timers in no order. Each pass examines all of them.
+//! Scheme 1 of Varghese & Lauck (1987): timers in no order. Each pass (round of expiry) examines all of them.
 //!
 //! The timers lie in a vector, and a removal fills the hole with another timer. The scheme does not keep track of the
 //! earliest deadline: a call of `next_deadline` searches for it. Timers fire in no particular order.

@@ -1,7 +1,7 @@
 //! The operation that the calling thread is examining, and why. An examination is a call of `try_complete`, or of the
-//! closure that changes an operation before it is forced to complete. A check made inside an examination waits on the
-//! [trampoline](crate::callbacks::trampoline) until the thread's outermost call is about to return. From this module,
-//! the check learns which operation has made it.
+//! user's closure `change` (of `force_complete_for_key_with`), which may change an operation before it is forced to
+//! complete. A check made inside an examination waits on the [trampoline](crate::callbacks::trampoline) until the
+//! thread's outermost call is about to return. From this module, the check learns which operation has made it.
 
 use std::cell::Cell;
 
@@ -17,7 +17,8 @@ pub(crate) struct Examinee {
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Trigger {
-    /// The operation is being parked, this thread checks it, or this thread changes it before it is forced to complete.
+    /// The operation is being parked, or this thread checks it, or this thread forces it to complete and first runs the
+    /// closure `change` of `force_complete_for_key_with`.
     Check = 0,
     /// Another thread asked for the examination by a mark (a bit in the state word), because the operation was held.
     Mark = 1 << 32,
@@ -25,8 +26,8 @@ pub(crate) enum Trigger {
     Deadline = 1 << 33,
 }
 
-/// One examination of an operation. It has only two words: every examination writes them to a thread-local value at its
-/// beginning, and restores the previous ones at its end.
+/// One examination of an operation. Kept as small as two words, because every examination writes them to a thread-local
+/// value at its beginning, and puts the words that were there before back at its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Examination {
     /// The memory address of the operation's state word. 0 if the thread examines no operation.

@@ -69,8 +69,8 @@ impl<V> WakeCell<V> {
         mut read: impl FnMut(&mut V) -> Readiness<R>,
     ) -> Poll<R> {
         // Cloning or dropping a waker may run user code, and that code may call this method again. So the lock is not
-        // held during either. Only under the lock is it known whether a clone is needed: not if the value is ready, nor
-        // if the waker of this task is stored already. So guess before the lock is taken.
+        // held during either. No clone is needed if the value is ready, or if the waker of this task is stored already.
+        // Only under the lock is this known, so guess before the lock is taken.
         //
         // ORDERING: Relaxed: `will_wait` is only a guess.
         let will_wait = self.will_wait.load(Ordering::Relaxed);
@@ -150,7 +150,8 @@ pub(crate) enum Promised<T> {
 pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
 
 struct UntoldParts<T> {
-    /// Dropped before the task is told of the value. The destructors in it may be user code, and may take long.
+    /// What is dropped before the task is told of the value, such as the predicate that has found the value. The
+    /// destructors in it may be user code, and may take long.
     before: Before,
     /// `None` after the value was moved out.
     value: Option<T>,
@@ -190,8 +191,8 @@ impl<T> Promise<T> {
     }
 
     /// Stores the value, but does not tell the task of it: until [`tell`](Self::tell) is called, polls are pending. The
-    /// call of `tell` may wait in the trampoline's queue for some time. If the other side [closes](Self::close) the
-    /// promise meanwhile, it gets the value at once.
+    /// call of `tell` may have to wait until this thread's outermost call of the library is about to return. If the
+    /// other side [closes](Self::close) the promise meanwhile, it gets the value at once.
     ///
     /// `make` turns `source` into two things: the value, and what is dropped before the task is told. `make` runs under
     /// the lock, so it must run no user code. Returns `source` as `Err` if the promise has had a value already, or was
@@ -278,11 +279,19 @@ impl<T> Default for Promise<T> {
 debug_fields!([T] Promise<T>, "Promise", |it|);
 
 /// Wakes a thread that waits in [`block_on`].
-struct Unpark(Thread);
+struct Unpark {
+    thread: Thread,
+    /// Set by each wake-up. The token of [`thread::park`] does not suffice: code that blocks inside the poll, for
+    /// example another `block_on` or a channel, may use it up.
+    woken: AtomicBool,
+}
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        // ORDERING: Release pairs with the Acquire in `block_on`: the poll that follows sees what the waking thread did
+        // before.
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
@@ -290,23 +299,29 @@ impl Wake for Unpark {
 /// runtime.
 ///
 /// # Panics
-/// If the caller is inside a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that
-/// gives a taken value back). The future might wait for a call that only this thread can run, after the callback has
-/// returned. Also passes on a panic of `future`.
+/// If the caller is inside a callback of the library (a predicate, `try_complete`, `on_complete`, or the closure
+/// `give_back` of a [`take`](crate::Purgatory::take)). The future might wait for a call that only this thread can run,
+/// after the callback has returned. Also passes on a panic of `future`.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !Trampoline::in_progress(),
         "a callback of the library must not block in `block_on`"
     );
-    let waker = Arc::new(Unpark(thread::current())).into();
+    let unpark = Arc::new(Unpark {
+        thread: thread::current(),
+        woken: AtomicBool::new(false),
+    });
+    let waker = unpark.clone().into();
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => return output,
-            // If the task was woken before this line, `park` returns at once. If `park` returns without a wake-up, the
-            // loop only polls once more.
-            Poll::Pending => thread::park(),
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        // ORDERING: Acquire pairs with the Release in `wake`. A wake-up that comes after this load unparks this thread
+        // later, so `park` returns.
+        while !unpark.woken.swap(false, Ordering::Acquire) {
+            thread::park();
         }
     }
 }

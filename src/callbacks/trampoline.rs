@@ -193,15 +193,16 @@ fn run_waiting() -> Panics {
     let mut panics = Panics::default();
     let run_next = || {
         run_one() || {
-            // No call waits any more, so clear `known`. It contains keys, which are user values, and their destructors
-            // may queue more calls. So if `known` was not empty, the loop looks again.
+            // No call waits any more, so clear `known`, which lists the nested checks of this thread. It contains keys,
+            // which are user values, and their destructors may queue more calls. So if `known` was not empty, the loop
+            // looks again.
             let known = WAITING.try_with(|waiting| std::mem::take(&mut waiting.borrow_mut().known));
             known.is_ok_and(|known| !known.is_empty())
         }
     };
     while panics.catch(run_next).unwrap_or(true) {}
     SOMETHING_WAITS.with(|something| something.set(false));
-    // Shrink the queues: a long chain of calls has made them large.
+    // Shrink the queues: many waiting calls may have made them large.
     let _ = WAITING.try_with(|waiting| {
         let waiting = &mut *waiting.borrow_mut();
         [&mut waiting.calls, &mut waiting.checks].map(|queue| queue.shrink_to(SLICE))
@@ -228,8 +229,9 @@ pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// Finds, among the bookkeeping of this thread's nested checks, the entry of type `T` that `is_wanted` accepts. If
-/// there is none, makes and stores an entry by `new`. `None` if the thread is ending and has destroyed its queues.
+/// The list of the nested checks that one purgatory has had on this thread: the value of type `T` that `is_wanted`
+/// accepts. If there is none, makes one by `new`, and stores it. `None` if the thread is ending and has destroyed its
+/// queues.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,

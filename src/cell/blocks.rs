@@ -23,8 +23,8 @@ use crate::sync::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Which slots of one block are vacant, and the neighbours of the block on its list. Written under the slab's lock.
-/// When many operations end together, the records of thousands of blocks change. A record is small, so that all of
-/// these stay in the processor's caches.
+/// When many operations end together, the records of thousands of blocks change. Records are small, so that thousands
+/// of them fit into the processor's caches.
 ///
 /// The atomics are std's in loom models too, so loom does not check their order. This is sound: the slab's lock orders
 /// every access, except the one in [`prefetch`](Record::prefetch), whose result is not used.
@@ -147,8 +147,8 @@ impl Vacancies {
         Some(vacant.trailing_zeros())
     }
 
-    /// Makes a slot vacant again: the slot at `offset` in block `number`. Returns `true` if the block is now listed as
-    /// absent: the caller must free its memory. Returns `false` if the block keeps its memory.
+    /// Makes a slot vacant again: the slot at `offset` in block `number`. Returns `true` if the block is empty now, and
+    /// on the list of blocks without memory: the caller must free its memory. `false` if the block keeps its memory.
     pub(super) fn put_back(&mut self, blocks: &Chunks<Record>, number: u32, offset: u32) -> bool {
         let Some(block) = blocks.get(number) else {
             return false;
@@ -174,8 +174,8 @@ impl Vacancies {
         true
     }
 
-    /// Lists the spare block as absent, and returns its number. The caller must free its memory. `None` if there is no
-    /// spare block.
+    /// Moves the spare block (the empty block that still has memory) to the list of blocks without memory, and returns
+    /// its number. The caller must free its memory. `None` if there is no spare block.
     pub(super) fn give_up_spare(&mut self, blocks: &Chunks<Record>) -> Option<u32> {
         let number = std::mem::replace(&mut self.spare, NIL);
         self.list_absent(blocks.get(number)?, number);

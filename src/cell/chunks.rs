@@ -302,8 +302,8 @@ pub(crate) struct Fields {
 pub(super) struct Slot<P> {
     word: Word,
     pub(super) fields: UnsafeCell<Fields>,
-    /// The index of the next slot on a free list. A std atomic in loom models too: all accesses are Relaxed, and loom
-    /// models what orders them (the slab's lock, and the word of the remote free list).
+    /// The index of the next slot, while this slot is on a free list. A std atomic in loom models too: all accesses are
+    /// Relaxed, so loom need only check what orders them (the slab's lock, or the atomic head of the remote free list).
     pub(super) link: Link,
     pub(super) payload: UnsafeCell<MaybeUninit<P>>,
 }
@@ -326,8 +326,9 @@ impl<P> Slot<P> {
         }
     }
 
-    /// The number of resident slots (the first slots, whose memory is never freed): as many whole chunks as fit into a
-    /// mebibyte, at most `RESIDENT_CHUNKS` chunks. No slot is resident if a payload has [`LARGE`] bytes or more.
+    /// The number of resident slots (the first slots, whose memory is never freed): as many whole chunks of
+    /// `RESIDENT_CHUNK` slots as fit into a mebibyte, at most `RESIDENT_CHUNKS` chunks. No slot is resident if a
+    /// payload has [`LARGE`] bytes or more.
     pub(super) const RESIDENT: u32 = {
         if size_of::<P>() >= LARGE {
             0
@@ -345,8 +346,8 @@ impl<P> Slot<P> {
     /// The state word of a resident slot. Must not be called on a slot in a block.
     #[inline(always)]
     pub(super) fn state_here(&self) -> &State {
-        // SAFETY: all callers pass a resident slot, and `take_beyond` makes every resident slot with the variant
-        // `here`.
+        // SAFETY: all callers pass a resident slot. Only `SlabGuard::take_beyond` makes resident slots, and it sets the
+        // field `here` of their `Word`.
         unsafe { &self.word.here }
     }
 }
@@ -405,7 +406,8 @@ impl<'a, P> Place<'a, P> {
             // SAFETY: a resident slot lives as long as the slab, and `'a` does not outlive the slab.
             return unsafe { &*state };
         }
-        // SAFETY: the slot is not resident, so `take_beyond` has made it with the variant `apart`.
+        // SAFETY: the slot is not resident. Only `SlabGuard::take_beyond` makes such slots, and it sets the field
+        // `apart` of their `Word`.
         let apart = unsafe { self.slot().word.apart };
         // SAFETY: the state word lies in `Slab::words`, and lives as long as the slab.
         unsafe { apart.as_ref() }
@@ -466,8 +468,8 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    /// Removes the mark which says that the operation's timer has fired, because the operation may get another
-    /// deadline.
+    /// Clears the bit in the state word which says that the operation's timer has fired. Called before the operation
+    /// gets another deadline: otherwise it could be ended for the old one.
     #[cold]
     pub(crate) fn forget_expiry(&mut self) {
         self.place.state(self.at.index()).forget_expiry();

@@ -33,7 +33,7 @@ impl RemoteList {
         // `fetch_update` fails only if the closure returns `None`.
         let _ = self.0.fetch_update(set, fetch, |head| {
             let (first, count) = decode(head);
-            // ORDERING: Relaxed: the Release of the exchange publishes the link.
+            // ORDERING: Relaxed: the exchange that follows this closure publishes the link by its Release.
             link.store(first, Ordering::Relaxed);
             length = count.saturating_add(1);
             Some(u64::from(length) << 32 | u64::from(index))

@@ -101,8 +101,8 @@ struct Locked<G> {
     /// The number of slots in blocks for which memory was allocated since [`SlabGuard::has_grown`] last returned
     /// `true`.
     made: u32,
-    /// The index of the first slot of the *chain*, or [`NIL`]: the slots that were taken off the remote free list, but
-    /// are not vacant yet.
+    /// The index of the first slot of the *chain*, or [`NIL`] if the chain is empty. The chain consists of the slots
+    /// that a holder of the lock has taken off the remote free list, but has not made vacant yet.
     chain: u32,
     beside: G,
 }
@@ -172,8 +172,8 @@ impl<P, G> Slab<P, G> {
         // With a stale address, only the state word may be used: the slot may have no memory.
         let claim = self.word(at.index())?.claim_or_mark(at.generation(), mark);
         (claim == Claim::Held).then(|| {
-            // SAFETY: this thread holds the operation in the slot. So the slot is taken until the `Held` below is
-            // consumed.
+            // SAFETY: this thread holds the operation in the slot. So the slot is taken, and keeps its memory, until
+            // the `Held` below is consumed.
             let place = unsafe { self.place(at.index()) };
             let place = place.expect("the slot of an operation has memory");
             Held { place, at }
@@ -198,8 +198,8 @@ impl<P, G> Slab<P, G> {
     /// A pointer to the slot at `index`. `None` if the slab has no such slot, or the slot has no memory.
     ///
     /// # Safety
-    /// While the result is used, the slot must be taken, or the caller must have the lock and put no slot back: putting
-    /// a slot back may free the memory of a block.
+    /// The memory of the slot must not be freed while the result is used. So either the slot must be taken (not vacant)
+    /// for that long, or the caller must have the lock and put no slot back: that may free the memory of a block.
     #[inline(always)]
     unsafe fn place(&self, index: u32) -> Option<Place<'_, P>> {
         match self.resident.get(index) {
@@ -247,7 +247,7 @@ impl<P, G> Slab<P, G> {
     /// each load misses the cache. In a loop of their own, the loads overlap instead of waiting for one another.
     pub(crate) fn prefetch(&self, ended: &[EndedSlot]) {
         for ended in ended {
-            // SAFETY: `ended` is a token of the slot, so the slot is taken.
+            // SAFETY: `ended` proves that the slot is not vacant yet, so the slot keeps its memory during this call.
             let place = unsafe { self.place(ended.at.index()) };
             // ORDERING: Relaxed: the value is not used.
             std::hint::black_box(place.map(|place| place.slot().link.load(Ordering::Relaxed)));
@@ -521,7 +521,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
     }
 
-    /// The position in the wheel of the timer that belongs to a spent slot of this slab.
+    /// Where the timer of an operation lies in the timing wheel. The operation has ended and was moved out of its slot,
+    /// but the slot still has this number.
     #[inline(always)]
     pub(crate) fn position_of(&mut self, spent: &Spent<'a, P>) -> u32 {
         spent.place.slot().fields.with_mut(|fields| {
@@ -530,14 +531,15 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         })
     }
 
-    /// Puts a spent slot of this slab back. Retires the slot instead if it has had its last generation.
+    /// Makes a slot vacant again, after its operation has ended and was moved out. If the slot has had its last
+    /// generation, it stays taken for ever instead.
     #[inline(always)]
     pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
         let Spent { place, at } = spent;
         self.put_back_unless_retired(place, at);
     }
 
-    /// [Puts back](Self::put_back_spent) a slot of this slab whose token has no pointer to the slot.
+    /// As [`put_back_spent`](Self::put_back_spent), for a token that has no pointer to the slot.
     #[inline(always)]
     pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
@@ -567,7 +569,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             }
         }
         let index = self.locked.chain;
-        // SAFETY: a slot on the chain is taken until the caller puts the returned token back.
+        // SAFETY: a slot of the chain (the slots that came off the remote free list) keeps its memory until it is put
+        // back. That happens only after this call, by the token that this call returns.
         let place = unsafe { self.slab.place(index)? };
         // ORDERING: Relaxed: this thread or an earlier holder of the lock has called `take_all`, which has acquired all
         // links of the chain. The lock orders that call before this load.

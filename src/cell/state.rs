@@ -71,8 +71,8 @@ const HELD: u64 = 1 << 1;
 const EXAMINE: u64 = Mark::Examine as u64;
 const GENERATION: u32 = 32;
 /// The generation in the state word of a *retired* slot, which gets no other occupant: after the last generation, the
-/// count wraps to 0. A slot that was never used, or still has its first occupant, has generation 0 too. No other slot
-/// has it.
+/// count wraps to 0. A slot from which no operation has ended yet has generation 0 too, but [`State::last_generation`],
+/// which tests for `RETIRED`, is called only after an end.
 const RETIRED: u32 = 0;
 
 /// A bit in the state word by which a thread that finds the operation held asks the holder for an examination or an
@@ -159,9 +159,9 @@ impl State {
         Self(AtomicU64::new(0))
     }
 
-    /// The only compare-and-swap loop on the state word. `now` is the value that the caller expects in the word. `step`
-    /// gets the present value. It returns the result of this function, and the next value of the word (`None` if the
-    /// word stays as it is).
+    /// The only compare-and-swap loop on the state word. `now` is the value that the caller expects in the word. The
+    /// closure `step` gets the present value. It returns two things: what this function is to return, and the next
+    /// value of the word (`None` if the word stays as it is).
     #[inline(always)]
     fn transition_from<A>(
         &self,
@@ -206,8 +206,8 @@ impl State {
     pub fn occupy(&self) -> u32 {
         // ORDERING: Relaxed on the load and the store. The load: the end of the previous occupant happens before this
         // call, by the lock under which the slot was put back. The store: no thread can name the new occupant before
-        // its address is published, and every publication is a Release (the unlock of the timer shard or of a watch
-        // list, or the exchange of a resolved list's word in `ResolvedList::swap`).
+        // its address is published, and every publication is a Release (the unlock of the timer shard, the unlock of a
+        // key's watch list, or the exchange in `ResolvedList::swap`, which adds a watcher to a `ResolvedKey`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | HELD));
         self.0
@@ -218,8 +218,8 @@ impl State {
     /// parked -> held. If the operation is held already: held -> held with `mark`, and the holder acts on the mark.
     #[inline(always)]
     pub fn claim_or_mark(&self, generation: u32, mark: Mark) -> Claim {
-        // Exchange without a load first: most operations are parked and not held. A load would fetch the cache line as
-        // shared, and the exchange would have to fetch it once more as exclusive.
+        // Try the exchange at once, for the most likely value: most operations are parked and not held. A load before
+        // it would fetch the cache line as shared, and the exchange would have to fetch it once more as exclusive.
         let parked = Snapshot::of(generation, PARKED);
         match self.exchange(parked, parked.with(HELD)) {
             Ok(_) => Claim::Held,

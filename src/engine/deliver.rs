@@ -80,8 +80,8 @@ impl<'a, H: Handler> Outbox<'a, H> {
         }
     }
 
-    /// Takes the last payload that a call ends. If the call has ended no other payload, and the user's code for this
-    /// one belongs on this thread, runs that code now. Otherwise collects the payload. A panic of the user's code is
+    /// Takes `last`, the last payload that a call ends. If the call has ended no other payload, and the user's code for
+    /// `last` belongs on this thread, runs that code now. Otherwise collects `last`. A panic of the user's code is
     /// passed on.
     #[inline(always)]
     pub(crate) fn complete_or_push(&mut self, last: EndedPayload<H::Value>) {
@@ -209,10 +209,10 @@ pub(crate) fn deliver_all<H: Handler>(
     run_on: RunOn,
 ) {
     let engine = handler.engine();
-    // A pass (one round of expiry) runs user code, for example a `try_complete` at its deadline. That code may end
-    // other operations, whose completions must not delay the timer. A call from that code never has the outermost
-    // trampoline. The pass itself also calls this function; unless the pass runs in a callback, it has the outermost
-    // trampoline.
+    // A pass (one round of expiry) runs user code, for example a `try_complete` at its deadline. That code may call the
+    // library, and such a call may end other operations, whose completions must not delay the timer. Recognise such a
+    // call by its trampoline, which is not outermost: the call is made inside another call of the library, the pass.
+    // The pass itself also calls this function, but with an outermost trampoline, unless the pass runs in a callback.
     let is_caused_by_a_pass = Pass::is_in_progress() && !trampoline.is_outermost();
     let run_on = match is_caused_by_a_pass {
         true => RunOn::Dispatch,
@@ -224,7 +224,7 @@ pub(crate) fn deliver_all<H: Handler>(
     };
     let mut elsewhere = Vec::new();
     let here = match &engine.dispatch {
-        // This dispatch completes all payloads on this thread, so there is nothing to sort.
+        // `Inline` completes all payloads on this thread, so none of them goes to `elsewhere`.
         Dispatch::Inline => {
             for ended in &mut all {
                 hand_over(&**handler, ended);
@@ -281,8 +281,9 @@ fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
         .guarded(move || complete_in_guard(handler, ended));
 }
 
-/// Runs the user's code for one payload, and then frees the payload's permit, even if the user's code panics. The panic
-/// is passed on to the caller. Only this function calls [`Handler::complete`].
+/// Runs the user's code for one payload, and then frees the payload's permit (its place under `max_parked` and
+/// `max_weight`), even if the user's code panics. The panic is passed on to the caller. Only this function calls
+/// [`Handler::complete`].
 #[inline(always)]
 fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
     // Take the struct apart first, so that its fields stay in registers. A closure that borrows one field of a struct
@@ -343,8 +344,8 @@ impl<H: Handler> Drop for Delivery<H> {
             };
             return run_later(Box::new(move || drop(later)));
         }
-        // This thread may be the user's. Enter the library, so that calls that a completion causes wait on the
-        // trampoline and run after the completion, not inside it.
+        // This thread may be the user's. Enter the library, so that user code that a completion causes to be called
+        // waits in the queue of the trampoline, and runs after the completion, not inside it.
         let trampoline = Trampoline::enter();
         let engine = self.handler.engine();
         for ended in ended {

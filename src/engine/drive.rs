@@ -41,8 +41,8 @@ pub(crate) fn shrink<H: Handler>(handler: &H) {
 }
 
 /// Lowers the alarm to the tick of the next work: tick 0 if a check is deferred, otherwise the earliest deadline.
-/// Returns that tick ([`NEVER`] if there is no work), and whether the alarm was later. If so, the caller must wake the
-/// sleeping thread.
+/// Returns that tick ([`NEVER`] if there is no work), and whether the alarm was later. If it was, the caller must wake
+/// the thread that sleeps until the alarm.
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
@@ -51,14 +51,15 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     (next, engine.alarm.set(next))
 }
 
-/// Resets the alarm, and then sets it to the tick of the next work, which may be later than the alarm was. Called by
-/// the thread that sleeps until the alarm, or by a caller that acts for that thread. Returns the tick of the next work,
-/// and the tick of the alarm before the reset.
+/// Resets the alarm to [`NEVER`], and then sets it to the tick of the next work (a deadline or a deferred check), which
+/// may be later than the alarm was. Called by the thread that sleeps until the alarm, or by a caller that acts for that
+/// thread. Returns the tick of the next work, and the tick of the alarm before the reset.
 fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     let alarm = &handler.engine().alarm;
     let before = alarm.reset();
     let (next, _) = set_alarm(handler);
-    // Since the reset, other threads may have set the alarm to deadlines of their own. The earliest tick counts.
+    // Since the reset, other threads may have set the alarm to deadlines that `set_alarm` has not found. So return the
+    // earlier of the two ticks.
     (next.min(alarm.time()), before)
 }
 
@@ -79,14 +80,14 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // alarm, and miss its deadlines. An alarm that is too early costs the reaper one wake-up.
         set_alarm(handler)
     } else {
-        // Without a reaper, callers drive the engine, for example the user's reactor (an event loop). One caller at a
-        // time resets the alarm. Otherwise a second caller could read, as `before`, the `NEVER` that the first caller's
-        // reset has left, instead of the tick for which the reactor was woken.
+        // Without a reaper, callers drive the engine, for example the user's reactor (an event loop). `rearm` resets
+        // the alarm to `NEVER` for a moment. Only one caller at a time does so: a second caller could find `NEVER`
+        // instead of the tick until which the reactor sleeps, and would then wake the reactor in vain.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // Wake the reactor from here if the next work is earlier than the alarm was: this caller may not be the
-        // reactor. The thread that has filed the earlier deadline may not have announced it yet. When it does, it finds
-        // that this caller has set the alarm already, and wakes no thread.
+        // Wake the reactor if the next work is earlier than the alarm was, because this caller may not be the reactor,
+        // and perhaps no other thread wakes it: the thread that has added the earlier deadline may not have announced
+        // it yet, and when it does, it finds the alarm already set by this caller, and wakes no thread.
         (next, next < before)
     };
     if tell {

@@ -3,8 +3,8 @@
 //!
 //! A payload that has expired has ended, and no thread can claim it any more. But its slot and its entries in the watch
 //! lists are still there, and reclaiming them takes longer than the rest of the pass. So the order of the steps depends
-//! on whether there is a *storm*: a slice (64) or more payloads of one timer shard have expired together, or even after
-//! these payloads the shard may have due timers left, or the reclaim queue is not empty.
+//! on whether there is a *storm*: 64 payloads (a slice) or more of one timer shard have expired together, or the shard
+//! may have more due timers, or slots and watches that an earlier storm has left still wait in the reclaim queue.
 //!
 //! * In a storm, the user's code runs first. Slots and watches go to the reclaim queue, and a part of the queue is
 //!   reclaimed after each pass.
@@ -57,16 +57,16 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         let each = |(shard, timers)| expire_in(handler, &trampoline, shard, timers, now);
         begun.into_iter().map(each).sum::<usize>()
     };
-    // The timers that this pass has yet to fire. `None` if `expire_meanwhile` has begun a later pass, which has fired
-    // these timers, and also due timers that the deferred checks have started.
+    // The timers that this pass has yet to fire. `None` once the closure `expire_meanwhile` below has begun a later
+    // pass: the later pass fires these timers too, and also due timers that the deferred checks have started.
     let mut begun = Some(begin(now));
     let mut expired = 0;
     // If this thread is inside a `try_complete`, it holds an operation, and a deferred check on this thread could not
     // examine that operation. So leave the deferred checks to the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
     let mut expire_meanwhile = || {
-        // The clock may be user code. If it panics, fire no timer now: the timers wait until the next check or slice is
-        // made.
+        // The clock may be user code. If it panics, fire no timer now: this closure is called again after the next
+        // slice of the deferred check, or after the next check.
         let later = handler.engine().guarded(|| handler.engine().now()).ok();
         if let Some(later) = later.filter(|later| *later > now) {
             now = later;
@@ -79,8 +79,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         expire_meanwhile();
     }
     expired += begun.map_or(0, |begun| expire(begun, now));
-    // The call of `leave` below runs the calls that were queued during this pass. Such a call may shut the handler
-    // down, and a shutdown is over only when no pass is under way.
+    // From here on, do not count this pass as under way. The call of `leave` below runs user code that was queued
+    // during the pass. That code may shut the handler down, and a shutdown is over only when no pass is under way.
     drop(underway);
     // A panic of a queued call is counted, and does not leave this function: the caller must still reclaim the expired
     // payloads, and set the alarm.
@@ -111,8 +111,8 @@ fn expire_in<H: Handler>(
         while more && all.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && timers_left > fired.len();
             timers_left = timers_left.saturating_sub(fired.len());
-            // If no timer has fired, this slice has only moved timers to a finer level of the wheel. Then end the
-            // batch, so that its completions do not wait for more such moves.
+            // If no timer has fired, this call of `fire` has only moved timers to a finer level of the wheel. Then end
+            // the batch, so that its completions do not wait for more such moves.
             if fired.is_empty() {
                 break;
             }
@@ -143,9 +143,9 @@ fn expire_in<H: Handler>(
         engine.count_ended(Ending::Expired, deadlines.len());
         engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
         count_lateness(engine, shard, &deadlines);
-        // With `reclaim_first`, the bounds on parked operations and on watchers of a key are exact. So reclaim the
-        // slots and watches of ended payloads now: user code that hears of an ending may park again at once, and must
-        // find the place free.
+        // A storm (very many payloads expire at once) sends slots and watches to the reclaim queue, but not with
+        // `reclaim_first`. With that setting, the bounds on parked operations and on watchers of a key are exact: user
+        // code that hears of an ending may park again at once, and must find the place free.
         let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
         if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(unreclaimed);

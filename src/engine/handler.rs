@@ -42,8 +42,8 @@ impl<V> EndedPayload<V> {
 /// panicked.
 pub(crate) struct Expired<H: Handler> {
     pub(crate) ended: EndedPayload<H::Value>,
-    /// The payload's deadline, if its timer may have been filed at another tick than the deadline (for example earlier,
-    /// to wake a listener in time). `None` if the timer was filed at the deadline.
+    /// The payload's deadline, if its timer may have been set to another tick than the deadline (for example an earlier
+    /// one, at which a listener rechecks its condition). `None` if the timer was set to the deadline.
     pub(crate) deadline: Option<Tick>,
     /// What has to be reclaimed: the slot, and in a purgatory the watches.
     pub(crate) rest: H::Unreclaimed,
@@ -66,8 +66,8 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
     /// Ends a payload whose timer has fired in a pass at tick `now`: as expired, or as aborted if its `try_complete`
-    /// panics. `None` if the payload has a later deadline now, or if this call has ended and delivered it in another
-    /// way.
+    /// panics. `None` if the payload has a later deadline now, or if it can complete now: then this call has ended it
+    /// as satisfied, and has delivered it.
     fn expire(self: &Arc<Self>, held: Held<'_, Self::Payload>, now: Tick) -> Option<Expired<Self>>;
 
     /// Frees the slots of expired payloads, whose endings have been counted, and removes their watches.
@@ -98,7 +98,8 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         0
     }
 
-    /// Makes one deferred check. Calls `pause` between the slices of a long check, so that due timers can fire.
+    /// Makes one deferred check. Calls `pause` again and again during a long check, so that due timers can fire
+    /// meanwhile.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
     /// Releases memory of the handler that is not needed. The engine itself shrinks the timer shards. Any thread may
@@ -106,7 +107,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn shrink(&self) {}
 
     /// Called when the thread that drives the timer finds no deadline. Removes data that the handler still keeps for
-    /// payloads that have ended: for example, changes that were to be applied to operations.
+    /// payloads that have ended: for example, closures that were to change an operation, which has ended without them.
     fn on_idle(&self) {}
 
     /// Drops the payloads that the shutdown has kept for its caller. Called when the last clone of the timer was

@@ -1,5 +1,5 @@
-//! The bounds on the number and on the total weight of parked payloads. A payload counts from its park until its
-//! completion has run.
+//! The bounds on the number and on the total weight of parked payloads. A payload counts from the moment when it is
+//! parked until its completion has run.
 
 use crate::cell::address::Address;
 use crate::sync::{AtomicU64, MAX_TIMER_SHARDS, Mutex, Ordering};
@@ -35,8 +35,8 @@ enum Bounds {
     },
 }
 
-/// A bound that stands alone, and the sum that it bounds. The sum never exceeds the bound, and no addend that fits is
-/// rejected.
+/// The bound of an engine that has only one bound, with the sum that it limits. The sum never exceeds the bound, and no
+/// addend that fits is rejected.
 struct Bound {
     max: u64,
     taken: AtomicU64,
@@ -52,9 +52,10 @@ impl Bound {
 
     /// Adds `addend` to the sum if the result is within the bound. Returns whether it is.
     fn take(&self, addend: u64) -> bool {
-        // ORDERING: Acquire pairs with the Release in `free`: the user's code for a payload happens before another
-        // payload gets the place. The read-modify-writes of other threads in between continue the release sequence.
-        // Relaxed where the sum stays as it is: a rejection tells nothing of other threads.
+        // ORDERING: Acquire pairs with the Release in `free`: the user's code for the payload that has freed a place
+        // happens before another payload gets the place. The read-modify-writes of other threads in between continue
+        // the release sequence. Relaxed if `addend` does not fit: a rejection lets the caller read no memory of other
+        // threads.
         let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
         // INVARIANT: the sum is at most `max`, so the subtraction does not overflow.
         let next = |taken| (addend <= self.max - taken).then(|| taken + addend);
@@ -62,7 +63,8 @@ impl Bound {
     }
 
     fn free(&self, addend: u64) {
-        // ORDERING: Release pairs with the Acquire in `take`.
+        // ORDERING: Release pairs with the Acquire in `take`: the user's code for this payload happens before another
+        // payload gets the place.
         let taken = self.taken.fetch_sub(addend, Ordering::Release);
         debug_assert!(addend <= taken, "a place is freed that was not taken");
     }
@@ -94,9 +96,10 @@ impl Weights {
         let shard = &self.0[at.shard()];
         let mut by_address = shard.by_address.lock();
         by_address.insert(at, weight);
-        // ORDERING: Relaxed. This thread still holds the payload, and another thread ends it only after the release. So
-        // this store happens before the load in `remove` for this payload. The later stores are made under the same
-        // lock, and none of them is 0 before the weight of this payload has been removed.
+        // ORDERING: Relaxed, and still `remove` does not read 0 for this payload. This thread holds the payload now.
+        // Another thread can end it, and call `remove`, only after this thread has released it. So this store happens
+        // before the load in `remove`. Later stores are made under the same lock, and none of them is 0 before `remove`
+        // takes this weight out.
         let count = by_address.len() as u64;
         shard.count.store(count, Ordering::Relaxed);
     }
@@ -104,7 +107,8 @@ impl Weights {
     /// Removes and returns the weight of the payload that was parked at `at`: [`ONE`] if none was noted.
     fn remove(&self, at: Address) -> u64 {
         let shard = &self.0[at.shard()];
-        // ORDERING: Relaxed on the load and the store, as argued in `note`.
+        // ORDERING: Relaxed on the load and the store. If this payload has a weight in the tree, the load does not read
+        // 0, because the store in `note` happens before it. Otherwise the weight is `ONE`, whatever the load reads.
         if shard.count.load(Ordering::Relaxed) == 0 {
             return ONE;
         }
@@ -176,7 +180,7 @@ impl Permits {
 
     /// The sum of the weights of all permits that are taken; 0 if there is no bound on the weight. Takes no lock.
     pub(crate) fn weight(&self) -> u64 {
-        // ORDERING: Relaxed: the sum tells nothing of other memory.
+        // ORDERING: Relaxed: the sum is a statistic, and no thread reads other memory by it.
         match self.0.as_deref() {
             Some(Bounds::Weight { weight, .. }) => weight.taken.load(Ordering::Relaxed),
             Some(Bounds::Both { weight, .. }) => weight.load(Ordering::Relaxed),
@@ -185,7 +189,7 @@ impl Permits {
     }
 }
 
-// These methods are cold and not inlined, so that a park without bounds keeps its values in registers.
+// `take`, `park_at` and `free` are cold and not inlined, so that a park without bounds keeps its values in registers.
 impl Bounds {
     #[cold]
     #[inline(never)]
@@ -311,8 +315,9 @@ mod tests {
         }
     }
 
-    /// Payloads of one timer shard, in any order, beside payloads without a noted weight, whose slots are used again
-    /// before their permits are free.
+    /// The payloads are all of one timer shard, and their permits are freed in another order than they were taken. A
+    /// slot is used again before the permit of its earlier payload is freed. Payloads that weigh [`ONE`] have no noted
+    /// weight.
     #[test]
     fn g17_each_permit_frees_the_weight_that_it_took() {
         let permits = Permits::new(None, Some(u64::MAX));
@@ -331,7 +336,8 @@ mod tests {
         assert_eq!(sum, 0);
     }
 
-    /// The end of a payload that weighs [`ONE`] looks for no weight if there is none.
+    /// When all noted weights are removed, every count is 0 again. Then the end of a payload that weighs [`ONE`] takes
+    /// no lock.
     #[test]
     fn g28_weights_that_have_gone_are_not_kept() {
         let permits = Permits::new(None, Some(u64::MAX));

@@ -14,8 +14,8 @@ pub(crate) struct Settings {
     pub(crate) wheel_size: usize,
     pub(crate) max_parked: Option<usize>,
     pub(crate) max_weight: Option<usize>,
-    /// Whether slots and watches of ended payloads are reclaimed before their completions run. With `max_parked` or
-    /// `max_weight` they are, whatever this field says.
+    /// Whether the slots of ended payloads, and their entries in the watch lists of keys, are reclaimed before their
+    /// completions run. With `max_parked` or `max_weight` this is always done, even if this field is `false`.
     pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
@@ -110,8 +110,8 @@ impl<T: Built> Builder<T> {
     /// returned. [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also
     /// together with `max_parked`. It costs a counter that all threads write, and together with `max_parked` a lock
     /// that every park and every ending takes for a few instructions. The park and the ending of an operation that does
-    /// not weigh 1 also take, for an instant, the lock of the weights of its timer shard. Default: no limit, and
-    /// nothing is weighed.
+    /// not weigh 1 also take, for an instant, the lock under which its timer shard keeps such weights. Default: no
+    /// limit, and nothing is weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self
@@ -138,8 +138,9 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// Chooses the thread on which your code runs for an operation (payload) that has expired, or that a deferred check
-    /// has completed. Default: [`Dispatch::OwnThread`]; [`Dispatch::Inline`] if the library has no reaper thread.
+    /// Chooses the thread on which your code runs for an operation (payload) that has expired, or that a deferred
+    /// check, such as a [`check_later`](crate::Purgatory::check_later), has completed. Default:
+    /// [`Dispatch::OwnThread`]; [`Dispatch::Inline`] if the library has no reaper thread.
     pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
         self.settings.dispatch = Some(dispatch);
         self

@@ -19,9 +19,9 @@ pub(crate) struct Timing {
     /// The tick at which the payload arrived.
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
-    /// A tick that has certainly passed. The wheel may advance to this tick. It is 0 if the user has supplied the
-    /// reading `since`: that reading may lie in the future, and a wheel that advanced to it would skip deadlines.
-    /// `Engine::timing_after` makes an exception for schemes with a horizon.
+    /// A tick that has certainly passed. The wheel may advance to this tick. If the user has supplied the arrival, this
+    /// tick is 0: the supplied time may lie in the future, and a wheel that advanced to it would skip deadlines. With a
+    /// scheme that has a horizon (a latest deadline), this tick is `start` even then.
     pub(crate) present: Tick,
     /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,
@@ -125,8 +125,9 @@ impl<P, W: Scheme> Shard<P, W> {
         if let Some(reason) = schedule.rejects {
             return Err((reason, payload));
         }
-        // Empty the remote free list only once in several parks. Each look takes the list's cache line from the
-        // processor of a thread that pushes slots there, and that processor has to fetch the line back.
+        // Empty the remote free list (slots that were freed without the lock) only once in several parks. Each look
+        // takes the list's cache line from the processor of a thread that pushes slots there, and that processor has to
+        // fetch the line back.
         schedule.parks_to_empty -= 1;
         if schedule.parks_to_empty == 0 || guard.is_full(limit) {
             self.empty_remote_for_park(guard);
@@ -320,13 +321,13 @@ impl<P, W: Scheme> Shard<P, W> {
         true
     }
 
-    /// The deadline of the next bucket in the wheel, which is at or before the earliest deadline of the shard. `None`
-    /// if the wheel has no timers.
+    /// The [`next_deadline`](Scheme::next_deadline) of the shard's scheme, which is at or before the earliest deadline
+    /// of the shard. `None` if the scheme has no timers.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         loop {
             let mut guard = self.slab.lock();
-            // First empty the remote free list: the timers of these slots are still in the wheel, but their payloads
-            // have ended.
+            // First empty the remote free list. The slots on it belong to payloads that have ended, but the timers of
+            // these slots are still in the wheel.
             if !self.empty_remote(&mut guard) {
                 return guard.split().0.timer.next_deadline();
             }

@@ -15,8 +15,7 @@ use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 pub(crate) struct Shards<P, W> {
     /// The shards by number. An entry is empty until its shard is made. Entries after `last` stay empty.
     made: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
-    /// The highest number of a shard: a power of two, minus one. So it is also the mask of the bits of a shard's
-    /// number.
+    /// The highest number of a shard: a power of two, minus one. So `number & last` is always the number of a shard.
     last: usize,
     /// The number of slots in each level of a shard's timer wheel.
     wheel_size: u32,
@@ -97,9 +96,9 @@ impl<P, W: Scheme> Shards<P, W> {
         true
     }
 
-    /// The [shards](Self::iter) to close, for a thread that has entered a phase. First takes the lock `order` for an
-    /// instant. So every thread that takes this lock later sees the phase: a shard that it makes rejects payloads from
-    /// the beginning, and it does not start the reaper of an engine that is shut down.
+    /// The [shards](Self::iter) to close, for a thread that has entered the phase of a drain or of a shutdown. First
+    /// takes the lock `order` for an instant. So every thread that takes this lock later sees the phase: a shard that
+    /// it makes rejects payloads from the beginning, and after a shutdown it does not start the reaper.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.order.lock());
         self.iter()

@@ -61,9 +61,9 @@ pub(crate) trait OverHandle: Sized {
 /// A reference to a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer) that does not keep it running. Made by
 /// [`Purgatory::downgrade`](crate::Purgatory::downgrade) or [`Timer::downgrade`](crate::Timer::downgrade).
 pub struct WeakRef<T> {
-    /// A weak reference to a [`ShutdownOnDrop`] whose type is erased. An operation type `Op` may contain a reference to
-    /// its own purgatory. With the type here, the compiler would need `Op: Send` in order to decide whether `Op` is
-    /// `Send`.
+    /// A weak reference to a [`ShutdownOnDrop`] whose type is erased. An operation type may contain a `WeakRef` to its
+    /// own purgatory. If the operation type were named here, the compiler could not decide whether it is `Send`,
+    /// because the answer would depend on itself.
     shutdown: Weak<dyn Any + Send + Sync>,
     to: PhantomData<fn() -> T>,
 }

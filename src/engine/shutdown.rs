@@ -162,7 +162,7 @@ fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool 
     let trampoline = Trampoline::enter();
     for shard in engine.shards.settled() {
         // After this call no payload gets a slot in this shard. A payload that has a slot already, but is still being
-        // parked, is held by its parking thread, which will find the mark.
+        // parked, is held by its parking thread. That thread finds the mark that `claim_or_mark` leaves below.
         shard.close_with(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
@@ -175,7 +175,8 @@ fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool 
     }
     handler.on_closed();
     while reclaim(handler) {}
-    // Pass on no panic of a destructor: the caller has still to stop the threads.
+    // `leave` runs the user code that waits in the trampoline's queue, and catches its panics. None is passed on,
+    // because the caller has still to stop the threads.
     engine.leave(trampoline);
     true
 }

@@ -53,8 +53,8 @@ pub(super) fn parked<W: Scheme>(
     held.collect()
 }
 
-/// Several slices of timers lie in one bucket of the wheel. They move to a finer level, and then fire, one slice in
-/// each hold of the lock: another thread can take the lock between any two slices.
+/// Several slices (of [`SLICE`] timers each) lie in one bucket of the wheel. The timers move to a finer level, and then
+/// fire, one slice in each hold of the lock: another thread can take the lock between any two slices.
 #[test]
 fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
@@ -101,7 +101,7 @@ fn g10_a_rejected_deadline_keeps_the_old_one() {
 }
 
 /// Payloads are ended without the lock of their shard. Their slots return to the free list when a thread next takes the
-/// lock. If no thread takes the lock, they return when a slice of them has collected.
+/// lock. If no thread takes the lock, they return as soon as [`SLICE`] of them wait.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -124,8 +124,8 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// A park does not always look at the remote free list. But parks look often enough to reuse slots, and always before a
-/// park is rejected.
+/// A park does not always look at the remote free list, where other threads leave slots that they have freed. But parks
+/// look often enough to reuse slots, and always before a park is rejected.
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
@@ -277,8 +277,8 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
-/// When a thread ends, it gives its number back, and another thread may take the number. Destructors of thread-local
-/// values may still run on the ending thread. They must not use the old number.
+/// The library numbers the threads. When a thread ends, it gives its number back, and another thread may take the
+/// number. Destructors of thread-local values may still run on the ending thread. They must not use the old number.
 #[test]
 fn g16_a_thread_that_has_given_its_number_back_has_none() {
     struct Late(std::sync::mpsc::Sender<u32>);
@@ -304,8 +304,9 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     assert!(late.iter().any(|late| late != number));
 }
 
-/// Only a thread with a low number has counters of its own. Numbers are used again, the lowest first. So they stay low
-/// in a server that starts a thread for each request, and also after a burst of threads.
+/// The library numbers the threads, and only a thread with a low number has counters of its own. Numbers are used
+/// again, the lowest first. So they stay low in a server that starts a thread for each request, and also after a burst
+/// of threads.
 #[test]
 fn g16_threads_that_come_and_go_use_low_numbers() {
     let number = || std::thread::spawn(thread_number).join();
@@ -327,7 +328,8 @@ fn g16_threads_that_come_and_go_use_low_numbers() {
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
     {
-        // A rejected call takes no permit: otherwise the bound of two would soon be reached.
+        // At most two operations may be parked. So this test also finds a rejected call that still takes a place under
+        // this bound.
         let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(2);
         let purgatory = purgatory.build().expect("it starts no thread");
         let op = Op::new(Duration::MAX);
@@ -351,7 +353,7 @@ fn g28_a_refused_thread_changes_nothing() {
         grant(usize::MAX);
         let far = Op::new(3_600_000 * SOON);
         assert!(purgatory.try_complete_else_watch(far, [3]).is_ok());
-        // When the completion of the first operation has run, the permit of that operation is free.
+        // When the completion of the first operation has run, its place under `max_parked` is free.
         let is_delivered = || purgatory.stats().completions_pending == 0;
         eventually(|| *state.lock() == State::Ended && is_delivered());
         let op = Op::new(SOON);
@@ -484,7 +486,8 @@ fn g28_a_refused_thread_gives_values_back() {
     assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
 }
 
-/// The pause between two evaluations of the condition stays short, however long the thread has waited.
+/// A thread waits for a condition, and evaluates it again and again. The pause between two evaluations stays short,
+/// however long the thread has waited.
 #[test]
 fn g15_who_waits_looks_again_every_few_milliseconds() {
     // If each pause were twice as long as the pause before, this many evaluations would take minutes.
@@ -497,8 +500,9 @@ fn g15_who_waits_looks_again_every_few_milliseconds() {
     assert!(wait(Duration::from_secs(20), &mut is_done), "{looks} looks");
 }
 
-/// After a storm, slots and watches of expired operations are reclaimed in batches. The driving thread looks at its
-/// timers before each batch, so a timer that becomes due does not wait for all of them.
+/// After a storm (many operations have expired at once), slots and watches of expired operations are reclaimed in
+/// batches. The driving thread looks at its timers before each batch, so a timer that becomes due does not wait for all
+/// batches.
 #[test]
 fn g10_timers_do_not_wait_for_what_a_storm_has_left() {
     const STORM: u64 = 3_000;
@@ -543,8 +547,8 @@ fn g06_a_rejected_deadline_gives_the_slot_back() {
     assert_eq!(park(1), Ok(()));
 }
 
-/// The processor's counter replaces only the default clock, and only if the error of the counter does not show: not if
-/// ticks are short, and not if the scheme has a horizon (a latest deadline).
+/// The processor's counter is slightly ahead of the clock. So it replaces only the default clock, and only where this
+/// does no harm: not if ticks are short, and not if the scheme has a horizon (a latest deadline).
 #[test]
 fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     const TICK: Duration = Duration::from_millis(1);

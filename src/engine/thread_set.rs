@@ -45,9 +45,9 @@ impl ThreadSet {
         (threads, dispatch)
     }
 
-    /// Starts the engine's own reaper, if the engine has one: without a reaper no payload would expire. If the system
-    /// refuses the thread, returns `Err`, and a later call tries again. Called by one thread at a time. Does not start
-    /// the completion thread, which starts with its first job.
+    /// Starts the engine's own reaper, if the engine has one. Called by one thread at a time. If the system refuses the
+    /// thread, returns `Err`, and a later call tries again. Does not start the completion thread, which starts with its
+    /// first job.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;

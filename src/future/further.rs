@@ -30,8 +30,9 @@ struct Further<K: Key, S: KeyHasher> {
 struct Added<K: Key, S: KeyHasher> {
     /// The parked operations of the added keys, one for each addition.
     operations: Vec<Listening<K, S>>,
-    /// The added keys, each with the lowest rank at which the listener watches it. `None` is the lowest of all: the key
-    /// is watched without a rank.
+    /// The added keys, each with the lowest [rank](Rank) at which the listener watches it: a check up to a rank also
+    /// reaches all lower ranks. `None` is the lowest of all: the key is watched without a rank, and every check reaches
+    /// it.
     known: UserValues<HashMap<K, Option<Rank>>>,
 }
 
@@ -59,7 +60,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
 
 impl<K: Key, S: KeyHasher> Further<K, S> {
     /// Whether [`also`](FurtherKeys::also) has to park an operation for the key. `false` if the listener was dropped,
-    /// or if the key was added before at this rank or a lower one.
+    /// or if the key was added before at this rank or a lower one: the operation that was parked for it then gets the
+    /// same checks.
     fn is_news(&self, watch: &Watch<'_, K>) -> bool {
         let added = self.added.lock();
         let Some(Added { known, .. }) = &*added else {

@@ -113,7 +113,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
     /// Declared after `listening`, and so dropped after it: the listener's operation must end before the destructor of
-    /// [`Recheck`] removes the operation's early timer. Otherwise a recheck could count as the deadline.
+    /// [`Recheck`] runs. This destructor removes the note that the operation's timer also fires for rechecks. If the
+    /// timer fired for a recheck without this note, this would count as the deadline.
     recheck: Option<Recheck<K, S>>,
     /// The keys that [`also`](Self::also) or [`further_keys`](Self::further_keys) has added.
     further: OwnFurther<K, S>,
@@ -302,8 +303,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// Listens to checks of one more key, which the waiter learns of while it reads. Call this *before* the read that
     /// needs the key: no check after this call is missed.
     ///
-    /// A key that was added before, at this rank or a lower one, is not added again. So a loop may add all of its keys
-    /// in every round. The keys given to [`listen`](Purgatory::listen) do not count as added before.
+    /// A key that was added before, at this [rank](Watch::at_rank) or a lower one, is not added again. So a loop may
+    /// add all of its keys in every pass. The keys given to [`listen`](Purgatory::listen) do not count as added before.
     ///
     /// Each added key has an operation of its own, which counts under
     /// [`max_parked`](crate::purgatory::Builder::max_parked). This operation stays parked until the listener is

@@ -17,16 +17,16 @@ use std::time::Duration;
 /// the operations of a listener (its own, and one for each added key).
 ///
 /// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
-/// returns the operation. Its destructor then reports the cancel to the future, callback or listener. Do not park the
-/// returned operation again, because it is still tied to its old future or listener: the drop of that future would not
-/// cancel it, and a check of its new keys would wake that listener.
+/// returns the operation. The drop of the returned operation reports the cancel to the future, callback or listener. Do
+/// not park the returned operation again, because it is still tied to its old future or listener: the drop of the old
+/// future would not cancel the new park, and a check of the new keys would wake the old listener.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
 }
 
 /// What a listener keeps for each of its operations: the signal that the listener and its operations share, and the
-/// operation's handle. Its destructor cancels the operation.
+/// operation's handle. The drop of this value cancels the operation.
 pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
 
 /// The longest time that a listener's operation stays parked after its deadline, while the listener evaluates its
@@ -118,8 +118,8 @@ where
         // examination at the deadline may have found it.
         let result = condition.found.ok_or(lost);
         let mut panics = Panics::default();
-        // Drop the predicate before the future gets the result, so that a woken task never meets the predicate. The
-        // future gets the result even if the predicate's destructor panics.
+        // Drop the predicate before the future gets the result: when the result wakes the task, the predicate is gone
+        // already. The future gets the result even if the predicate's destructor panics.
         panics.catch(|| drop(condition.predicate));
         panics.catch(|| condition.reply.answer(result));
         panics.resume();
@@ -173,8 +173,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
             Role::Predicate(condition) => condition.holds(cause),
             Role::Listener(reply) => {
                 // During the park, do not signal the listener: it evaluates its condition after the park, and so sees
-                // every event that came before. `running` encloses `Signal::check`, which wakes the task: a waker is
-                // user code and may panic.
+                // every event that came before. Later, `Signal::check` wakes the task by its waker, which is user code
+                // and may panic. If it does, `running` makes sure that the listener ends with `WaitError::Panicked`.
                 if cause.is_check() {
                     reply.running(Signal::check);
                     return false;

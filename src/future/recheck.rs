@@ -7,6 +7,7 @@
 use super::further::OwnFurther;
 use super::operation::{Listening, WaitOperation};
 use super::signal::Found;
+use crate::callbacks::panics::Panics;
 use crate::hash::{Key, KeyHasher};
 use crate::purgatory::Handle;
 use std::time::Duration;
@@ -67,11 +68,14 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
             // which must be dropped after the operation has ended.
             kept: Box::new((listening, further, self)),
         }));
-        if !handle.recheck_last(LATE) {
+        // The clock is user code. If it panics, the operation must not stay parked with what was just kept.
+        let mut panics = Panics::default();
+        if panics.catch(|| handle.recheck_last(LATE)) != Some(true) {
             // There is no grace, because the operation has ended or is about to end: no later check can be noted.
             signal.count_if_missed();
             signal.forget_found();
         }
+        panics.resume();
     }
 }
 

@@ -64,9 +64,9 @@ impl Signal {
         }
     }
 
-    /// Notes a check, and wakes the task. After the end of the listener, the check is only noted as late. Otherwise the
-    /// waiter would see the check in place of the end. A late check may come from an added key, whose operation is
-    /// still parked.
+    /// Notes a check, and wakes the task. A check that comes after the end of the listener, perhaps from an added key,
+    /// whose operation is still parked, is only noted as late. If it were noted like any other, the waiter would get
+    /// this check in place of the reason for the end.
     pub(super) fn check(&self) {
         self.tell(|signalled| match signalled.end {
             None => signalled.checked = true,
@@ -110,9 +110,11 @@ impl Signal {
     }
 
     /// Called when the operation's timer has fired at a time that the listener has asked for, not at the deadline.
-    /// Without `last`, an interval of the rechecks is over. With `last`, the grace is over: the time for a late check,
-    /// after the condition was true after a recheck. Returns whether the operation is satisfied. It is satisfied only
-    /// after the grace, because the listener has then already ended.
+    /// Returns whether the operation is satisfied, and so ends:
+    ///
+    /// * Without `last`, an interval of the rechecks is over. Wakes the listener. The operation stays parked.
+    /// * With `last`, the condition was true after a recheck, the listener has ended, and the time for a late check is
+    ///   over. Counts a missed check if no check has come. The operation ends.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
@@ -142,7 +144,8 @@ impl Signal {
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// Counts a missed check, unless a check was noted. Called when the grace is over, or cannot begin.
+    /// Counts a missed check, unless a check was noted. Called when the grace (the time for a late check, after a
+    /// recheck has found the condition true) is over, or cannot begin.
     pub(super) fn count_if_missed(&self) {
         let count = self
             .found
@@ -156,7 +159,7 @@ impl Signal {
 
     /// Drops the parts that [`keep`](Self::keep) has stored. Called when the operation has ended. Without this call,
     /// the parts would keep this signal alive for ever, because they own references to the signal. If a shutdown has
-    /// ended the operation before the grace was over, no missed check is counted.
+    /// ended the operation before the time for a late check was over, no missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);
@@ -167,9 +170,9 @@ impl Signal {
         self.signalled.change(|signalled| (change(signalled), true));
     }
 
-    /// Returns the noted checks and the noted end of an interval, and clears both. If neither is noted, returns the
-    /// reason for the listener's end, at every call. With `end_first`, returns this reason even if a check or an
-    /// interval is noted.
+    /// Returns whether a check, the end of a recheck interval, or both are noted, and clears both notes. If neither is
+    /// noted, returns the reason for the listener's end, at every call. With `end_first`, returns this reason even if a
+    /// check or an interval is noted.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.signalled.poll(cx, |signalled| {
             let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));

@@ -32,7 +32,8 @@
 //! 1. A second value arrives. Another thread checks the key for this value, and reads the list of watchers before the
 //!    newcomer is in the list.
 //! 2. The operations in the list that this thread has read end without taking the second value.
-//! 3. The check for the first value stops after one completion, and does not reach the newcomer.
+//! 3. The newcomer gives the first value back, and checks the key for one completion. This check stops after one
+//!    completion, and does not reach the newcomer.
 //!
 //! The second value would then stay unused, although the newcomer waits for a value.
 //!
@@ -104,13 +105,14 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// **No newcomer overtakes.** If `take` takes a value in this call while other operations already watch one of the
     /// keys, the value goes to `give_back` before the call returns. Then the keys are checked in the order of parking,
-    /// so that earlier waiters get the value first. This check examines every operation on the keys: if 10,000
-    /// operations wait, a newcomer that takes a value before a check has announced the value costs 10,000 examinations.
-    /// The rule also holds for a `timeout` of zero.
+    /// so that earlier waiters get the value first. This check examines every operation on the keys. So if 10,000
+    /// operations wait, and a value has been added but its key not yet checked, a call that takes this value causes
+    /// 10,000 examinations. The rule also holds for a `timeout` of zero.
     ///
     /// `take` gets the [cause](Cause) of each call. If the operation watches **several keys** and the cause names a
-    /// key, `take` must take only what belongs to that key. Otherwise a check of one key for one completion would be
-    /// used up by a value of another key, and an item of the checked key would stay unused.
+    /// key, `take` must take only what belongs to that key. For example, an item of key A arrives, and A is checked for
+    /// one completion. If `take` then takes an item of key B, the check stops after this completion, and the item of A
+    /// stays unused although another operation may wait for it.
     ///
     /// `take` has the duties of [`wait`](Self::wait)'s predicate, and runs on the same threads. After `take` has
     /// failed, or has taken the value that the future gets, it is not called again. If `take` panics after it has taken
@@ -172,8 +174,9 @@ fn taker<K: Key, A: Attempt>(
         // How often this operation itself is among the watchers of each key: in the first examination of the park not
         // at all, in the second once.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
-        // Take nothing without a way back, because the value would be lost. This is only a safeguard: the way back is
-        // gone after the predicate has found something, and then the predicate is not run again.
+        // Do not call `take` without a way back for its value (the closure `give_back`, the keys and the purgatory),
+        // because the value would be lost. This is only a safeguard: the way back is gone after the predicate has found
+        // something, and then the predicate is not run again.
         if ready.is_gone() {
             return None;
         }
@@ -204,7 +207,7 @@ fn taker<K: Key, A: Attempt>(
 
 /// The way back (the closure `give_back`, the keys and the purgatory) of the next value that the operation takes.
 enum Ready<T, R> {
-    /// No value was taken yet. The route is boxed, as a [`Way`], only when a value is taken.
+    /// No value was taken yet. The way back is still unboxed (a [`Route`]): it becomes a [`Way`] when a value is taken.
     Unused(R),
     /// A value was taken and given back. Its way back is used again.
     Back(Way<T>),
@@ -382,13 +385,16 @@ trait WayBack<T>: Send {
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key, after a value was given back or `take` has failed. `is_newcomer`: the operation that took the
-    /// value is still being parked. In this case the check has no bound (see "No newcomer overtakes" at the head of
-    /// this file). Otherwise it is for one completion.
+    /// Checks each key, after a value was given back or `take` has failed. With `is_newcomer`, the operation that took
+    /// the value is still being parked, and the check has no bound (see "No newcomer overtakes" at the head of this
+    /// file). Without `is_newcomer`, the check is for one completion.
     ///
-    /// Inside an examination, the check is made later: when the timer is driven, or, for a newcomer, at the end of the
-    /// outermost call of the library. Exception: inside a nested check (a check that a `try_complete` has made), a
-    /// newcomer's check waits for the timer too. Otherwise each nested check could cause another one, without end.
+    /// If this thread is inside an examination, the check is made later:
+    ///
+    /// * Without `is_newcomer`: by the thread that drives the timer.
+    /// * With `is_newcomer`: by this thread, at the end of its outermost call of the library. But if this thread runs a
+    ///   nested check (a check that a `try_complete` has made): by the thread that drives the timer, because otherwise
+    ///   each nested check could cause another one, without end.
     fn check(&self, is_newcomer: bool);
 }
 

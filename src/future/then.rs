@@ -73,11 +73,12 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
                 let error = WaitError::of(&rejected);
                 let operation = rejected.into_inner();
                 let trampoline = Trampoline::enter();
-                let end = move || operation.end(error);
-                if !trampoline.is_outermost() {
-                    run_later(Box::new(end));
-                } else {
-                    let _ = self.shared.inner.engine.guarded(end);
+                let inner = self.shared.inner.clone();
+                // A panic of `then` is counted here, and does not reach the call that runs the queue.
+                let end = move || _ = inner.engine.guarded(|| operation.end(error));
+                match trampoline.is_outermost() {
+                    true => end(),
+                    false => run_later(Box::new(end)),
                 }
                 None
             }

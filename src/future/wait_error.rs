@@ -27,7 +27,8 @@ reasons! {
         /// The list of keys was empty. The predicate of the wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
         /// The predicate or `try_complete` panicked in a check or at the deadline, or the waker of a listener's task
-        /// panicked. A panic during the park does not become this error: it unwinds to the caller.
+        /// panicked. A panic during the park unwinds to the caller; it gives this error only to the callback of a
+        /// `wait_then`.
         Panicked = "the predicate (`try_complete`) or a waker panicked",
         /// The operation was forced to end, by key or handle, without a value: for example because the leader is lost
         /// or the topic is deleted.

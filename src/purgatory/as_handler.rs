@@ -79,8 +79,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         })
     }
 
-    /// Reclaims a batch of expired operations. Removes their watches before it frees their slots, because
-    /// `free_counted` counts the watches as removed, and the counts must not run ahead of the watch lists.
+    /// Reclaims a batch of expired operations. Removes their watches before `free_counted` frees their slots:
+    /// `free_counted` also counts the watches as removed, and a thread that has read this count must not find one of
+    /// them in a watch list.
     fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
@@ -172,9 +173,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Ends an operation as `ending` says, which is not an expiry, on the thread that drives the timer. Delivers the
-    /// completion where the builder's `dispatch` says. A drain or a shutdown waits for the completion as long as
-    /// `underway` exists.
+    /// Ends an operation as `ending` says, on the thread that drives the timer, and apart from the batch of expired
+    /// operations that this thread collects. Delivers the completion where the builder's `dispatch` says. If `underway`
+    /// is given, a drain or a shutdown waits for the completion until that guard is dropped.
     #[cold]
     fn end_in_pass(
         self: &Arc<Self>,

@@ -183,7 +183,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Ends a satisfied operation that this thread holds, in the order that [`Inner::end_and_reclaim`] explains.
+    /// Ends a satisfied operation that this thread holds: makes its address stale, removes its watches, and then frees
+    /// its slot. [`Inner::end_and_reclaim`] gives the reasons for this order.
     ///
     /// * `for_its_key` says that the operation was asked about the key of the check. Only then does its completion
     ///   count for the bound. Example: a key is a queue, and the check announces one item in it. An operation that was
@@ -236,8 +237,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     }
 
     /// Called when the release of an operation has failed, because another thread has left a mark: a request to examine
-    /// the operation again, or to end it. Acts on the mark. Returns whether the operation has ended; if it stays
-    /// parked, that counts as a refusal.
+    /// the operation again, or to end it. Acts on the mark. Returns whether the operation has ended. If it stays
+    /// parked, the check counts it as an operation that cannot complete.
     #[cold]
     #[inline(never)]
     fn settle(&mut self, held: Held<'a, Parked<Op>>, unreleased: Unreleased) -> bool {
@@ -272,7 +273,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                 self.collect(ended, false);
             }
             Some(Interrupted::Ending(ended, for_its_key)) => {
-                let ended = inner.reclaim_ended(ended, Ending::Satisfied, None);
+                let ended = inner.reclaim_reported(ended, Ending::Satisfied);
                 self.collect(ended, for_its_key);
             }
             // No operation was interrupted: a completion has panicked, or a key while it was looked up or dropped.
@@ -299,10 +300,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` for one completion, because an item that one operation can take was given back. Inside a
-    /// `try_complete`, leaves this check to the thread that drives the timer. A nested check (one that waits for the
-    /// end of this thread's outermost call) would not do there: it is ignored if the examined operation has made the
-    /// same check before, and the item would then wait without a taker.
+    /// Checks `key` for at most one completion, because an item that an operation had taken was given back, and one
+    /// other operation on the key can take it. Inside a `try_complete`, leaves this check to the thread that drives the
+    /// timer. A nested check (one that waits for the end of this thread's outermost call) would not do there: it is
+    /// ignored if the examined operation has made the same check before, and the item would then wait without a taker.
     pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
         let bound = CheckBound::at_most(1);
         match Examining::current() {

@@ -43,7 +43,7 @@ impl<K> Checked<K> for NoKey {
 pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
-    /// The number of the checked key's list, and the key that the list belongs to, if the key is resolved. Filled when
+    /// If the checked key is resolved: the number of its watch list, and the list's own copy of the key. Filled when
     /// the first operation that watches the resolved key asks for the key of the check.
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }

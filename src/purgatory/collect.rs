@@ -63,9 +63,9 @@ impl<K> Watch<'_, K> {
     /// [up to a rank](crate::CheckBound::up_to) examines the operation only if the check's rank is at least `rank`. A
     /// check without such a bound examines the operation at any rank.
     ///
-    /// A rank is a priority as well: every check examines the lowest rank first, operations of one rank in the order of
-    /// parking, and operations without a rank last. For example, operations wait at the ranks 9, 1 and 5: three checks
-    /// for [one completion](crate::CheckBound::at_most) each complete them in the order 1, 5, 9.
+    /// A rank is a priority as well: every check examines the lowest rank first, and operations without a rank last.
+    /// Operations of one rank are examined in no particular order. For example, operations wait at the ranks 9, 1 and
+    /// 5: three checks for [one completion](crate::CheckBound::at_most) each complete them in the order 1, 5, 9.
     pub fn at_rank(self, rank: u64) -> Self {
         Self {
             rank: Some(rank),
@@ -136,7 +136,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Collects one resolved key, or one key with a rank.
+    /// The keys of an operation with a single watch, which is of a resolved key or has a rank.
     #[inline(always)]
     fn collect_other(&self, watch: Watch<'_, Op::Key>) -> Keys<Op::Key> {
         match self.target(watch) {

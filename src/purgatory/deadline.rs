@@ -61,9 +61,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut is_filed = false;
         if self.early.deadline(at).is_none() {
             is_filed = self.engine.reschedule_with(at, timing);
-            // Look for an early timer again, because another thread may have added one in `wake_after`. Both threads
-            // lock the timer shard. If this thread was first, the other one has read the new deadline. If the other
-            // thread was first, this look waits for it at the lock of the early timers, and finds its entry.
+            // Look again for an entry in `Inner::early`, because another thread may have added one meanwhile, in
+            // `wake_after`. That thread locks the early timers, and inside that lock the timer shard, to read the
+            // deadline. The call above locks the shard too. If this thread was first there, the entry has the new
+            // deadline. If the other thread was first, this look waits for the lock of the early timers, and finds the
+            // entry.
             if self.early.deadline(at).is_none() {
                 return is_filed;
             }
@@ -116,7 +118,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         } else {
             match self.refile(at, next, timing) {
                 Ok(earlier) => earlier,
-                // The early timer has fired or is due: the thread that handles the firing files it at the next time.
+                // The timer has fired, or is about to, before the deadline. The thread that handles the firing files
+                // the timer at the tick of `next`, the entry that is stored below.
                 Err(Unchanged) if is_early => None,
                 Err(Unchanged) => return (is_filed, None),
             }
@@ -144,8 +147,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// about to expire, or if the system refuses a thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
-        // The timeout of zero stands for the time of the wake-up. It is finite, so the next call starts the reaper if
-        // it is not running yet.
+        // The time of the wake-up is computed below. A timeout of zero stands for it here: it is finite too, so the
+        // next call starts the reaper if it is not running yet.
         let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         if started.is_err() {
@@ -179,8 +182,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             } else {
                 match self.refile(at, next, timing) {
                     Ok(earlier) => earlier,
-                    // The timer has fired: the thread that handles the firing files it again, at the times of the new
-                    // entry.
+                    // The operation had an entry already, and its timer has fired: the thread that handles the firing
+                    // files the timer again, at the tick of `next`, the entry that is stored below.
                     Err(Unchanged) if known.is_some() => None,
                     Err(Unchanged) => return Err(Unchanged),
                 }

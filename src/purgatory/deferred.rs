@@ -7,7 +7,7 @@
 
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
-use crate::hash::{Key, KeyHasher};
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
 use crate::watch::bound::CheckBound;
 use std::collections::LinkedList;
@@ -48,19 +48,24 @@ pub(crate) struct DeferredChecks<K, S> {
     /// The waiting checks by target, so that a second check of a target finds the first. An entry is removed when its
     /// check is taken out of the queue. If `Hash` or `Eq` of the key panics during the removal, the entry stays as a
     /// tombstone: its bound is `None`, and the next check of the key replaces it.
-    known: ShardedMap<CheckTarget<K>, Waiting, S>,
+    keys: ShardedMap<CheckTarget<K>, Waiting, S>,
+    /// The same for single operations. A map of their own, with a hasher of the library: a
+    /// [waker](crate::operation::Cause::waker) may be woken under any lock of the user, so a wake-up must not run
+    /// `Hash` of a key or the user's hasher.
+    operations: ShardedMap<CheckTarget<K>, Waiting, RandomState>,
     queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
     /// Set by the shutdown. From then on every check is dropped instead of waiting.
     closed: AtomicBool,
 }
 
-/// The number of shards of the map `known`, each with a lock of its own.
+/// The number of shards of each map, each with a lock of its own.
 const SHARDS: usize = 256;
 
 impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
         Self {
-            known: ShardedMap::new(hasher, SHARDS),
+            keys: ShardedMap::new(hasher, SHARDS),
+            operations: ShardedMap::new(RandomState::default(), SHARDS),
             queue: Mutex::new(LinkedList::new()),
             closed: AtomicBool::new(false),
         }
@@ -69,7 +74,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     /// Adds a check. If a check of the same target waits already, merges the two: the waiting check then reaches as far
     /// as both. Returns `false` after the shutdown, when the check is dropped.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: CheckBound) -> bool {
-        self.known.update("check_later", &check, |known| {
+        let merge_or_push = |known: Option<&mut Waiting>| {
             if let Some(known) = &known {
                 if let Some(waiting) = &mut *known.lock() {
                     *waiting = waiting.merge(bound);
@@ -88,7 +93,11 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
                 }
                 None => Some(waiting),
             }
-        });
+        };
+        match check {
+            CheckTarget::Key(_) => self.keys.update("check_later", &check, merge_or_push),
+            CheckTarget::Operation(_) => self.operations.update("wake", &check, merge_or_push),
+        }
         // ORDERING: Acquire pairs with the Release in `close`, so that no check stays in the queue after the shutdown.
         // `close` sets `closed`, and then pops checks until the queue is empty. If the push above came before the last
         // pop, the check has left the queue. Otherwise the last pop came before the push. Both lock the queue, so the
@@ -106,16 +115,23 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn next(&self, on_panic: impl Fn()) -> Option<(CheckTarget<K>, CheckBound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
-            // This check may examine an operation before the change that a later check announces. So from here on, a
-            // later check of the same target is not merged with this check: otherwise its change could be missed.
+            // This check may examine an operation before the event that a later check announces. So from here on, a
+            // later check of the same target is not merged with this check: otherwise the operation could miss that
+            // event.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
-            let known = &self.known;
             let removed = Panics::contain(|| {
-                drop(known.edit("a deferred check", &check, Some(is_dead), |_| false));
+                let (what, is_dead) = ("a deferred check", Some(is_dead));
+                drop(match check {
+                    CheckTarget::Key(_) => self.keys.edit(what, &check, is_dead, |_| false),
+                    CheckTarget::Operation(_) => {
+                        self.operations.edit(what, &check, is_dead, |_| false)
+                    }
+                });
             });
             if removed.is_none() {
-                // The entry stays in the map as a tombstone: see `known`.
+                // The entry stays in the map as a tombstone: its bound is `None`, and the next check of the key
+                // replaces it.
                 on_panic();
             }
             if let Some(bound) = bound {
@@ -124,9 +140,10 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Releases the memory of the map that many waiting checks needed, and that the remaining ones do not need.
+    /// Releases the memory of the maps that many waiting checks needed, and that the remaining ones do not need.
     pub(crate) fn shrink(&self) {
-        self.known.shrink();
+        self.keys.shrink();
+        self.operations.shrink();
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -128,8 +128,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(timing) = timing.filter(|timing| timing.deadline > timing.start) else {
             return false;
         };
-        // Clear the expiry mark of the old deadline (`Mark::Expire`) before the timer is filed anew. When the new timer
-        // fires, another thread may set the mark again; to clear that mark would lose the new deadline.
+        // Clear `Mark::Expire`, by which another thread may have reported that the old deadline has come, before the
+        // timer is filed anew. When the new timer fires, another thread may set the mark again. If that mark were
+        // cleared, the operation would not expire.
         held.forget_expiry();
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
@@ -217,8 +218,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
-        // Clear the expiry mark of the fired timer (`Mark::Expire`) before the timer is filed anew. When the new timer
-        // fires, another thread may set the mark again; to clear that mark would lose the firing.
+        // Clear `Mark::Expire`, by which another thread may have reported that the timer has fired, before the timer is
+        // filed anew. When the new timer fires, another thread may set the mark again. If that mark were cleared, the
+        // new firing would be lost.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
             // If the entry is gone, another thread is dropping the listener, and ends the operation: by a mark, which

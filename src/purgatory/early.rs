@@ -65,16 +65,18 @@ impl Entries {
     }
 }
 
-/// Returns the moment to wake an operation that is due at `due`: up to one `part` earlier. Operations of one crowd that
-/// are due within the same part get the same moment, so they share one wake-up of the thread that drives the timer. The
+/// Returns the moment to wake an operation that is due at `due`: up to one `part` earlier. Time is divided into parts
+/// of this length, and the operations into crowds (groups of about [`CROWD`] each). Operations of one crowd that are
+/// due within the same part get the same moment, so they share one wake-up of the thread that drives the timer. The
 /// moments of successive crowds are a `tick` apart: if all crowds were woken in one tick, that thread would handle
 /// other deadlines late.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;
     let into_part = due.as_nanos() % part;
-    // How long before `due` the last moment of this crowd is: less than one part. `due` is at least ten parts, because
-    // callers pass at most a tenth of their interval as `part`. So the subtraction below does not underflow.
+    // How long before `due` this crowd is woken: less than one part. `due` counts from the clock's origin and is at
+    // least ten parts, because callers pass at most a tenth of their interval as `part`. So the subtraction below does
+    // not underflow.
     let early = (into_part + part - own) % part;
     let secs = (early / 1_000_000_000) as u64;
     due - Duration::new(secs, (early % 1_000_000_000) as u32)

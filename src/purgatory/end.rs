@@ -54,22 +54,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.reclaim_ended(held.end_in_place(), ending, deadline)
     }
 
-    /// Takes steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim), for an operation whose address is stale
-    /// already. Catches panics of keys. `deadline` is for the report of the ending.
+    /// Removes an ended operation, whose address is stale already, from its watch lists, frees its slot and its timer,
+    /// and returns it: steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim). Catches panics of keys. `deadline`
+    /// is for the report of the ending.
     pub(super) fn reclaim_ended(
         &self,
         ended: Ended<'_, Parked<Op>>,
         ending: Ending,
         deadline: Option<Timestamp>,
     ) -> EndedPayload<Op> {
+        ended.with(|parked| self.observe_end(parked, ending, false, deadline));
+        self.reclaim_reported(ended, ending)
+    }
+
+    /// Does the same as [`reclaim_ended`](Self::reclaim_ended) for an operation whose ending has been reported to the
+    /// observer already.
+    pub(super) fn reclaim_reported(
+        &self,
+        ended: Ended<'_, Parked<Op>>,
+        ending: Ending,
+    ) -> EndedPayload<Op> {
         let at = ended.address();
         ended.with(|parked| {
-            self.observe_end(parked, ending, false, deadline);
-            if self
-                .engine
-                .guarded(|| self.unwatch(&parked.keys, at))
-                .is_err()
-            {
+            let unwatched = self.engine.guarded(|| self.unwatch(&parked.keys, at));
+            if unwatched.is_err() {
                 self.unwatch_one_by_one(&parked.keys, at);
             }
         });
@@ -166,7 +174,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         sweep.sort();
         while !sweep.is_done() {
-            let _ = self.engine.guarded(|| sweep.step());
+            let before = sweep.left();
+            let stepped = self.engine.guarded(|| sweep.step());
+            // A step that panics before it has begun would do so again and again. That happens in a debug build, if the
+            // code of a key calls the library under a lock.
+            if stepped.is_err() && sweep.left() == before {
+                break;
+            }
         }
     }
 
@@ -218,12 +232,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         forced
     }
 
-    /// Drops the changes of operations that have ended before their changes were applied. Such changes are left over
-    /// because a thread that ends an operation does not look for a change: the lookup would make every ending slower.
+    /// Drops each closure ([`ForceChange`]) that `force_key` has left for an operation held by another thread, if the
+    /// operation has ended without it. A closure is left over because a thread that ends an operation for another
+    /// reason does not look for one: the lookup would make every ending slower.
     pub(crate) fn forget_changes(&self) {
         let trampoline = Trampoline::enter();
         let is_parked = |watcher| self.engine.is_parked(watcher);
-        // The destructor of a change is user code, and may panic.
+        // The destructor of a closure is user code, and may panic.
         let _ = self.engine.guarded(|| self.changes.forget(is_parked));
         self.engine.leave(trampoline);
     }

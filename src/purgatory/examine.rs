@@ -10,7 +10,7 @@ use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Reach};
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Notes that this thread is inside the `try_complete` of the operation `of`, until the result is dropped.
+    /// Notes that this thread is inside the `try_complete` of the operation `of`, until the returned guard is dropped.
     /// Meanwhile each check that this thread makes is queued as a nested check. A debug build also reports a call that
     /// does not return.
     #[inline(always)]

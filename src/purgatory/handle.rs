@@ -49,8 +49,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.with(|inner| super::missed_check::report::<Op::Key>(&inner.engine.name));
     }
 
-    /// Counts a missed check of the operation, and reports it to the user's recorder and subscriber, even if the
-    /// operation has ended. Does nothing after the shutdown.
+    /// Counts a missed check (the operation could complete, but no check of its keys had found that), and reports it to
+    /// the user's metrics recorder and tracing subscriber, even if the operation has ended. Does nothing after the
+    /// shutdown.
     pub(crate) fn count_missed_check(&self) {
         self.with(|inner| {
             inner.engine.count(Statistic::MissedCheck, 1);
@@ -84,8 +85,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// yet, the call can still complete it: a late answer is better than none.
     ///
     /// If another thread is examining the operation, that thread examines it again, and this call returns `false`.
-    /// Inside a `try_complete` this call returns `false` too, and the library makes the check before the outermost call
-    /// on this thread returns.
+    /// Inside a `try_complete` this call returns `false` too, and the library makes the check before this thread's
+    /// outermost call of the library returns.
     ///
     /// If the call completes the operation, it takes the locks of the map shards of the operation's keys, and the lock
     /// of the operation's timer shard only if that lock is free.
@@ -97,9 +98,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// whether this call completed it.
     ///
     /// If a thread is examining the operation (another thread, or this thread in the `try_complete` that makes this
-    /// call), the call returns `false` at once. The examining thread completes the operation when the examination is
-    /// over. There are two exceptions: the examination finds the operation satisfied, or it is the examination at the
-    /// deadline and the operation expires. Whatever this call returns, the operation has ended or is about to end.
+    /// call), the call returns `false` at once. Unless `try_complete` panics, the examining thread then completes the
+    /// operation when its examination is over:
+    ///
+    /// * as expired, if this is the examination at the deadline, and the operation asks for no more time;
+    /// * otherwise as satisfied, whatever `try_complete` has answered.
+    ///
+    /// Whatever this call returns, the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and the lock of the operation's timer shard only if
     /// that lock is free.
@@ -110,10 +115,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Takes the operation back: the operation ends, its `on_complete` does not run, and the caller gets it.
     ///
     /// `None` if the operation has ended already, or if a thread is examining it (another thread, or this thread in the
-    /// `try_complete` that makes this call). The examining thread completes the operation as
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled) when the examination is over. There are two exceptions:
-    /// the examination finds the operation satisfied, or it is the examination at the deadline and the operation
-    /// expires. Whatever this call returns, the operation has ended or is about to end.
+    /// `try_complete` that makes this call). Unless `try_complete` panics, the examining thread then completes the
+    /// operation when its examination is over:
+    ///
+    /// * as expired, if this is the examination at the deadline, and the operation asks for no more time;
+    /// * as satisfied, if `try_complete` has answered yes in any other examination;
+    /// * otherwise as [`Completion::Cancelled`](crate::Completion::Cancelled).
+    ///
+    /// Whatever this call returns, the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and the lock of the operation's timer shard only if
     /// that lock is free.

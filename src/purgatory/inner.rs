@@ -28,8 +28,8 @@ pub(crate) struct Parked<Op: DelayedOperation> {
     pub(crate) span: OperationSpan,
 }
 
-/// What an expired operation leaves behind until it is reclaimed: its slot, through which its timer is found, and its
-/// keys, through which its watches are found.
+/// What is left of an expired operation until its timer and its watches (its entries in the watch lists of its keys)
+/// are removed. The slot leads to the timer, and the keys lead to the watches.
 pub(crate) struct Unreclaimed<K> {
     pub(crate) slot: EndedSlot,
     pub(crate) keys: Keys<K>,
@@ -44,22 +44,25 @@ pub(crate) struct Own {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// The weak reference that every handle copies, without a reference count. It leads to an anchor: a pointer to this
-    /// purgatory, in memory that is never freed. The anchor keeps the purgatory alive until the shutdown.
+    /// The weak reference that every handle copies, without a reference count. It leads to an anchor: a place in memory
+    /// that is never freed. Until the shutdown the anchor has an `Arc` of this purgatory, and so keeps it alive.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
-    /// The early timers: timers of listeners with rechecks, which may fire before the deadlines of their operations.
+    /// The early timers: those that may fire before the deadlines of their operations, because each wakes a listener
+    /// after an interval, without a check.
     pub(crate) early: EarlyTimers,
     /// The deferred checks: checks that wait for the thread that drives the timer.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
-    /// The changes that `force_key` has left for operations that other threads hold.
+    /// Closures that were passed to `force_key`. Each changes an operation just before it is forced to complete, and
+    /// waits here for the thread that holds the operation.
     pub(crate) changes: ForceChanges<Op>,
     pub(crate) unreclaimed: ReclaimQueue<Unreclaimed<Op::Key>>,
     pub(crate) hasher: S,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Makes a purgatory. It stays alive until it is shut down, because `weak.fill` below stores a reference to it.
+    /// Makes a purgatory. It stays alive until it is shut down, because `weak.fill` below stores an `Arc` of it in
+    /// memory that is never freed.
     pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S, own: &Own) -> Arc<Self> {
         let map_shards = own.map_shards.clamp(2, 1 << 16).next_power_of_two();
         let weak = RecycledWeak::take();
@@ -85,7 +88,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Leaves a check to the thread that drives the timer, and wakes that thread. Does nothing after the shutdown.
     pub(crate) fn defer(&self, check: CheckTarget<Op::Key>, bound: CheckBound) {
         if self.deferred.add(check, bound) {
-            // Tick 0 has passed, so the thread wakes at once, and makes the check.
+            // The 0 is the tick at which the check is due. Tick 0 has passed, so the thread wakes at once, and makes
+            // the check.
             self.engine.announce_work(0);
         }
     }
@@ -97,13 +101,13 @@ pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 
 /// The changes that wait to be applied, each under the address of its operation.
 ///
-/// A forcing call with a change adds the change here before it claims the operation. When it has claimed the operation,
-/// it takes the change out, applies it, and ends the operation. If another thread holds the operation, the call leaves
-/// [`Mark::Force`](crate::cell::state::Mark::Force), and the holder takes the change, applies it, and ends the
-/// operation.
+/// A forcing call with a change adds the change here before it claims the operation (takes exclusive access). When it
+/// has claimed the operation, it takes the change out, applies it, and ends the operation. If another thread holds the
+/// operation, the call sets [`Mark::Force`](crate::cell::state::Mark::Force) in the operation's state word, and the
+/// holder takes the change, applies it, and ends the operation.
 ///
-/// INVARIANT: a change is added before the mark is set. So a holder that finds the mark also finds the change, or a
-/// later change that has replaced it. In the other order, the holder could end the operation without its change.
+/// INVARIANT: a change is added before `Mark::Force` is set. So a holder that finds the mark also finds the change, or
+/// a later change that has replaced it. In the other order, the holder could end the operation without its change.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {
@@ -138,7 +142,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// A change that one thread adds while another thread removes changes is not lost.
+    /// A change that one thread adds is not lost, even if another thread is dropping the changes of ended operations at
+    /// that time (`forget`).
     #[test]
     fn g18_a_change_that_comes_while_others_are_forgotten_is_kept() {
         let changes = ForceChanges::<()>(Mutex::default());
@@ -152,7 +157,7 @@ mod tests {
             scope.spawn(move || {
                 forget.recv().expect("it is about to forget");
                 changes.add(later, change);
-                // Ignore the error: the other thread waits only for a short time.
+                // Ignore the error: the receiver may be gone, because the other thread waits only for a short time.
                 let _ = added.send(());
             });
             changes.forget(|_| {

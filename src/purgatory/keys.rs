@@ -8,8 +8,8 @@ use std::cell::Cell;
 /// The keys that one operation watches, each once. Each key has a [`Ticket`]: a number by which the watch list of the
 /// key finds the operation when it leaves.
 ///
-/// Every slot contains this value, so it is small: 16 bytes for one key of up to 8 bytes. Two or three keys cost one
-/// allocation, more keys cost two.
+/// This value lies in the slot of every parked operation, so it is small: 16 bytes for one key of up to 8 bytes. Two or
+/// three keys cost one allocation, more keys cost two.
 #[expect(
     clippy::box_collection,
     reason = "a vector in place would make every slot larger"
@@ -25,9 +25,9 @@ pub(crate) enum Keys<K> {
     Mixed(Box<Vec<Watched<K>>>),
 }
 
-/// Fills the bytes in which `One` and `Resolved` have their ticket. Tag and filler are then written by one 8-byte
-/// store. Without the filler, the tag would be written by a narrower store, and an 8-byte load soon after it would
-/// stall: store forwarding does not work from a narrower store to a wider load.
+/// Fills the bytes in which the variants `One` and `Resolved` have their ticket. The tag of the enum and the filler are
+/// then written by one 8-byte store. Without the filler, the tag would be written by a narrower store, and an 8-byte
+/// load soon after it would stall: store forwarding does not work from a narrower store to a wider load.
 type Filler = u32;
 
 /// Two or three keys without ranks. The tickets lie in an array of their own: beside its key, each ticket would be
@@ -45,7 +45,8 @@ pub(crate) struct Watched<K> {
 }
 
 impl<K> Keys<K> {
-    /// Makes the variant `Mixed` of keys of any kind. The caller gives each key once.
+    /// Makes a `Mixed` from keys of any kind: plain or resolved, with or without a rank. The caller gives each key
+    /// once.
     pub(crate) fn mixed(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
         let watches = watches.into_iter().map(|(target, rank)| Watched {
             target,
@@ -55,8 +56,8 @@ impl<K> Keys<K> {
         Self::Mixed(Box::new(watches.collect()))
     }
 
-    /// Takes the keys apart, and gives each to `each`. A resolved key is left out: the operation has only the number of
-    /// its list, not the key.
+    /// Consumes this value, and passes each key to `each`. A resolved key is left out: of such a key, this value has
+    /// only the number of its watch list.
     pub(crate) fn into_each(self, each: impl FnMut(K)) {
         match self {
             Self::One(key, _) => Some(key).into_iter().for_each(each),

@@ -1,6 +1,6 @@
 //! In debug builds: reports a missed check on stderr. A check was missed if an operation can complete at its deadline,
-//! and no check has found that before. The request is answered late, without any other symptom. Each name of a
-//! purgatory is reported once. Release builds only count missed checks.
+//! and no check has found that before. The only other symptom is that the request is answered late. Purgatories with
+//! the same name are reported once. Release builds only count missed checks.
 
 use parking_lot::Mutex;
 use std::any::type_name;

@@ -15,9 +15,10 @@
 //! So n operations that check their own key in every `try_complete` cost at most 2 n examinations. A check that an
 //! `on_complete` makes is not nested: the operations that it examines may make their checks again.
 //!
-//! One exception to the third rule: if the `try_complete` runs because another thread has left a mark on the operation,
-//! that thread may have brought a new event. The new check is then deferred to the thread that drives the timer, not
-//! ignored. If it were queued here, two threads could keep each other busy without end.
+//! One exception to the third rule: if the `try_complete` runs because another thread has asked for one more
+//! examination (by a mark on the operation), that thread may have brought a new event. The new check is then deferred
+//! to the thread that drives the timer, not ignored. If it were queued here, two threads could keep each other busy
+//! without end.
 //!
 //! It would be less code to defer every nested check to the thread that drives the timer. But then a call could return
 //! before the operations that it should complete are completed: they would wait for that thread or, without a reaper,
@@ -46,7 +47,8 @@ struct Nested<Op: DelayedOperation, S: KeyHasher> {
 
 #[derive(Default)]
 struct NestedCheck {
-    /// The bound of the check while it waits. `None` when it has been made.
+    /// While the check waits: how far it is to go through the operations that watch the key. `None` when the check has
+    /// been made.
     waiting: Rc<Cell<Option<CheckBound>>>,
     /// The operations whose `try_complete` has made this check.
     made_by: HashSet<Examinee>,
@@ -58,7 +60,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        // A key that is not in the map has no watcher, so its check is not queued.
+        // If the watch map has no such key, no operation watches the key, and there is no check to queue.
         if let (Some(within), Some(key)) = (Examining::current(), self.watch.key(key)) {
             self.queue_nested(CheckTarget::key(key), *bound, within);
         }

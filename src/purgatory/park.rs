@@ -336,12 +336,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// have left: the operation ends in any case, and the caller gets it back.
     #[cold]
     fn reject_for_full_key(&self, held: Held<'_, Parked<Op>>) -> Rejected<Op> {
-        // This also removes the watches of keys to which the operation was not added. Such a removal does nothing.
+        // This call removes the operation from the watch lists of all its keys. To remove it from a list to which it
+        // was not added does nothing.
         let ended = self.end_and_reclaim(held, Ending::Cancelled);
         Rejected::new(RejectReason::KeyFull, self.return_to_caller(ended))
     }
 
-    /// Acts on the mark that has made the release at the end of the park fail. Another thread left it during the park.
+    /// Called when the release at the end of a park has failed, because another thread has left a mark during the park:
+    /// has asked for an examination or an ending of the operation. Acts on the mark.
     #[cold]
     #[inline(never)]
     fn settle_park<A>(

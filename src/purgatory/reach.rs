@@ -2,9 +2,9 @@
 //! this waker makes the thread that drives the timer examine the operation again.
 //!
 //! An examination that asks for neither costs nothing: the structs that implement [`Reach`] are a few words on the
-//! stack, and the compiler removes them if the operation does not look at its cause. A waker is allocated when an
-//! examination asks for it. In the first examination the operation has no address yet, so its waker gets the address
-//! when the operation gets its slot.
+//! stack, and the compiler removes them if `try_complete_for` does not use its argument, the
+//! [`Cause`](crate::operation::Cause). A waker is allocated when an examination asks for it. In the first examination
+//! the operation has no address yet, so its waker gets the address when the operation gets its slot.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;
@@ -117,8 +117,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
     }
 }
 
-/// What an operation can reach in the examination at its deadline: a waker, a later deadline, and for a listener's
-/// operation a stay beyond the deadline.
+/// What an operation can reach in the examination at its deadline: a waker, and a later deadline. The operation of a
+/// listener can instead ask to stay parked for some time although its deadline has passed.
 pub(super) struct AtDeadline<'a, Op: DelayedOperation, S> {
     pub(super) located: Located<'a, Op, S>,
     /// For how long the operation has asked to stay parked after its deadline. `None` if it has not asked.

@@ -4,8 +4,8 @@
 //! two locked instructions for nothing. A reference count that each use of a handle takes would make all threads write
 //! to one cache line. Instead:
 //!
-//! * A handle refers to an *anchor*: a pointer to the purgatory, in memory that is never freed. The anchor keeps the
-//!   purgatory alive until the purgatory is shut down.
+//! * A handle refers to an *anchor*: a place in memory that is never freed, with an `Arc` of the purgatory in it. The
+//!   anchor keeps the purgatory alive until the purgatory is shut down.
 //! * While a thread uses a handle, a hazard pointer of that thread keeps the purgatory from being dropped (the crate
 //!   `arc-swap`).
 //! * After the shutdown the anchor is recycled for the next purgatory. A generation tells the two purgatories apart: a
@@ -18,7 +18,8 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
 
-/// An anchor. It holds one purgatory after another, and none in between.
+/// The place in memory to which handles refer. It is never freed. It holds the `Arc` of one purgatory after another,
+/// and is empty in between.
 type Anchor = ArcSwapOption<Anchored>;
 
 struct Anchored {
@@ -89,8 +90,8 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::mpsc::{Sender, channel};
 
-    /// One anchor is enough for these purgatories. The bound is higher, because other tests take anchors at the same
-    /// time.
+    /// One anchor is enough for these 1,000 purgatories, one after another. The test allows 499, because other tests
+    /// take anchors at the same time.
     #[test]
     fn g06_the_places_of_dropped_purgatories_are_used_again() {
         let anchors = (0..1_000).map(|number| {

@@ -71,7 +71,8 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         self.check_seen(self.list.peek(), const { &CheckBound::all() })
     }
 
-    /// Examines operations that watch the key, within `bound`. Returns how many operations this call completed. See
+    /// Examines operations that watch the key, only as far as `bound` says: for instance, until a number of operations
+    /// have completed. Returns how many operations this call completed. See
     /// [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
     pub fn check_and_complete_with(&self, bound: CheckBound) -> usize {
         match bound.at_most {

@@ -15,12 +15,13 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::watch::bound::CheckBound;
-/// The outcome for an operation that its holder could not release at once, because another thread had left a mark.
+/// The outcome for an operation that its holder could not release at once, because another thread had left a mark: had
+/// asked for an examination or an ending.
 pub(super) enum Settled<'a, P> {
     /// The operation was released, and stays parked.
     Parked,
-    /// The caller has to end the operation as the `Ending` says. If there is a guard, a drain or a shutdown waits for
-    /// the operation's completion until the guard is dropped.
+    /// The caller has to end the operation as the `Ending` says. The guard, if there is one, makes a drain or a
+    /// shutdown wait. It is dropped when the completion has run or was handed over.
     End(Held<'a, P>, Ending, Option<UnderwayGuard>),
     /// The `try_complete` of the operation has panicked. The caller has to end the operation.
     Panicked(Held<'a, P>, Panics),
@@ -112,8 +113,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         mark: Mark,
         unexamined: bool,
     ) -> Result<Held<'a, Parked<Op>>, Settled<'a, Parked<Op>>> {
-        // An expiry or a shutdown has left one of these two marks, and relies on this thread to end the operation.
-        // Until this guard is dropped, a drain or a shutdown waits for the completion.
+        // `Mark::Expire` is left by an expiry, `Mark::ShutDown` by a shutdown. Both rely on this thread to end the
+        // operation. Until the guard `underway` is dropped, a drain or a shutdown waits for the completion.
         let waits = matches!(mark, Mark::Expire | Mark::ShutDown);
         let underway = waits.then(|| self.engine.underway.begin());
         if unexamined {
@@ -146,7 +147,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Err(Settled::End(held, mark.into(), underway))
     }
 
-    /// Applies the change that a forcing call has left for this held operation. Does nothing if there is no change.
+    /// Applies the [`ForceChange`](super::inner::ForceChange) that a forcing call has left for this held operation: a
+    /// closure that changes the operation before it ends. Does nothing if there is no such closure.
     #[cold]
     pub(super) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
         if let Some(change) = self.changes.take(held.address()) {
@@ -158,8 +160,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Drops the change that a forcing call has left for this held operation, if there is one. Called if an examination
-    /// has found the operation satisfied: it then ends without the change.
+    /// Drops the [`ForceChange`](super::inner::ForceChange) that a forcing call has left for this held operation, if
+    /// there is one. Called if an examination has found the operation satisfied: it then ends unchanged.
     fn drop_change(&self, held: &Held<'_, Parked<Op>>) {
         let change = self.changes.take(held.address());
         let _ = self.engine.guarded(|| drop_user_value(change));

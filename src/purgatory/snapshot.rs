@@ -26,7 +26,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // Read the keys from the watch lists, not from the slots. To read a slot, this thread would have to hold the
         // operation, and a check that comes meanwhile could not complete the operation itself. No lock is held while
-        // `keys` and `parked` grow.
+        // the two collections below grow, so no thread waits for their allocations.
         let now = self.engine.now();
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
         for key in &self.watch.all_keys() {

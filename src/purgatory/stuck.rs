@@ -65,7 +65,8 @@ impl<const WORDS: usize> Text<WORDS> {
             let chunk = chunks.next().unwrap_or_default();
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
-            // ORDERING: Relaxed, because noting a call must order nothing (see the head of this file).
+            // ORDERING: Relaxed, because noting a call must order nothing: an order between two calls would hide races
+            // from the tests (see the head of this file).
             word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
             if chunk.len() < 8 {
                 return;
@@ -98,8 +99,9 @@ impl Call {
     /// Notes the beginning or the end of a call: adds one to the number, so even becomes odd, and odd becomes even.
     /// Called only by the thread that has the place.
     fn turn(&self) {
-        // ORDERING: Relaxed, because noting a call must order nothing (see the head of this file). No other thread
-        // stores the number, so a load and a store do instead of a read-modify-write.
+        // ORDERING: Relaxed, because noting a call must order nothing: an order between two calls would hide races from
+        // the tests (see the head of this file). No other thread stores the number, so a load and a store do instead of
+        // a read-modify-write.
         let number = self.number.load(Ordering::Relaxed);
         self.number.store(number.wrapping_add(1), Ordering::Relaxed);
     }
@@ -136,8 +138,8 @@ impl Place {
 struct Mine {
     place: Option<&'static Place>,
     depth: Cell<usize>,
-    /// For each depth: the memory addresses of the two type names that the place has now. A call with the same names
-    /// does not write them again.
+    /// For each depth of nesting: the memory addresses of the two type names (of an operation and its key) that the
+    /// place has now. A call with the same names does not write them again.
     types: [Cell<[*const u8; 2]>; DEPTH],
 }
 
@@ -155,8 +157,8 @@ std::thread_local! {
 impl Drop for Mine {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // ORDERING: Relaxed. The next thread that takes this place need not see what this thread has written there
-            // (see `Place::take`).
+            // ORDERING: Relaxed. The next thread that takes this place need not see what this thread has written there:
+            // at worst, one report is missing or has the names of an earlier call.
             place.taken.store(false, Ordering::Relaxed);
         }
     }
@@ -229,9 +231,10 @@ fn start_watcher() {
 }
 
 fn wake_watcher() {
-    // ORDERING: Relaxed, because noting a call must order nothing (see the head of this file). If this thread finds the
-    // watcher awake, it need not wake the watcher. Before the watcher sleeps, it sets `ASLEEP`, waits a second, and
-    // looks once more. That look finds the call of this thread.
+    // ORDERING: Relaxed, because noting a call must order nothing: an order between two calls would hide races from the
+    // tests (see the head of this file). If this thread finds the watcher awake, it need not wake the watcher. Before
+    // the watcher sleeps, it sets `ASLEEP`, waits a second, and looks once more. That look finds the call of this
+    // thread.
     if ASLEEP.load(Ordering::Relaxed) {
         ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {
@@ -327,8 +330,8 @@ mod tests {
         })
     }
 
-    /// A thread can note a call while the watcher is looking. So a calling thread never waits for the watcher, nor
-    /// through it for another calling thread, and noting calls does not order them.
+    /// A thread can note a call while the watcher is looking. So a calling thread never waits for the watcher, and the
+    /// watcher creates no order between the calls of two threads.
     #[test]
     fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
         let name = Arc::from("stuck");

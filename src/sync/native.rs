@@ -27,9 +27,11 @@ pub(crate) const RESIDENT_CHUNKS: usize = 64;
 /// The maximum number of slots in a block, whose memory is allocated and freed as a whole. It is 64, because a 64-bit
 /// word has one bit for each slot of a block.
 pub(crate) const BLOCK: usize = 64;
-/// The number of watchers that fit into the single allocation of a `Few` (`src/watch/list.rs`).
+/// The number of watchers that fit into a watch list of the form `Few`, which is one small allocation
+/// (`src/watch/list.rs`).
 pub(crate) const FEW: usize = 3;
-/// The number of watchers that fit into the single allocation of a `Several` (`src/watch/list.rs`).
+/// The number of watchers that fit into a watch list of the form `Several`, which is one allocation of a cache line
+/// (`src/watch/list.rs`).
 pub(crate) const SEVERAL: usize = 7;
 /// The number of watchers in a chunk of a long watch list.
 pub(crate) const LIST_CHUNK: usize = 32;
@@ -45,7 +47,7 @@ pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// The last generation of a slot. After it, the slot is retired: it gets no other occupant.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
-/// The maximum number of timer shards of an engine: a power of two.
+/// The maximum number of timer shards in an engine (the core of one purgatory or timer): a power of two.
 pub(crate) const MAX_TIMER_SHARDS: usize = 64;
 
 /// The number of timer shards of an engine on a machine with this many processors, before `Shards::new` rounds it up to
@@ -68,7 +70,7 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> MapShards<K, V> {
 /// A table of at most this many buckets is not shrunk, even if it is empty, because the next entries need a table.
 const KEPT: usize = 16;
 
-/// A larger table is shrunk if at most one in this many of its buckets has an entry.
+/// A table of more than [`KEPT`] buckets is shrunk if at most one in this many of its buckets has an entry.
 const SPARSE: usize = 8;
 
 /// Shrinks large tables (more than [`KEPT`] buckets) that are empty or almost empty. Skips a shard whose lock is taken.
@@ -122,9 +124,9 @@ pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
 }
 
-/// The value of `NUMBER` before the thread takes a number.
+/// The value of a thread's `NUMBER` (below) before the thread takes a number.
 const NO_NUMBER: u32 = u32::MAX;
-/// The value of `NUMBER` after an ending thread has given its number back.
+/// The value of a thread's `NUMBER` (below) after the ending thread has given its number back.
 const ENDING: u32 = u32::MAX - 1;
 
 thread_local! {

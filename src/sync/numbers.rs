@@ -1,4 +1,5 @@
-//! Pools of numbers, for threads and for resolved keys. A pool gives out the lowest number that is not in use.
+//! Pools of numbers. One pool numbers the threads, and others number the resolved keys (`ResolvedKey`). A pool gives
+//! out the lowest number that is not in use.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::Mutex;

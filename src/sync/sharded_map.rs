@@ -1,4 +1,5 @@
-//! The map of the watch lists and of the deferred checks: a dashmap that is accessed shard by shard.
+//! The type of two maps: from keys to watch lists, and from keys to deferred checks (checks that wait until a thread
+//! drives the timer). It is a dashmap that is accessed shard by shard.
 //!
 //! In the common case, each access hashes the key once, looks it up once, and makes none of dashmap's guards.
 //!
@@ -13,7 +14,8 @@ use equivalent::Equivalent;
 use scopeguard::{ScopeGuard, guard};
 use std::hash::{BuildHasher, Hash};
 
-/// One of several changes that are made together: the hash of a key, the key, and the argument that the change gets.
+/// One of the changes that a call of [`ShardedMap::edit_all`] makes: the hash of a key, the key, and what the closure
+/// `edit` gets beside the value of that key.
 pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
 /// A concurrent map of small values. Every access happens under the lock of the key's shard. The shards are made when
@@ -139,8 +141,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         // * otherwise, to a larger table
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
-            // ORDERING: Relaxed: the lock of this shard orders this store and the growth against `shrink`, as argued
-            // there.
+            // ORDERING: Relaxed: this store and the growth of the table happen in one hold of the shard's lock. So
+            // `shrink` finds the large table, or leaves the flag set for its next call (the three cases are listed
+            // there).
             self.has_grown.store(true, Ordering::Relaxed);
             let half = shard.buckets() * 7 / 16;
             if shard.len() < half {

@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
-/// Completions (calls of the user's `on_complete`) that run later or on another thread: the builder's [`Dispatch`] says
-/// so, or they wait until the outermost call of the library on their thread returns. Made by `job` in
-/// `src/engine/deliver.rs`. A job runs exactly once: when it is called, or when it is dropped without a call. It never
-/// panics, because it catches and counts the panics of `on_complete`.
+/// A function that runs the completions (the user's `on_complete`) of one or more operations (or timer values) that
+/// have ended. It runs where the builder's [`Dispatch`] says, or on the thread that has made it, when the outermost
+/// call of the library on that thread returns. Made by `job` in `src/engine/deliver.rs`. A job runs exactly once: when
+/// it is called, or when it is dropped without a call. It never panics, because it catches and counts the panics of
+/// `on_complete`.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) runs for these operations:
@@ -112,8 +113,8 @@ impl CompletionThread {
     }
 
     /// Queues `job`. Starts the thread if it was not started before. Returns the job if the thread takes no more jobs,
-    /// or if the system refuses the thread. The caller then runs the job itself, and the next job asks the system
-    /// again.
+    /// or if the system refuses the thread. The caller then runs the job itself. After a refusal, the next call of
+    /// `submit` asks the system again.
     pub(crate) fn submit(&self, name: &str, job: Job) -> Result<(), Job> {
         let mut jobs = self.queue.jobs.lock();
         if jobs.closed || self.start_under(&jobs, name).is_err() {

@@ -69,16 +69,17 @@ pub struct ManualClock(Arc<ManualTime>);
 struct ManualTime {
     now: Mutex<Duration>,
     wakers: Mutex<Vec<WakeFn>>,
-    /// The reaper of everything that the clock drives. A thread that runs rounds of this reaper holds the lock of the
-    /// reaper's parker: it is the *driving thread*.
+    /// The reaper of everything that the clock drives. It has no thread of its own. In a *round* of the reaper, a
+    /// thread that uses the clock drives each purgatory once. Meanwhile this thread holds the lock of the reaper's
+    /// parker, and is called the *driving thread*.
     reaper: OnceLock<ReaperThread>,
-    /// Set while a thread runs a round of the reaper: that thread, and the earliest deadline for which the round has
-    /// called `time_until` so far.
+    /// Set while a thread runs a round of the reaper, in which it drives each purgatory once: the id of that thread,
+    /// and the earliest deadline for which the round has called `time_until` so far.
     round: Mutex<Option<(ThreadId, Option<Duration>)>>,
     /// Threads that sleep until the driving thread stops driving.
     waiting: Mutex<Vec<Thread>>,
-    /// The number of threads in a call that moves the clock, which want to drive now. Threads in `block_on` let them
-    /// drive first.
+    /// The number of threads that wait in `advance` or `advance_until_idle` to become the driving thread. Threads in
+    /// `block_on` let them drive first.
     urgent: AtomicUsize,
 }
 
@@ -137,8 +138,8 @@ impl ManualClock {
     /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
     /// a deadline. Returns `true` if no deadline is left. Returns `false` if a deadline is left after the clock has
     /// moved by `limit`: a timer that its own callback restarts, for example, always has a deadline. Also returns
-    /// `false` if a deadline may be left that this clock does not know: the clock of a purgatory, if that is code of
-    /// yours on top of this clock, has panicked whenever the purgatory was driven.
+    /// `false` if this clock may not know every deadline. For example, a purgatory has a clock of yours that is built
+    /// on this clock, and your clock has panicked whenever the purgatory was driven.
     ///
     /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
     /// passes on a panic. If another thread is driving, that thread first finishes what is due.
@@ -206,8 +207,9 @@ impl ManualClock {
             Some(next) => {
                 let mut left = Duration::MAX;
                 self.0.step(next, &mut left);
-                // Let the wake functions drive: one that moves this clock would otherwise wait for its own thread. A
-                // wake-up of this thread is not lost, whichever thread drives next: it stays in `waking`.
+                // Stop driving before the wake functions run. A wake function may move this clock, and would otherwise
+                // wait for ever for its own thread to stop. If the future is woken meanwhile, `waking` keeps the
+                // wake-up, whichever thread drives next.
                 drop(driving);
                 self.wake().resume();
             }
@@ -228,14 +230,15 @@ impl ManualClock {
             if panics.catch(|| waker.wake()) == Some(false) {
                 stale.push(waker);
             } else {
-                // Another thread may have removed the function, so that this is its last clone.
+                // If another thread has removed the function, this is its last clone. Its destructor then runs here. It
+                // may be user code, and may panic.
                 panics.catch(|| drop(waker));
             }
         }
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
-        // Reserve room for as many wake functions as there are now. When subscriptions have filled the room,
-        // `subscribe` calls all functions, which should be rare.
+        // Reserve room for as many more wake functions as there are now. When the room is filled, `subscribe` calls all
+        // functions, which should be rare.
         let left = wakers.len();
         wakers.reserve(left);
         drop(wakers);
@@ -274,7 +277,8 @@ impl Clock for ManualClock {
         drop(wakers);
         // Each wake function of a purgatory that is gone keeps some memory of that purgatory. Call all functions to
         // find and remove these: only a call tells whether the purgatory is gone, and a spurious wake-up does no harm.
-        // A panic belongs to the reactor of another purgatory, not to the caller, which builds one.
+        // Discard their panics: the caller is building a purgatory, and a panic in the reactor of another purgatory
+        // must not make that fail.
         if full {
             self.wake().discard();
         }
@@ -320,13 +324,13 @@ impl ManualTime {
         let attempt = || {
             // ORDERING: Relaxed, because a stale value of `urgent` is harmless:
             //
-            // * The load misses an urgent thread. Then the two threads compete for the lock of the parker, as they
-            //   would without `urgent`.
-            // * The load still counts a thread that is not urgent any more. Then this thread waits, but is woken:
-            //   before the second attempt it adds itself to `waiting`, and the other thread empties `waiting` in
-            //   `drop`, after its subtraction. If the other thread had emptied `waiting` before this thread was added,
-            //   then, by the lock of `waiting`, the subtraction would happen before this load, and be seen. So the
-            //   other thread empties `waiting` later, and unparks this thread.
+            // * The value is too low: an urgent thread is missed. Then the two threads compete for the lock of the
+            //   parker, as they would without `urgent`.
+            // * The value is too high: it still counts a thread B that has subtracted itself, and drives. Then this
+            //   thread A sleeps, but B unparks it. A adds itself to `waiting` before its second attempt, and B empties
+            //   `waiting` when it stops driving. If B emptied `waiting` before A was in it, the lock of `waiting` would
+            //   make B's subtraction happen before A's second load, and the value would not be too high. So B finds A
+            //   in `waiting`.
             let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
             may.then(|| self.try_drive()).flatten()
         };
@@ -377,7 +381,8 @@ impl ManualTime {
     }
 }
 
-/// While this value exists, the thread that made it is the driving thread.
+/// While this value exists, the thread that made it is the driving thread: the only one that may run rounds of the
+/// reaper.
 struct Driving<'a> {
     time: &'a ManualTime,
     // Dropped before `_handover`, so that the lock of the parker is free when the waiting threads are unparked and try
@@ -387,21 +392,21 @@ struct Driving<'a> {
 }
 
 impl Driving<'_> {
-    /// At most this many rounds are made after one that may have panicked, to find the deadlines that it has not told.
-    /// Few suffice, because a round that panics has usually ended what was due. Something that panics in every round
-    /// must not keep this thread.
+    /// If a purgatory panics in a round, the round does not learn the purgatory's deadline. Then at most this many more
+    /// rounds are made to learn it. Few suffice, because a panic has usually ended what caused it. The limit keeps a
+    /// purgatory that panics in every round from holding up this thread for ever.
     const ROUNDS_AFTER_PANIC: u32 = 10;
 
-    /// At most this many rounds are made for what is due at once, after the future in `block_on` was woken. So what a
-    /// callback starts at once is usually done when the future goes on, and a callback that starts something without
-    /// end does not keep the future.
+    /// When the future in `block_on` was woken but something is still due, at most this many more rounds are made
+    /// before the future is polled. So timers that callbacks start with a timeout of zero have usually fired before the
+    /// poll. The limit keeps a callback that starts such timers without end from delaying the poll for ever.
     const ROUNDS_AFTER_WAKE: u32 = 1_000;
 
     /// Expires everything that is due now.
     ///
-    /// Does not return while user code starts something that is due at once in every round: no number of rounds is
-    /// too high for a program that ends. If this method gave up, `advance` would have to return without what it
-    /// promises, to a caller that does not learn of it.
+    /// Does not return while user code starts something in every round that is due at once. There is no limit of
+    /// rounds, because a correct program may need any number of them. With a limit, `advance` could return before
+    /// everything due has expired, and its caller would not learn of it.
     fn settle(&self) -> Settled {
         self.settle_for(|| false)
     }
@@ -434,20 +439,21 @@ impl Driving<'_> {
     }
 }
 
-/// What a round has found out.
+/// What one round of driving all purgatories of this clock's reaper has found out.
 struct Settled {
-    /// The next deadline on this clock.
+    /// The earliest deadline on this clock. `None` if the round has found no deadline.
     next: Option<Duration>,
     /// How long the thread may sleep if there is no next deadline. Zero if something is due.
     rest: Duration,
 }
 
 impl Settled {
-    /// Whether `next` may be wrong. For deadlines on this clock, the reaper may sleep for ever. If the reaper wants to
-    /// look again after some time, the driving of a purgatory has panicked, before it has told its deadline, or a
-    /// purgatory has another clock.
+    /// Whether `next` may miss a deadline. Called if nothing is due. A purgatory lets the reaper sleep for ever if all
+    /// its deadlines are on this clock, so `rest` is nearly `Duration::MAX`. A shorter `rest` means that a purgatory
+    /// has panicked before it told its deadline, or that a purgatory has another clock.
     fn is_uncertain(&self) -> bool {
-        // The reaper subtracts the time of the round from `Duration::MAX`.
+        // The reaper subtracts the time that the round took from `Duration::MAX`, so do not compare with the exact
+        // value.
         self.rest < Duration::MAX / 2
     }
 }
@@ -472,8 +478,8 @@ struct Waking {
 
 impl Waking {
     fn take(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `wake`: what the waking thread did before happens before the next
-        // poll.
+        // ORDERING: Acquire pairs with the Release in `wake`: the next poll of the future sees all that the waking
+        // thread did before it called `wake`.
         self.woken.swap(false, Ordering::Acquire)
     }
 
@@ -485,7 +491,8 @@ impl Waking {
 
 impl Wake for Waking {
     fn wake(self: Arc<Self>) {
-        // ORDERING: Release pairs with the Acquire in `take`: what this thread did before happens before the next poll.
+        // ORDERING: Release pairs with the Acquire in `take`: the next poll of the future sees all that this thread did
+        // before this store.
         self.woken.store(true, Ordering::Release);
         self.reaper.wake();
         self.thread.unpark();

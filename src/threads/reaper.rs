@@ -217,8 +217,9 @@ mod tests {
         }
     }
 
-    /// While the reaper drives one purgatory, the next deadline of another purgatory comes nearer. The reaper subtracts
-    /// that time, even if it drives the first purgatory for the last time.
+    /// While the reaper drives one purgatory, the next deadline of another purgatory comes nearer. So `round` subtracts
+    /// the time that driving took from the time that the reaper may sleep, even if it drives the first purgatory for
+    /// the last time.
     #[test]
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));

@@ -63,8 +63,8 @@
 
 use std::cell::Cell;
 
-/// How long an anchor holds (readings are computed from it, and the clock is not read), in nanoseconds. No reading is
-/// further ahead of the real clock than this.
+/// How long readings are computed from one [`Anchor`] (it *holds*) before the clock is read again, in nanoseconds. No
+/// reading is further ahead of the real clock than this.
 pub(crate) const HOLDS: u64 = 1_000_000;
 
 /// Added to each reading, in nanoseconds, because a processor may read the counter early, while preceding instructions
@@ -101,14 +101,15 @@ pub(super) struct Reading {
     pub(super) processor: u32,
 }
 
-/// The anchor of one thread. It has a cache line of its own, to avoid false sharing with another thread's anchor.
+/// The anchor of one thread: a reading of the real clock, and readings of the counter just before and after it. The
+/// time is computed from these. Has a cache line of its own, to avoid false sharing with another thread's anchor.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Anchor {
     /// The reading of the counter just before the clock was read.
     counter: Cell<u64>,
-    /// The number of ticks of the counter for which the anchor holds. 0: the anchor does not hold; only the next
-    /// measurement of the rate starts from it.
+    /// For how many ticks of the counter the time is computed from this anchor. 0: for none; the anchor is only the
+    /// start of the next measurement of the rate.
     holds: Cell<u64>,
     /// The reading of the real clock, in nanoseconds.
     nanos: Cell<u64>,
@@ -167,8 +168,8 @@ impl Anchor {
         if !waits {
             let after = read();
             let apart = u32::try_from(after.counter.wrapping_sub(now.counter)).ok();
-            // If the thread was stopped for long or moved between the two readings of the counter, make no anchor: the
-            // next call tries again.
+            // If the thread was stopped for long between the two readings of the counter, or moved to another
+            // processor, make no anchor: the next call tries again.
             if let Some(apart) = apart.filter(|_| after.processor == now.processor) {
                 let measured = comparable
                     .then(|| self.measure(ticks, passed, apart))

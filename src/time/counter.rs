@@ -10,7 +10,7 @@ thread_local! {
     static ANCHOR: Anchor = const { Anchor::new() };
 }
 
-/// The instant from which the readings of the clock in all anchors count.
+/// The instant from which all threads count the readings of the system's clock that [`renew`] makes.
 static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// A clock that replaces the system's clock where deadlines are computed.
@@ -76,7 +76,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Found {
         readings: u64,
-        /// Readings for which the anchor held.
+        /// Readings that were computed from the counter: the system's clock was not read.
         fast: u64,
         early: u64,
         most_early: u64,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// | given | |
 /// |---|---|
 /// | [`Duration`] | a timeout, counted from each call |
-/// | [`Timestamp`] | a point of the clock in use; [`point`](crate::Purgatory::point) makes one |
-/// | [`Instant`] | a point of the system's monotonic clock |
+/// | [`Timestamp`] | a point in time, on the clock in use; [`point`](crate::Purgatory::point) makes one |
+/// | [`Instant`] | a point in time, on the system's monotonic clock |
 /// | `None` | no end; `Some` is a timeout |
 ///
 /// A request that waits in several rounds has one deadline for all rounds together. A timeout would start again in each
@@ -55,7 +55,7 @@ use std::time::{Duration, Instant};
 ///   predicate first.
 /// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well: the deadline lies at most this long
 ///   after the call.
-/// * A point beyond the last tick never comes.
+/// * A point that lies beyond the last tick that the timer can count never comes.
 /// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same
 ///   point. With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant`,
 ///   by the system's clock, is added to the present reading of your clock. A [`ManualClock`](super::ManualClock) that
@@ -68,9 +68,9 @@ pub enum Deadline {
     Never,
     /// When this time has passed since the call. [`Duration::MAX`] never passes.
     After(Duration),
-    /// At this point of the clock of the purgatory (timer, tracker).
+    /// At this time, on the clock of the purgatory, the timer or the tracker.
     At(Timestamp),
-    /// At this point of the system's monotonic clock.
+    /// At this time, on the system's monotonic clock.
     AtInstant(Instant),
 }
 

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct Inner<T, W> {
     pub(crate) engine: Engine<T, W>,
-    /// A number that no other timer has. Each id contains the number of its timer, so a timer recognises its own ids.
+    /// A number that no other [`Timer`](crate::Timer) has. Each [`TimerId`](super::TimerId) contains the number of the
+    /// `Timer` that gave it out, so a `Timer` recognises the ids of others.
     pub(super) number: u64,
     on_end: Box<dyn Fn(T, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,

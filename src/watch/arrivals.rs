@@ -40,7 +40,7 @@ pub(super) struct Arrivals {
     spare: Option<Box<Places>>,
 }
 
-/// The watchers with `LIST_CHUNK` consecutive numbers: from `number * LIST_CHUNK` on.
+/// The watchers with `LIST_CHUNK` consecutive numbers: from `number * LIST_CHUNK` on, where `number` counts the chunks.
 struct Chunk {
     number: u64,
     places: Box<Places>,
@@ -82,9 +82,9 @@ impl Arrivals {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
-        // A ticket above `JOINED` comes from `add`, not from a short list. As long as at most `SPAN` numbers were given
-        // out, no two watchers have the same ticket. So the ticket is the number of this watcher, and the address need
-        // not be compared.
+        // In a short list every ticket is 0 or `JOINED` (1). So a higher ticket comes from `add`, and is the low 32
+        // bits of the watcher's number. As long as at most `SPAN` numbers were given out, the ticket is the whole
+        // number, and no two watchers have the same one. So the address need not be compared.
         if ticket > JOINED && self.next <= SPAN {
             self.remove_at(ticket.into(), |_| true);
             return;

@@ -86,9 +86,9 @@ impl CheckBound {
     }
 }
 
-/// A number that a watcher without a rank keeps, and by which it is found when it leaves its list. In a long list, the
-/// ticket is the low bits of the watcher's number, which counts arrivals. In a short list, whose watchers have no
-/// numbers, the ticket is 0 for the first watcher and [`JOINED`] for each later one.
+/// What a watcher without a rank keeps, so that it is found when it leaves its list. A long list counts its arrivals,
+/// and the ticket is the low 32 bits of this count when the watcher arrived. A short list does not count: there the
+/// ticket is 0 for the first watcher and [`JOINED`] for each later one.
 pub(crate) type Ticket = u32;
 
 /// The ticket of a watcher that was added to a short list with other watchers in it.

@@ -11,12 +11,13 @@
 //! | an address | only the operation at this address watches; the key is resolved |
 //! | `MANY` | the watchers are behind the lock; there may be none if the key is not resolved any more |
 //!
-//! A key keeps its list for as long as the key is resolved or watched. After that the list is *retired*: it loses its
-//! key, and is reused for another key. Two rules find the right moment:
+//! A key keeps its list for as long as the key is resolved (has a `ResolvedKey`) or watched. After that the list is
+//! *retired*: it loses its key, and is reused for another key. Two rules find the right moment:
 //!
-//! * No list is retired too early. A thread adds a resolution or a watch only under the lock of the key's map shard, or
-//!   while the thread itself has the key resolved. So a thread that has this lock, and finds neither a resolution nor a
-//!   watch, can retire the list: neither can be added before the thread releases the lock.
+//! * No list is retired too early. A thread makes a `ResolvedKey` or adds a watch only under the lock of the key's map
+//!   shard, or while the thread itself has a `ResolvedKey` of the key. So a thread that has this lock, and finds
+//!   neither a `ResolvedKey` nor a watch, can retire the list: neither can be added before the thread releases the
+//!   lock.
 //! * No list is forgotten. While a key has watchers but is not resolved, the word of its list is `MANY`. So every
 //!   removal takes the lock of the list, and the removal of the last watcher sees that the list can be retired.
 
@@ -48,7 +49,7 @@ struct Locked<K> {
     /// The key of the list; `None` if the list is vacant. Shared, so that the key is neither cloned nor dropped under
     /// this lock: both may run user code.
     key: Option<Arc<K>>,
-    /// The number of resolutions of the key (one for each `ResolvedKey`). While there is one, the list is not retired.
+    /// The number of `ResolvedKey`s of the key. While there is one, the list is not retired (made vacant).
     pins: usize,
     /// The watchers, if the word is `MANY` and there are any.
     list: Option<WatchList>,
@@ -96,7 +97,8 @@ impl<K> ResolvedList<K> {
             return false;
         }
         let mut locked = self.locked.lock();
-        // The list may have become empty since the first attempt. Then the word is enough for a watcher without a rank.
+        // `add` has tried to put a watcher without a rank into the word, but the word was not `EMPTY`. Try again: the
+        // list may have become empty since.
         if !order.is_ranked() && self.swap(EMPTY, watcher.0) {
             return true;
         }
@@ -116,9 +118,10 @@ impl<K> ResolvedList<K> {
         // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it. The lock orders these
         // changes before this load, so the load shows correctly whether the word is `MANY`.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, as in `swap`. The Acquire pairs with the Release in `swap` (a thread that takes this
-            // lock later sees the only watcher's slot) and with the Release in `peek_published` (a thread that adds a
-            // watcher under this lock sees the change of each check that missed the watcher).
+            // ORDERING: AcqRel, as in `swap`. The Acquire pairs with the Release in `swap`: a thread that takes this
+            // lock later sees the slot (the memory of the operation) of the only watcher. The Acquire also pairs with
+            // the Release in `peek_published`: if a check looks before this exchange, and so misses a watcher that is
+            // added under this lock, the adding thread sees the change that the check announces.
             //
             // An exchange, not a load and a store: between these two, the only watcher could leave, and the list would
             // then keep a watcher that has left.
@@ -127,8 +130,8 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Removes `watcher`, which was added with `order`. Returns the key if its list has lost the last watcher and has
-    /// no resolution: then the caller retires the list.
+    /// Removes `watcher`, which was added with `order`. Returns the key if its list has lost the last watcher and no
+    /// `ResolvedKey` of the key is left: then the caller retires the list (makes it vacant).
     #[inline(always)]
     pub(crate) fn remove(&self, watcher: Address, order: Order<'_>) -> Option<Arc<K>> {
         if !order.is_ranked() && self.swap(watcher.0, EMPTY) {
@@ -155,9 +158,10 @@ impl<K> ResolvedList<K> {
     #[inline(always)]
     fn swap(&self, from: u64, to: u64) -> bool {
         // ORDERING: AcqRel. This Release pairs with the Acquire of each lookup: a thread that finds the watcher sees
-        // what was written to the watcher's slot before the watcher was added. This Acquire pairs with the Release in
-        // `peek_published`, the read-modify-write by which a check looks for watchers: if the check finds none, a
-        // thread that adds a watcher later sees the change that the check announces.
+        // what was written to the watcher's slot (the memory of its operation) before the watcher was added. This
+        // Acquire pairs with the Release in `peek_published`, the read-modify-write by which a check looks for
+        // watchers: if the check finds none, a thread that adds a watcher later sees the change that the check
+        // announces.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -211,9 +215,10 @@ impl<K> ResolvedList<K> {
     /// The watchers for a check whose only lookup so far is a [`peek`](Self::peek), which has shown `only` as the only
     /// watcher.
     ///
-    /// ORDERING: if the check misses a watcher, the thread that adds the watcher must see the event. A load does not
-    /// ensure this, but a read-modify-write of the word does (`peek_published` argues why). So the check looks again
-    /// after it has examined `only`, and this second lookup must be a read-modify-write or come after one:
+    /// ORDERING: if the check misses a watcher, the thread that adds the watcher must see the event (the change that
+    /// the check announces). A load does not ensure this, but a read-modify-write of the word does: it comes before or
+    /// after the one that adds the watcher (see `peek_published`). So the check looks again after it has examined
+    /// `only`, and this second lookup must be a read-modify-write or come after one:
     ///
     /// * If the check has ended `only`, it has removed `only` from the word by a read-modify-write, or under the list's
     ///   lock. So a load is enough as the second lookup.
@@ -250,8 +255,9 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Counts one more resolution. The caller has the lock of the key's map shard, or has the key resolved already, so
-    /// the list is not retired meanwhile.
+    /// Counts one more `ResolvedKey` of the list's key. The caller has the lock of the key's map shard, or has a
+    /// `ResolvedKey` of the key already, or is the only thread that knows the list. So the list is not retired (made
+    /// vacant) meanwhile.
     pub(crate) fn pin(&self) {
         let mut locked = self.locked.lock();
         locked.pins += 1;
@@ -270,9 +276,9 @@ impl<K> ResolvedList<K> {
         locked.list = Some(watchers);
     }
 
-    /// Counts one resolution less. After the last one, moves the watchers behind the lock: every removal then takes the
-    /// lock, and the removal of the last watcher sees that the list can be retired. The caller has the lock of the
-    /// key's map shard.
+    /// Counts one `ResolvedKey` less. After the last one, moves the watchers behind the lock: every removal then takes
+    /// the lock, and the removal of the last watcher sees that the list can be retired (made vacant). The caller has
+    /// the lock of the key's map shard, or is the only thread that knows the list.
     fn unpin(&self) {
         let mut locked = self.locked.lock();
         locked.pins -= 1;
@@ -295,7 +301,8 @@ pub(crate) struct ResolvedWatchers<'l, K> {
 enum Next {
     /// The check visits this watcher, and no other.
     Only(Address),
-    /// The check visits this watcher first. A load has shown it as the only one, so a second lookup follows.
+    /// The check visits this watcher first. A load has shown it as the only one, but may have missed a watcher that is
+    /// being added. So a second lookup follows.
     Loaded(Address),
     /// The check has visited this watcher, the one from `Loaded`. A second lookup tells whether others were added.
     Look(Address),
@@ -308,7 +315,7 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
     #[inline(always)]
     fn next(&mut self, has_ended: bool) -> Option<Address> {
         match self.next {
-            // An only watcher has no rank, so every bound reaches it.
+            // A watcher that the word names has no rank. So every check reaches it, up to whatever rank.
             Next::Only(only) => {
                 self.next = Next::Over;
                 Some(only)
@@ -348,7 +355,8 @@ impl<K> ResolvedWatchers<'_, K> {
                 self.next = Next::Over;
                 return None;
             }
-            // The check has no bound: only checks without a bound use `visit_loaded`.
+            // The check has no bound: this thread comes here only after `visit_loaded`, which only checks without a
+            // bound use.
             self.next = self.list.visit(seen, CheckBound::all()).next;
         }
         match &mut self.next {
@@ -390,7 +398,7 @@ impl<K> ResolvedLists<K> {
         lists[offset as usize].get_or_init(|| Arc::new(ResolvedList::new()))
     }
 
-    /// Gives `key` a vacant list, and counts one resolution. Returns the number of the list.
+    /// Gives `key` a vacant list, and counts one `ResolvedKey` of it. Returns the number of the list.
     pub(crate) fn occupy(&self, key: Arc<K>) -> ListNumber {
         let number = ListNumber(self.free.take());
         let resolved = self.get(number);
@@ -399,16 +407,17 @@ impl<K> ResolvedLists<K> {
         number
     }
 
-    /// Counts one resolution less. Retires the list if that was the last resolution and there is no watcher, and then
-    /// returns its key. The caller has the lock of the key's map shard, or is the only thread that knows the list.
+    /// Counts one `ResolvedKey` less for the list's key. If that was the last one, and the key has no watcher, retires
+    /// the list (makes it vacant), and returns the key. The caller has the lock of the key's map shard, or is the only
+    /// thread that knows the list.
     pub(crate) fn unpin(&self, number: ListNumber) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)
     }
 
-    /// Retires a list if its key has neither a resolution nor a watcher: the list becomes vacant. Returns the key,
-    /// which the caller drops with no lock held; `None` if the list is in use, or vacant already. The caller has the
-    /// lock of the key's map shard and removes the entry of the key, or is the only thread that knows the list.
+    /// Retires a list (makes it vacant), if its key has neither a `ResolvedKey` nor a watcher. Returns the key, which
+    /// the caller drops with no lock held; `None` if the list is in use, or vacant already. The caller has the lock of
+    /// the key's map shard and removes the entry of the key, or is the only thread that knows the list.
     pub(crate) fn retire(&self, number: ListNumber) -> Option<Arc<K>> {
         let mut locked = self.get(number).locked.lock();
         let unused = locked.pins == 0 && locked.list.is_none();

@@ -25,8 +25,8 @@ pub(crate) struct Sweep<'m, K, S> {
     /// Map entries that have lost their last watcher. They are dropped after the lock was released, because destructors
     /// of keys are user code.
     removed: Vec<(K, Location)>,
-    /// Keys whose resolved lists have neither a watcher nor a resolution any more, so that the lists can be reused for
-    /// other keys.
+    /// Keys whose resolved lists have lost the last watcher, and that have no `ResolvedKey` any more. Their lists can
+    /// be reused for other keys.
     orphans: Vec<Arc<K>>,
 }
 
@@ -69,6 +69,12 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
+    /// What is left to do. Each step changes this, unless it panics before it has begun.
+    pub(crate) fn left(&self) -> (usize, usize, usize) {
+        let watches = self.edits.len() - self.done;
+        (watches, self.removed.len(), self.orphans.len())
+    }
+
     /// Removes watches of one map shard, at most a slice of them (64), in one hold of the shard's lock. The caller
     /// repeats this call until the sweep is [done](Self::is_done), also after a panic.
     pub(crate) fn step(&mut self) {
@@ -96,7 +102,7 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
             drop(entry);
         }
         while let Some(key) = self.orphans.pop() {
-            self.map.retire(&key);
+            self.map.retire(key);
         }
     }
 }

@@ -28,16 +28,16 @@ impl Map {
         assert!(added);
     }
 
-    /// The first step of a removal: removes the watcher from its resolved list. Returns the key if the list is to be
-    /// retired. The last step, which retires the list, is left to the test. A thread holds no lock between the two
-    /// steps.
+    /// The first step of a removal: removes the watcher from its resolved list. Returns the key if nobody uses its list
+    /// any more. The second step, which makes this list vacant for another key, is left to the test. A thread holds no
+    /// lock between the two steps.
     fn leave(&self, list: ListNumber, number: u32) -> Option<Arc<u32>> {
         let ticket = Cell::<Ticket>::default();
         let list = self.0.resolved.get(list);
         list.remove(watcher(number), Order::Arrived(&ticket))
     }
 
-    /// Resolves `key`, adds a watcher, and drops the resolution.
+    /// Resolves `key`, adds a watcher to its list, and releases the key again, so that only the watcher uses the list.
     fn watched(&self, key: u32, number: u32) -> ListNumber {
         let (list, _) = self.0.resolve(&Arc::new(key));
         self.add(list, number);
@@ -64,13 +64,13 @@ fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let (fresh, _) = map.0.resolve(&Arc::new(KEY));
     map.add(fresh, 2);
 
-    map.0.retire(&late);
+    map.0.retire(late);
     assert_eq!(
         (map.0.count(&KEY), map.0.keys()),
         (1, 1),
         "its list is the other one"
     );
-    map.0.retire(&late_too);
+    map.0.retire(late_too);
     assert_eq!(map.0.all_keys(), [KEY]);
     assert!(map.leave(fresh, 2).is_none(), "the key is resolved");
     map.0.release(&KEY, fresh);
@@ -98,7 +98,7 @@ fn g28_a_resolved_list_that_becomes_empty_is_one_word_again() {
     assert!(list.remove(watcher(0), ranked).is_none() && list.peek().is_empty());
 }
 
-/// One thread retires a list, and another takes it for a key of another map shard.
+/// One thread retires a list (makes it vacant), and another thread takes the list for a key of another map shard.
 #[test]
 fn g18_a_list_that_passes_between_threads_has_the_key_that_took_it() {
     let map = Map(WatchMap::new(RandomState::new(), 64, usize::MAX));
@@ -154,7 +154,7 @@ fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() 
     let key = (1 << 30..)
         .find(|key| shard_of(*key) == shard_of(KEY))
         .expect("one of two shards");
-    // Fill a chunk. The next key needs a new chunk, of a million lists.
+    // Take the numbers of a million lists. The list of the next key then needs a new chunk, of a million places.
     for _ in 1..1 << 20 {
         let _ = map.0.resolved.free.take();
     }

@@ -46,8 +46,9 @@ impl fmt::Display for RejectReason {
 
 impl Error for RejectReason {}
 
-/// Converts the reason for which a timer has rejected a payload. The timer of a tracker uses the hierarchical wheel,
-/// which accepts every timeout, so the reasons that are not listed here do not occur.
+/// Converts the reason for which a timer has rejected a payload. All other reasons except `TooLong` are reasons of a
+/// purgatory. `TooLong` does not occur, because the timer of a tracker uses the hierarchical wheel, which accepts every
+/// timeout.
 impl From<request_purgatory::RejectReason> for RejectReason {
     fn from(reason: request_purgatory::RejectReason) -> Self {
         use request_purgatory::RejectReason;

@@ -64,8 +64,8 @@ impl<T: Handle> fmt::Debug for WeakRef<T> {
 macro_rules! handle {
     ([$($generics:tt)*] $type:ty, $name:literal, $shared:ty, $what:literal) => {
         impl<$($generics)*> $type {
-            #[doc = concat!("The number of ", $what, " now. Each of them counts until a call ends it, or until the thread")]
-            /// that drives the timer has fired its timer. Takes no lock.
+            #[doc = concat!("The number of ", $what, " now. Each of them counts until a call ends it or its timer fires, which")]
+            /// may be a little after the deadline. Takes no lock.
             pub fn len(&self) -> usize {
                 self.shared.timer.len()
             }

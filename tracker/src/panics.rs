@@ -1,4 +1,4 @@
-//! Panics of user code: of wakers and of destructors. A call catches each of them by itself, because two panics that
+//! Panics of user code: of wakers and of destructors. A call catches each panic separately, because two panics that
 //! unwind at once abort the process.
 
 use std::any::Any;
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Catches panics, and counts them. The timer does not count these panics, because it does not run the code.
+/// Catches panics of user code, and counts them. The timer does not count these panics, because they never reach it.
 #[derive(Default)]
 pub(crate) struct Panics(AtomicU64);
 
@@ -16,13 +16,13 @@ impl Panics {
     /// Runs user code, and catches and counts its panic.
     pub(crate) fn contain(&self, user_code: impl FnOnce()) {
         if !contained(user_code) {
-            // ORDERING: Relaxed: this is a statistic, and no thread reads other memory by it. `count` says when it is
-            // exact.
+            // ORDERING: Relaxed: this is a statistic, and no thread reads other memory by it. A thread that needs the
+            // exact count synchronises with this thread by other means, as `count` explains.
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Drops a value of the user's, and catches and counts the panic of its destructor.
+    /// Drops a value whose destructor is user code. Catches and counts a panic of the destructor.
     #[inline(always)]
     pub(crate) fn discard<T>(&self, value: T) {
         if needs_drop::<T>() {
@@ -38,8 +38,9 @@ impl Panics {
     }
 }
 
-/// Values of the user's that a call keeps while it runs user code, which may panic. Each value that is left at the end
-/// is [discarded](Panics::discard) by itself.
+/// A list of values whose destructors are user code. A call collects values in it while it runs other user code, which
+/// may panic. The drop of the list [discards](Panics::discard) each value separately, so that no two panics unwind at
+/// once.
 pub(crate) struct OneByOne<'a, T> {
     values: Vec<T>,
     panics: &'a Panics,
@@ -92,7 +93,7 @@ impl FirstPanic {
         }
     }
 
-    /// Drops a value of the user's, and [catches](Self::catch) the panic of its destructor.
+    /// Drops a value whose destructor is user code, and [catches](Self::catch) a panic of the destructor.
     #[inline(always)]
     pub(crate) fn catch_drop<T>(&mut self, value: T) {
         if needs_drop::<T>() {
@@ -110,14 +111,14 @@ impl FirstPanic {
     }
 }
 
-/// Runs user code and catches its panic. Returns `false` if the code panicked: the panic hook has already reported
-/// this.
+/// Runs user code and catches its panic. Returns `false` if the code panicked. The payload of the panic is dropped,
+/// because the panic hook has already reported the panic.
 pub(crate) fn contained(user_code: impl FnOnce()) -> bool {
     let ran = catch_unwind(AssertUnwindSafe(user_code));
     ran.map_err(discard).is_ok()
 }
 
-/// Drops the payload of a panic. The payload may have a type of the user's.
+/// Drops the payload of a panic. The destructor of the payload may be user code, and may panic too.
 #[cold]
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

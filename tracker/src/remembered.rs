@@ -47,8 +47,8 @@ impl Remembered {
         self.max = max.min(u32::MAX as usize);
     }
 
-    /// Makes room for `requests` ends, before this number of requests end together. Does nothing if a user has chosen
-    /// the number of remembered requests.
+    /// Raises `max` to `requests`, unless `max` is greater already or the user has chosen it. Called before one call
+    /// ends at most `requests` requests together.
     pub(crate) fn end_together(&mut self, requests: usize) {
         if self.grows && requests > self.max {
             self.set_max(requests);
@@ -75,8 +75,8 @@ impl Remembered {
         let Some(ended) = self.counts.get_mut(&hash) else {
             return;
         };
-        // A late response is counted for the oldest waiting request of its hash. So if any request of this hash has
-        // been answered, the oldest request has.
+        // A late response counts for the oldest remembered request of its hash that has had no response yet. So if any
+        // request of this hash has had a response, the oldest one has.
         match ended.answered {
             0 => ended.waiting -= 1,
             _ => ended.answered -= 1,
@@ -86,8 +86,8 @@ impl Remembered {
         }
     }
 
-    /// Counts a late response for the oldest waiting request of this hash. Returns `false` if no request of this hash
-    /// waits.
+    /// Counts a late response for the oldest remembered request of this hash that has had no response yet. Returns
+    /// `false` if there is no such request.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let ended = self.counts.get_mut(&hash);
         let Some(ended) = ended.filter(|ended| ended.waiting > 0) else {

@@ -102,9 +102,9 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 ///
 /// `Eq` and `Clone` of ids run under the lock of one map shard. They must not call a method of these requests: in a
 /// debug build such a call panics, in a release build it may hang. A panic of `Hash`, `Eq`, `Clone` or the clock is
-/// passed on to the caller, and the call has changed nothing. Panics of wakers are caught and counted, and so are panics
-/// of destructors of ids and responses in a call of these requests. The drop of a [`ResponseFuture`] passes on the first
-/// panic of the destructors that it runs.
+/// passed on to the caller, and the call has changed nothing. Panics of wakers are caught and counted. So are panics of
+/// the destructors of ids and responses in a call of these requests. The drop of a [`ResponseFuture`] passes on the
+/// first panic of the destructors that it runs.
 ///
 /// By default each `Requests` starts a thread at its first request with a timeout, and a second thread when a request
 /// expires. In a client with many connections, all `Requests` can share one
@@ -193,8 +193,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Reads the clock once, and once more for each request. If such a later reading panics, the requests that this
     /// call has ended get [`WaitError::ShutDown`]. Takes the lock of one map shard after another, and clones the ids of
     /// a shard under its lock. Then takes, for each request, the lock of the request's map shard. When all requests
-    /// have ended, wakes their futures on this thread, with no lock held. What the wakers cause to be dropped waits
-    /// until all of them have returned. If a destructor that has waited panics, the panic is passed on then.
+    /// have ended, wakes their futures on this thread, with no lock held. If a waker drops another [`ResponseFuture`],
+    /// the destructors of that future's response and waker run when all wakers have returned. If such a destructor
+    /// panics, this call passes the panic on.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
@@ -237,7 +238,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
         let (responders, responses) = (responders.into_vec(), responses.into_vec());
         let ids = ids.into_vec();
-        // One call for all answers. What the wakers put into the thread's queue runs after the last answer: if it
+        // Give all answers inside one call of `run_unnested_on`. A waker may call `run_unnested`, for example by
+        // dropping a `ResponseFuture`. Such calls are queued on this thread, and run after the last answer. If one
         // panics, no request is left without its answer.
         run_unnested_on(shared, move |shared| {
             let panics = &shared.values.panics;
@@ -287,7 +289,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
                 answer(&shared.values.panics, entry, Err(WaitError::ShutDown));
             }
         };
-        // What the wakers have put into the thread's queue runs after the last answer, and its first panic comes out.
+        // A waker may call `run_unnested`, for example by dropping a `ResponseFuture`. Such calls are queued on this
+        // thread, and run after the last answer. `run_unnested_on` passes on their first panic, so catch it here.
         let panics = &self.shared.values.panics;
         panics.contain(|| run_unnested_on(&self.shared, answers));
         self.shared.timer.shutdown();
@@ -328,7 +331,7 @@ pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState>
     request: Pending<K, R, S>,
 }
 
-/// A request whose future has not returned the answer. Its drop ends the request.
+/// The part of a [`ResponseFuture`] that ends the request when it is dropped, unless a poll has returned the answer.
 struct Pending<K: Key, R: Send + 'static, S: KeyHasher> {
     /// `None` once a poll has returned the answer.
     promise: Option<Arc<Promise<Answer<R>>>>,
@@ -372,9 +375,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for Pending<K, R, S> {
         let (unreceived, waker) = promise.close();
         let requests = self.requests.upgrade();
         let ended = requests.and_then(|requests| requests.withdraw(self.place));
-        // An unreceived response, or the waker, may own another `ResponseFuture`. That future's drop then runs inside
-        // the drop of the response or waker. There, `run_unnested` puts off this drop until the outer drop has
-        // returned, so a long chain of futures needs no deep stack.
+        // An unreceived response, or the waker, may own another `ResponseFuture`. That future is then dropped inside
+        // the closure below. There, an inner `run_unnested` puts off its own closure until the outer closure has
+        // returned. So a long chain of futures needs no deep stack.
         run_unnested(move || {
             let mut panics = FirstPanic::default();
             panics.catch_drop(unreceived);
@@ -449,8 +452,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
         let (hasher, remembered) = self.own;
         let values = Values::new(hasher, 1, Some(Remembered::new(remembered)));
-        // The timer calls this closure. It would catch and count a panic as well, but the waker and the destructor of
-        // the id may both panic.
+        // The timer, which calls this closure, catches and counts one panic. But the waker and the destructor of the id
+        // may both panic, so `answer` catches each panic separately.
         let on_expiry = |values: &Values<K, Responder<R>, S>, expired| {
             answer(&values.panics, expired, Err(WaitError::Expired));
         };

@@ -16,8 +16,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A deadline before this number of seconds of the clock, about 292 years, is before the last 64-bit tick, however
-/// short the tick is.
+/// The timer counts ticks in 64 bits. A deadline at less than this number of seconds on the clock, about 292 years,
+/// comes before the last tick, however short the ticks are.
 const FAR: u64 = u64::MAX / 2 / 1_000_000_000;
 
 /// Whether a deadline may be after the last 64-bit tick.
@@ -104,14 +104,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Called for an entry whose deadline [is far](is_far), after its timer was set. If the timer never fires, because
-    /// the deadline is after the last 64-bit tick, the value never expires.
+    /// Called for an entry whose deadline [is far](is_far), after its timer was set. A timer whose deadline is after
+    /// the last 64-bit tick never fires. Then this method removes the entry's deadline, so that the value never
+    /// expires.
     #[cold]
     #[inline(never)]
     fn mend_far_deadline(&self, entry: &mut Entry<K, V>) {
         let deadline = self.timer.deadline(entry.timer);
-        // Also a timer that has fired since has no deadline. A timer that is running now was running before, so it
-        // never fires.
+        // `None` means that the timer never fires, or that it has fired already. If the timer is still running now, it
+        // had not fired when its deadline was read, so it never fires.
         if deadline.is_none() && self.timer.is_running(entry.timer) {
             entry.deadline = None;
         }
@@ -227,8 +228,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         })
     }
 
-    /// Takes out the entry of `key`. If `only` is given, the entry must have this token. If there is no such live
-    /// entry, the error is `true` if a response for `key` is late, and otherwise `false`.
+    /// Takes the entry of `key` out of the map. If `only` is given, the entry must have this token. The error says that
+    /// there is no such live entry. It is `true` if `key` is the id of a request to which a response is late, and
+    /// otherwise `false`.
     #[inline]
     pub(crate) fn complete<Q>(
         &self,
@@ -362,8 +364,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Sets the deadline of an entry when its timer was rescheduled to `deadline`. `wake` is what the timer has
-    /// returned.
+    /// Called after the timer of an entry was asked to move to `deadline`. `wake` is the timer's answer, which is
+    /// returned. If the timer has moved, moves the entry's deadline too. If the timer has ended, marks the value as
+    /// expired.
     #[inline]
     fn follow<'t>(
         &self,
@@ -432,8 +435,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
 
     /// Calls `copy` with the entry of every value that has not expired, under the lock of one map shard after another.
     ///
-    /// `copy` puts each clone outside of this call as soon as it is made. If the next clone panics, the unwinding then
-    /// drops no clone before the lock is released.
+    /// `copy` must move each clone at once into a collection that the caller of this method owns. If a later clone
+    /// panics, the unwinding then drops the earlier clones only after the lock is released.
     pub(crate) fn each_live(&self, mut copy: impl FnMut(&Entry<K, V>)) {
         let reading = Reading::exact(&self.timer);
         for counted in self.values.shards() {
@@ -444,12 +447,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// No values yet, of which a call keeps some while it runs user code.
+    /// An empty list for values that a call collects while it runs user code. A panic of a value's destructor is caught
+    /// and counted.
     pub(crate) fn one_by_one<T>(&self) -> OneByOne<'_, T> {
         OneByOne::new(&self.values.panics)
     }
 
-    /// Ends the value with this hash and this token. `None` if there is no such value, or it has expired.
+    /// Ends the value that has this token, and whose key has this hash. `None` if there is no such value, or it has
+    /// expired.
     pub(crate) fn withdraw_live(&self, hash: u64, token: FencingToken) -> Option<Entry<K, V>> {
         let reading = Reading::exact(&self.timer);
         let mut shard = self.values.find_shard(hash)?.lock();
@@ -465,7 +470,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         // The value may be an expired one whose key has another value since.
         if let Some(aside) = shard.aside.get(&place.number) {
             self.timer.stop(aside.timer)?;
-            // The end was noted when the entry was moved to `aside`.
+            // The request was added to the remembered requests when its entry was moved to `aside`.
             return shard.aside.remove(&place.number);
         }
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
@@ -530,8 +535,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
                 let _ = contained(|| drop(entry.value));
             }
         };
-        // The destructors may queue more destructors, and the first panic in the queue comes out. A shutdown passes on
-        // no panic.
+        // A destructor may call `run_unnested` too. Such calls run at the end of this one, which passes on their first
+        // panic. Catch it, because a shutdown passes on no panic.
         let _ = contained(|| run_unnested(drop_all));
     }
 }

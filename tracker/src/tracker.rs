@@ -72,9 +72,9 @@ use std::time::Duration;
 /// panics, the panic is passed on to the caller, and the call has changed nothing. Your closures and destructors never
 /// run under a lock.
 ///
-/// A call drops the key that it was given if the key has a value already, the key of a value that it returns, and the
-/// clones that it has made. If such a destructor panics, the panic is caught and counted in
-/// [`Stats::panicked`](request_purgatory::purgatory::Stats::panicked), and the call goes on.
+/// A call drops the key of a value that it rejects, the key of a value that it returns without the key, and the clones
+/// that it has made but does not return. If the destructor of such a key or clone panics, the panic is caught and
+/// counted in [`Stats::panicked`](request_purgatory::purgatory::Stats::panicked), and the call goes on.
 ///
 /// # Its end
 ///
@@ -252,8 +252,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         keys.into_vec()
     }
 
-    /// Ends every value for which `is_wanted` returns `true`, without the callback. Returns the values that this call
-    /// has ended: the sessions of a banned client, for example, or the leases of a node that has died.
+    /// Ends every value that `is_wanted` picks by returning `true`, without the callback. Returns the values that this
+    /// call has ended: the sessions of a banned client, for example, or the leases of a node that has died.
     ///
     /// * A value that is tracked during the call may be included or not.
     /// * If a picked value is [replaced](Self::replace_if) during the call, the new value stays, because `is_wanted`

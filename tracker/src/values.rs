@@ -382,7 +382,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
-    /// Makes room to remember `pending` requests. Called before one call ends up to this number of requests together.
+    /// Raises the number of requests that are remembered to `pending`, unless it is greater already or the user has
+    /// chosen it. Called before one call ends at most `pending` requests together.
     pub(crate) fn end_together(&self, pending: usize) {
         if let Some(ended) = &self.ended {
             ended.remembered.lock().end_together(pending);

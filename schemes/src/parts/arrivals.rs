@@ -33,21 +33,22 @@ const SEGMENT: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shu
 } else {
     256
 };
-/// A segment is visited this number of ticks before its bound: the pass then moves its timers with near deadlines to
-/// the wheel. At a tick of 1 ms, this is enough time for a million timers whose deadlines lie close together.
+/// A segment is visited this number of ticks before its bound, a tick that is not later than any of its deadlines: a
+/// pass then moves the timers with near deadlines to the wheel. At a tick of 1 ms, this is enough time for a million
+/// timers whose deadlines lie close together.
 const LEAD: Tick = 256;
 /// A timer whose deadline is nearer than this number of ticks goes to the wheel at once.
 const NEAR: Tick = 2 * LEAD;
 /// The number of bits in a base-64 digit.
 const DIGIT: u32 = 6;
-/// Timers of these levels go to the log: at a tick of 1 ms, timers with deadlines 512 ms to 12 days ahead. Farther
-/// deadlines would soon need offsets of more than 32 bits.
+/// Timers of these [levels](level_of) go to the log: at a tick of 1 ms, timers with deadlines 512 ms to 12 days ahead.
+/// Farther deadlines would soon need offsets of more than 32 bits.
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=4;
 /// The slots of a level form this number of groups, the strands: every sixteenth slot belongs to the same strand.
 const STRANDS: usize = 16;
 /// The number of levels that exist: a distance of 64 bits has at most 11 base-64 digits.
 const ALL: usize = 11;
-/// The offset at a place without a timer.
+/// The value in `Segment::offsets` at a place without a timer.
 const HOLE: u32 = u32::MAX;
 /// Means "no segment": no segment has this number.
 const NONE: u32 = u32::MAX;
@@ -69,10 +70,11 @@ struct Segment {
     bound: Tick,
     /// Whether `bound` is known to be the earliest deadline: no timer has left the segment since `bound` was set.
     exact: bool,
-    /// A visit at tick `now` takes the timers with deadlines up to `now + reach` out of the segment.
+    /// When a pass visits the segment at tick `now`, it takes the timers with deadlines up to `now + reach` out of the
+    /// segment.
     reach: Tick,
-    /// The strand of the timers: an index in `Arrivals::open`. The segment is open while `open[strand]` is the number
-    /// of this segment.
+    /// The strand (group of slots) of the timers: an index in `Arrivals::open`. While `open[strand]` is the number of
+    /// this segment, the segment is open: new timers of the strand are appended to it.
     strand: usize,
     /// The number of places in use, including holes.
     len: usize,
@@ -97,7 +99,8 @@ impl Segment {
         }
     }
 
-    /// Whether a timer with this deadline can be appended: a place is left, and the offset fits.
+    /// Whether a timer with this deadline can be appended: a place is left, and the deadline minus `base` is below
+    /// [`HOLE`].
     #[inline(always)]
     fn has_room(&self, deadline: Tick) -> bool {
         self.len < SEGMENT && deadline.wrapping_sub(self.base) < Tick::from(HOLE)
@@ -114,7 +117,8 @@ impl Segment {
         place
     }
 
-    /// The first place, at `from` or later, whose offset is at most `most`. `None` if there is no such place.
+    /// The first place, at `from` or later, with a timer whose deadline is at most `base + most`. `None` if there is no
+    /// such place.
     fn find(&self, from: usize, most: u32) -> Option<usize> {
         let mut start = from;
         while start < self.len {
@@ -157,7 +161,7 @@ struct Visit {
     number: u32,
     /// The places before this place have been examined.
     place: usize,
-    /// The visit takes the timers with offsets up to this one.
+    /// The visit takes the timers whose deadlines are at most this number of ticks after the segment's `base`.
     most: u32,
     has_taken: bool,
 }
@@ -184,8 +188,8 @@ pub(crate) struct Arrivals {
         reason = "a segment moves between `segments` and `spare` as a pointer"
     )]
     spare: Vec<Box<Segment>>,
-    /// For each strand, which is a group of slots, the number of its open segment. New timers are appended to this
-    /// segment.
+    /// For each strand (a group of timers whose deadlines are about equally far away), the number of its open segment,
+    /// to which its new timers are appended.
     open: [u32; ALL * STRANDS],
     /// An entry for each segment: its bound (a tick at or before every deadline in the segment) and its number. The
     /// earliest bound comes first. An entry is stale if the segment has got another bound since.
@@ -316,8 +320,8 @@ impl Arrivals {
         }
     }
 
-    /// Builds the queue anew, with one entry for each segment that has a bound. So no entry with a former bound is
-    /// left.
+    /// Builds the queue anew, with one entry for each segment that waits for a visit. Drops the stale entries: a
+    /// segment that has got another bound has left its entry with the former bound in the queue.
     #[cold]
     fn forget_former_bounds(&mut self) {
         let visited = self.visit.map(|visit| visit.number);
@@ -391,7 +395,8 @@ impl Arrivals {
     }
 
     /// The segment that is to be visited first: a tick before which no timer in it is due, and its number. Removes
-    /// stale entries and empty segments from the head of the queue. `None` if no segment in the queue has a timer.
+    /// stale entries (whose segment has another bound now) and empty segments from the head of the queue. `None` if no
+    /// segment in the queue has a timer.
     fn first(&mut self) -> Option<(Tick, u32)> {
         while let Some(&Reverse(entry)) = self.queue.peek() {
             if means_something(&self.segments, entry) {

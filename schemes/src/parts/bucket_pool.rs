@@ -48,7 +48,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The lowest bits have this number of values. So they identify a deadline within a range of this number of ticks.
+    /// The number of values of `low`, the lowest 16 bits of a deadline. So `low` identifies a deadline within a range
+    /// of this number of ticks.
     pub(crate) const WINDOW: Tick = 1 << u16::BITS;
 
     #[inline]

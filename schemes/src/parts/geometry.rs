@@ -18,7 +18,7 @@ use crate::record::Tick;
 pub(crate) struct Location {
     pub(crate) level: u32,
     pub(crate) slot: u32,
-    /// The first tick of the bucket's window, which is the deadline of the bucket.
+    /// The first tick of the bucket's window (its range of deadlines). Also called the deadline of the bucket.
     pub(crate) start: Tick,
 }
 

@@ -1,7 +1,8 @@
 //! The *overdue* timers: timers whose deadline had passed when they were started.
 //!
-//! An overdue timer waits for the next pass, in an unordered vector. Each pass examines every timer of the vector once.
-//! [`UnorderedList`](crate::UnorderedList) consists of this vector only: it keeps all timers here, overdue or not.
+//! An overdue timer waits for the next pass (round of expiry), in an unordered vector. Each pass examines every timer
+//! of the vector once. [`UnorderedList`](crate::UnorderedList) consists of this vector only: it keeps all timers here,
+//! overdue or not.
 //!
 //! The vector has two parts:
 //!
@@ -20,10 +21,11 @@ use crate::record::{Position, Records, Step, Tick};
 /// This bit is set in every position of an overdue timer.
 const OVERDUE: u32 = 1 << 31;
 
-/// Timers in no particular order, and the present of the latest pass.
+/// Timers in no particular order, and the tick at which the caller has begun its latest pass (round of expiry).
 #[derive(Debug)]
 pub(crate) struct Overdue {
-    /// The latest tick at which a pass has begun. A timer that is started with a deadline up to this tick is overdue.
+    /// The latest tick at which a pass (one round in which due timers fire) has begun. A timer that is started with a
+    /// deadline up to this tick is overdue.
     present: Tick,
     timers: Vec<(Tick, u32)>,
     /// The number of timers in the first part of the vector, which the pass in progress has not examined yet.
@@ -48,7 +50,7 @@ impl Overdue {
         self.timers.len()
     }
 
-    /// The latest tick at which a pass has begun.
+    /// The latest tick at which a pass (one round in which due timers fire) has begun.
     #[inline]
     pub(crate) fn present(&self) -> Tick {
         self.present

@@ -1,12 +1,12 @@
 //! The slots of a wheel with one level, and the *hand*: the tick whose slot the pass in progress examines.
 //!
-//! A timer lies in the slot `deadline % slots`. A pass turns the hand through the slots of the ticks since the last
-//! pass, but through no slot twice: if the pass comes more than one revolution late, the hand starts one revolution
-//! before the present. If all slots are empty, the hand jumps to the present. A timer whose deadline has passed when it
-//! is started lies in no slot, but among the [overdue](super::overdue) timers.
+//! A timer lies in the slot `deadline % slots`. A pass (one round of expiry) turns the hand through the slots of the
+//! ticks since the last pass, but through no slot twice: if the pass comes more than one revolution late, the hand
+//! starts one revolution before the present. If all slots are empty, the hand jumps to the present. A timer whose
+//! deadline has passed when it is started lies in no slot, but among the [overdue](super::overdue) timers.
 //!
-//! INVARIANT: the deadline of a timer in a slot is later than `current`. When a timer is filed in a slot, its deadline
-//! is also later than the present of the last pass.
+//! INVARIANT: the deadline of a timer in a slot is later than `current`, the tick that the wheel has reached. When a
+//! timer is filed in a slot, its deadline is also later than the present of the last pass.
 //!
 //! INVARIANT: the hand misses no timer. If a timer in a slot has a deadline at or before the hand, the pass in progress
 //! will still examine this timer: the timer lies in the unexamined part of the hand's slot, or in a slot that the hand
@@ -89,8 +89,9 @@ impl Ring {
         (self.hand <= now).then_some(self.hand)
     }
 
-    /// The tick at which the next pass is due. This is the tick after `current` if a slot has a timer, or the lower
-    /// bound of the overdue timers' deadlines, whichever is earlier. `None` if there are no timers.
+    /// The tick at which the next pass is due. If a slot has a timer, this is the tick after `current`, or
+    /// [`Overdue::earliest`] if that is earlier; if only overdue timers are left, it is [`Overdue::earliest`]. `None`
+    /// if there are no timers.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         let next = (!self.lists.is_empty()).then(|| self.current.saturating_add(1));
         self.overdue.earliest_or(next)

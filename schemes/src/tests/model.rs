@@ -2,7 +2,7 @@
 //! map.
 //!
 //! The model accepts every order in which a scheme fires timers. A timer that fires must have reached its deadline, and
-//! must have been started before the pass began. When a pass is complete, it must have fired every timer of this kind.
+//! must have been started before the pass began. When a pass is complete, every such timer must have fired.
 
 use super::Tested;
 use crate::{HorizonError, Position, Records, Started, Step, Tick};
@@ -41,7 +41,7 @@ pub(super) struct Model<S> {
     ids: u32,
 }
 
-/// A tick, mostly relative to the present: a deadline or the end of a jump.
+/// A tick, mostly relative to the present: a deadline, or the end of a jump (the present of the next pass).
 #[derive(Debug, Clone, Copy)]
 pub(super) enum When {
     In(u64),

@@ -15,8 +15,8 @@ struct Machine {
     ahead: u64,
     processor: u32,
     anchor: Anchor,
-    /// The clock and the counter at the last two renewals of the anchor that read the counter twice, the older one
-    /// first.
+    /// The readings of the clock and the counter in the last two anchors, the older one first. A call of `renew` makes
+    /// an anchor only if it reads the counter a second time.
     anchors: [(u64, u64); 2],
     /// The last reading of the time.
     last: u64,
@@ -106,8 +106,8 @@ impl Machine {
         assert!(self.time(20).1, "the anchor holds");
     }
 
-    /// The nanoseconds that the counter has lost against the clock since the anchor; negative if it has gained. The
-    /// counter is measured by its rate between the last two anchors, taken a 512th faster.
+    /// The nanoseconds that the counter has lost against the clock since the anchor; negative if it has gained. Ticks
+    /// are turned into nanoseconds by the rate between the last two anchors, and 1/512 more.
     fn lost(&self, now: Reading) -> f64 {
         let [(clock_1, counter_1), (clock_2, counter_2)] = self.anchors;
         let ticks = counter_2.wrapping_sub(counter_1) as f64;
@@ -185,7 +185,7 @@ proptest! {
         for (span, steer, chance, delay) in events {
             machine.pass(span);
             if chance < 3 {
-                // Steer around the initial frequency.
+                // Each change starts from the initial frequency, so that the changes do not add up.
                 machine.frequency = frequency;
                 machine.steer(steer);
                 steered += 1;
@@ -299,7 +299,7 @@ fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
     // Readings use a rate that is a 512th more: 1,026 parts, at which 1,000 ns are 3,992 ticks.
     assert!(holds(1_024 * PART, 3_992) && !holds(1_024 * PART, 3_993));
 
-    // The faster measurement counts.
+    // Of the two measured rates, 1,024 parts and this one, the anchor uses the greater one.
     for measured in [1_023, 1_024] {
         let anchor = holding(measured * PART, 0);
         assert_eq!(anchor.time(after(0)), Some(50 + MARGIN));

@@ -204,7 +204,7 @@ fn g06_a_list_keeps_no_chunk_without_watchers_but_one() {
         listed.remove(id);
     }
     assert_eq!(listed.ids().len(), 10 * LIST_CHUNK);
-    // The first watcher's chunk, ten or eleven others, and the spare one.
+    // The chunk of the first watcher, which stays, ten or eleven chunks of those that came last, and the spare one.
     assert!(listed.kept().0 <= 1 + 11 + 1, "{:?}", listed.kept());
 }
 

@@ -7,7 +7,9 @@ use request_purgatory::Completion::{self, Cancelled, Expired, Satisfied};
 use request_purgatory::future::Awaited;
 use request_purgatory::purgatory::{Cause, Stats};
 use request_purgatory::time::{Clock, ManualClock, Timestamp};
-use request_purgatory::{Deadline, DelayedOperation, Handle, Purgatory};
+use request_purgatory::{Deadline, DelayedOperation, Handle, Purgatory, threads::Reaper};
+use std::cell::Cell;
+use std::hash::{BuildHasher, DefaultHasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -503,4 +505,45 @@ fn g05_a_mark_at_a_deadline_that_is_put_off_is_obeyed() {
         assert_eq!(counts, (0, 0, 1), "{name}");
         assert_eq!(purgatory.next_deadline(), None, "{name}");
     }
+}
+
+/// A waker may be woken under a lock that `Hash` of a key takes, so a wake-up hashes no key: not even those of other
+/// checks that wait, when their table grows.
+#[test]
+fn g30_a_wake_up_runs_neither_hash_nor_the_hasher() {
+    thread_local!(static HASHES: Cell<u64> = const { Cell::new(0) });
+    #[derive(Clone)]
+    struct Counts;
+    impl BuildHasher for Counts {
+        type Hasher = DefaultHasher;
+        fn build_hasher(&self) -> DefaultHasher {
+            HASHES.set(HASHES.get() + 1);
+            DefaultHasher::new()
+        }
+    }
+    const MANY: u64 = 20_000;
+    let builder = Purgatory::<Op>::builder("g30").reaper(Reaper::Manual);
+    let purgatory = builder.hasher(Counts).build();
+    let purgatory = purgatory.expect("no threads to refuse");
+    let (give, wakers) = channel();
+    let examined = Tally::new();
+    for number in 0..MANY {
+        let (give, examined) = (give.clone(), examined.clone());
+        let (op, _) = op(None, move |cause| {
+            examined.add();
+            // An error: the test has the waker of the first examination.
+            _ = give.send(cause.waker());
+            false
+        });
+        let parked = purgatory.try_complete_else_watch(op, [number]);
+        assert!(parked.is_ok_and(|it| it.is_parked()));
+        purgatory.check_later(number);
+    }
+    let before = HASHES.get();
+    wakers.try_iter().for_each(|waker| waker.wake());
+    assert_eq!(HASHES.get(), before);
+    let examinations = examined.count();
+    purgatory.advance();
+    // Of each operation, one for its key and one for its wakers.
+    assert_eq!(examined.count(), examinations + 2 * MANY);
 }

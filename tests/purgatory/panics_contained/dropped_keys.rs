@@ -9,7 +9,7 @@ use crate::support::{
     threads_named, within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, Waits, future::block_on, purgatory::RejectReason,
+    Completion, Handle, Purgatory, Waits, Watch, future::block_on, purgatory::RejectReason,
     threads::Dispatch, time::ManualClock,
 };
 use std::cell::Cell;
@@ -88,6 +88,43 @@ fn g12_several_keys_that_panic_when_they_are_dropped_are_each_counted() {
             assert!(stats.panicked >= operations as u64 * keys, "{what}");
             assert_eq!((stats.parked, stats.watched), (0, 0), "{what}");
         }
+    }
+}
+
+/// The list of a resolved key goes, whatever ends its last use: its own key and that of the map are dropped one by one.
+#[test]
+fn g12_the_keys_of_a_resolved_list_that_goes_panic_one_by_one() {
+    type End = fn(&Purgatory<Op<Bomb>>, &ManualClock, &Handle<Op<Bomb>>);
+    const ENDS: [(&str, End); 4] = [
+        ("none was parked", |_, _, _| ()),
+        ("a forced end", |_, _, handle| _ = handle.force_complete()),
+        ("a cancel", |_, _, handle| drop(handle.cancel())),
+        ("an expiry", |all, clock, _| {
+            clock.advance(TICK);
+            all.advance();
+        }),
+    ];
+    for (name, end) in ENDS {
+        let (purgatory, clock) = manual::<Bomb>(|builder| builder);
+        let [first, second] = [purgatory.resolve(Bomb(1)), purgatory.resolve(Bomb(1))];
+        let other = Bomb(2);
+        let watch = match name {
+            "none was parked" => Watch::from(other.clone()),
+            _ => first.watch(),
+        };
+        let parked = purgatory.try_complete_else_watch(Op::new(TICK), [watch]);
+        let handle = parked.expect("there is room").into_handle();
+        let handle = handle.expect("it cannot complete yet");
+        LIT.set(true);
+        // The last `ResolvedKey` may drop its key itself: that panic is the caller's.
+        for key in [first, second] {
+            _ = catch_unwind(AssertUnwindSafe(|| drop(key)));
+        }
+        let ended = catch_unwind(AssertUnwindSafe(|| end(&purgatory, &clock, &handle)));
+        LIT.set(false);
+        assert!(ended.is_ok(), "{name}");
+        let left = usize::from(name == "none was parked");
+        assert_eq!(purgatory.watched_keys(), left, "{name}");
     }
 }
 

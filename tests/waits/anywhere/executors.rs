@@ -10,11 +10,45 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(5);
+
+/// A poll blocks in a call of its own. What wakes the outer task meanwhile also ends the sleep of the inner call, and is
+/// not lost for the outer one.
+#[test]
+fn g01_a_wake_up_during_a_nested_block_on_is_not_lost() {
+    within(PATIENCE, || {
+        let waits = Waits::<u64>::new("nested");
+        let (outer, inner) = (Slot::default(), Slot::default());
+        let mut first = waits.wait([1], NEVER_IN_A_TEST, take(&outer));
+        let mut second = Some(waits.wait([2], NEVER_IN_A_TEST, take(&inner)));
+        let (begins, begun) = channel();
+        let checker = thread::spawn(move || {
+            begun.recv().expect("the outer task has been polled");
+            put(&outer, 1);
+            waits.check_and_complete(&1);
+            // The inner call wakes up, and sleeps again.
+            thread::sleep(4 * SHORT);
+            put(&inner, 2);
+            waits.check_and_complete(&2);
+            waits
+        });
+        let both = poll_fn(move |cx| {
+            let found = Pin::new(&mut first).poll(cx);
+            if let Some(second) = second.take() {
+                begins.send(()).expect("the checker waits");
+                assert_eq!(block_on(second), Ok(2));
+            }
+            found
+        });
+        assert_eq!(block_on(both), Ok(1));
+        checker.join().expect("it does not panic");
+    });
+}
 
 /// Does it in a moment, on another thread.
 fn soon<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {

@@ -9,6 +9,7 @@ use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
 use request_purgatory::{Waits, purgatory::WeakRef};
 use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
@@ -356,4 +357,29 @@ fn g13_no_tick_has_more_rechecks_than_a_thread_wakes_in_a_moment() {
         receive(true);
         receive(false);
     }
+}
+
+/// The condition is true after a recheck, and the clock panics when the grace for a late check is to begin.
+#[test]
+fn g06_a_clock_that_panics_when_a_listener_is_satisfied_leaves_nothing() {
+    struct Breaks(ManualClock, Arc<AtomicBool>);
+    impl Clock for Breaks {
+        fn now(&self) -> Timestamp {
+            assert!(!self.1.load(Ordering::Relaxed), "intended");
+            self.0.now()
+        }
+    }
+    let (clock, broken) = (ManualClock::new(), Arc::new(AtomicBool::new(false)));
+    let breaks = Breaks(clock.clone(), broken.clone());
+    let (waits, _) = built(|builder| builder.clock(breaks));
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    let bell = Bell::new();
+    assert_eq!(told(&bell, &mut listener), Poll::Pending);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(told(&bell, &mut listener), WOKEN);
+    broken.store(true, Ordering::Relaxed);
+    let satisfied = catch_unwind(AssertUnwindSafe(|| listener.satisfied()));
+    broken.store(false, Ordering::Relaxed);
+    assert!(satisfied.is_err(), "the panic is the caller's");
+    assert_empty(&waits);
 }

@@ -198,3 +198,23 @@ fn g14_a_chain_of_callbacks_that_wait_needs_no_stack() {
     let (waits, _clock) = by_hand();
     on_a_stack_of(256, move || next(&waits, 100_000));
 }
+
+/// It is refused inside a callback of another purgatory, whose caller has nothing to do with it.
+#[test]
+fn g12_a_callback_that_panics_when_its_wait_is_refused_is_counted_there() {
+    let ((waits, _clock), (closed, _)) = (by_hand(), by_hand());
+    closed.shutdown();
+    let refusing = closed.clone();
+    let mut examinations = 0;
+    let wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+        examinations += 1;
+        if examinations == 3 {
+            let then = |_| resume_unwind(Box::new("intended"));
+            assert!(refusing.wait_then([1], None, || None::<()>, then).is_none());
+        }
+        None::<()>
+    });
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!((waits.stats().panicked, closed.stats().panicked), (0, 1));
+    drop(wait);
+}

@@ -152,5 +152,10 @@ fn the_demonstration_answers_everything() {
     let script = "set -o pipefail; \"$0\" demo --seconds 600 | head -n 1 && \"$0\" | head -n 1";
     let mut piped = Command::new("bash");
     let output = run(piped.args(["-c", script]).arg(command().get_program()), "");
-    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // On a loaded machine a check may come after a deadline, which a debug build reports.
+    let mut said = stderr
+        .lines()
+        .filter(|line| !line.starts_with("request-purgatory: "));
+    assert_eq!((output.status.code(), said.next()), (Some(0), None));
 }
