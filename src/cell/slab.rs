@@ -456,8 +456,9 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Held { place, at }
     }
 
-    /// Makes a slot vacant: puts it on the free list, or back into its block. The caller has consumed the token of the
-    /// slot.
+    /// Makes a slot vacant: puts a resident slot on the free list, and any other slot back into its [`Block`]. The
+    /// caller has consumed the slot's token (the one value that allows its owner to free the slot), so the slot is freed
+    /// once.
     #[inline(always)]
     fn list(&mut self, place: Place<'a, P>, index: u32) {
         if index >= Slab::<P, G>::RESIDENT {

@@ -85,9 +85,10 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // instead of the tick until which the reactor sleeps, and would then wake the reactor in vain.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // Wake the reactor if the next work is earlier than the alarm was, because this caller may not be the reactor,
-        // and perhaps no other thread wakes it: the thread that has added the earlier deadline may not have announced
-        // it yet, and when it does, it finds the alarm already set by this caller, and wakes no thread.
+        // Wake the reactor if the next work is earlier than the alarm was. This caller may not be the reactor, and
+        // perhaps no other thread wakes the reactor: the thread that has added the earlier deadline may announce that
+        // deadline only after this caller has set the alarm. That thread then finds the alarm early enough, and wakes
+        // no thread.
         (next, next < before)
     };
     if tell {

@@ -154,7 +154,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return false;
         };
         let timing = Timing {
-            // `max_timeout` does not limit this time: it limits only deadlines.
+            // The timer is filed at the end of the linger, which is no deadline of the user's. So `max_timeout` does not
+            // limit it.
             deadline: engine.scale.ceil(timing.since.saturating_add(time)),
             ..timing
         };

@@ -138,8 +138,9 @@ impl ManualClock {
     /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
     /// a deadline. Returns `true` if no deadline is left. Returns `false` if a deadline is left after the clock has
     /// moved by `limit`: a timer that its own callback restarts, for example, always has a deadline. Also returns
-    /// `false` if this clock may not know every deadline. For example, a purgatory has a clock of yours that is built
-    /// on this clock, and your clock has panicked whenever the purgatory was driven.
+    /// `false` if this clock may not know every deadline. For example, a purgatory may read the time from a clock that
+    /// you have built on this one. If your clock panics whenever the purgatory is driven, the purgatory cannot report
+    /// its next deadline.
     ///
     /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
     /// passes on a panic. If another thread is driving, that thread first finishes what is due.

@@ -329,9 +329,9 @@ impl Many {
     fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match order {
             Order::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
-            // Leave `JOINED`, a ticket that many watchers share, in place of the watcher's ticket: a second removal of
-            // this watcher then compares addresses. A second removal follows if another key of the operation panics. By
-            // then this key may have a new list, in which another watcher has the old ticket.
+            // If `Hash` or `Eq` of another key of the operation panics, this watcher is removed a second time. By then
+            // this key may have a new list, in which another watcher has the old ticket. So leave `JOINED`, a ticket
+            // that many watchers share: a removal by `JOINED` compares addresses, and takes no other watcher out.
             Order::Arrived(ticket) => self.unranked.remove(ticket.replace(JOINED), watcher),
         }
         self.ranked.is_empty() && self.unranked.len == 0
