@@ -38,8 +38,8 @@ pub(crate) mod sealed {
 /// Only this crate implements the trait, for two reasons:
 ///
 /// * The `Timer` of `request-purgatory` runs a scheme under a lock. The guarantees of the `Timer` (each payload ends
-///   once, at most one tick late, with bounded time under the lock) hold only if the scheme does everything that this page
-///   says of it: which timers a pass fires, and that no method reads a clock, takes a lock, blocks or panics. The
+///   once, at most one tick late, with bounded time under the lock) hold only if the scheme does everything that this
+///   page says of it: which timers a pass fires, and that no method reads a clock, takes a lock, blocks or panics. The
 ///   compiler checks none of this.
 /// * The methods follow the needs of the `Timer`. A later release may add a required method, which would break every
 ///   implementation outside this crate.
