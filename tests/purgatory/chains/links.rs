@@ -14,8 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// In KiB. Some 60 are for two parks, which lie on it at most in a build without optimisation.
-const STACK: usize = 128;
+/// In KiB. In a build without optimisation two parks take some 60 of them, and now and then the unwinding of a panic, or
+/// the first call of a function of a shared library, as much again. A link has 13 bytes.
+const STACK: usize = 256;
 
 thread_local!(static IN_A_LINK: Cell<bool> = const { Cell::new(false) });
 
