@@ -6,6 +6,7 @@
 //! items.
 
 use crate::callbacks::panics::Panics;
+use crate::callbacks::trampoline::{Trampoline, drop_user_values};
 use crate::cell::address::Address;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
@@ -105,9 +106,18 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         // closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
-            self.close().for_each(drop);
+            self.drop_waiting();
         }
         !closed
+    }
+
+    /// Drops the checks that still wait after the shutdown.
+    #[cold]
+    fn drop_waiting(&self) {
+        let _trampoline = Trampoline::enter();
+        // One after another, and not nested: the destructor of a key may defer a check itself, and that call drops what
+        // still waits as well.
+        drop_user_values(self.close());
     }
 
     /// Takes the check that has waited longest out of the queue. `None` if no check waits. Calls `on_panic` if `Hash`

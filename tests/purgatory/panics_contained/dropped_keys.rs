@@ -6,7 +6,7 @@ use super::calls::{CALLS, Key, OTHER, Scene, assert_all_end, key};
 use crate::support::keys::fragile;
 use crate::support::{
     BadPayload, Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual,
-    threads_named, within,
+    on_a_stack_of, threads_named, within,
 };
 use request_purgatory::{
     Completion, Handle, Purgatory, Waits, Watch, future::block_on, purgatory::RejectReason,
@@ -249,6 +249,24 @@ fn g12_keys_of_deferred_checks_that_panic_at_the_shutdown_are_counted() {
     let shut_down = catch_unwind(AssertUnwindSafe(|| purgatory.shutdown()));
     assert!(shut_down.is_ok());
     assert_eq!(purgatory.stats().panicked, 3);
+}
+
+/// Checks wait at the shutdown, and the destructor of each key defers one more.
+#[test]
+fn g14_keys_that_defer_checks_when_they_are_dropped_at_the_shutdown_do_not_nest() {
+    let (purgatory, _clock) = manual::<Key>(|builder| builder);
+    for number in 10..20_010 {
+        let all = purgatory.downgrade();
+        let defer = move || {
+            if let Some(all) = all.upgrade() {
+                all.check_later(key(OTHER));
+            }
+        };
+        purgatory.check_later(acting(number, defer));
+    }
+    let shared = purgatory.clone();
+    on_a_stack_of(256, move || shared.shutdown());
+    assert_eq!(purgatory.stats().panicked, 0);
 }
 
 /// A check finds that the deadline of the operation has passed. Between the count of its end and the hand-over of its
