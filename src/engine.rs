@@ -92,17 +92,13 @@ impl<P, W: Scheme> Engine<P, W> {
             [settings.max_parked, settings.max_weight].map(|max| max.map(|max| max as u64));
         let permits = Permits::new(max_parked, max_weight);
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
-        // Use no counter if the scheme has a horizon: a latest deadline that it accepts, some ticks after the present.
-        // With a counter, `timing_after` takes the tick before the counter's reading as the present, so the horizon
-        // would be one tick nearer.
-        let counted = settings.system_since.filter(|_| !W::HAS_HORIZON);
         let engine = Self {
             name: settings.name.into(),
             shards: Shards::new(timer_shards(cores()), wheel_size),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
             system_since: settings.system_since,
-            counter: Self::counter(counted, settings.tick),
+            counter: Self::counter(settings.system_since, settings.tick),
             clock: settings.clock,
             scale,
             max_timeout: settings.max_timeout,
@@ -126,14 +122,17 @@ impl<P, W: Scheme> Engine<P, W> {
     /// A clock that reads the processor's counter, counts from `since`, and replaces the system's clock. `None` in each
     /// of these cases:
     ///
-    /// * `since` is `None`: the engine uses another clock than the system's, or its scheme has a horizon.
+    /// * `since` is `None`: the engine uses another clock than the system's.
+    /// * The scheme has a horizon: a latest deadline that it accepts, some ticks after the present. With a counter,
+    ///   `timing_after` takes the tick before the counter's reading as the present, so the horizon would be one tick
+    ///   nearer.
     /// * The system has no suitable counter.
     /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. To get a tick that has
     ///   passed on the clock, `timing_after` subtracts one tick from the counter's reading. So short a tick would not
     ///   be enough.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
-        CounterClock::since(since.filter(|_| is_coarse)?)
+        CounterClock::since(since.filter(|_| is_coarse && !W::HAS_HORIZON)?)
     }
 
     /// From now on, reports events to the user's metrics recorder and tracing subscriber.

@@ -98,6 +98,17 @@ fn await_with(future: &mut (impl Future + Unpin), waker: &Waker) {
     assert!(polled.is_pending());
 }
 
+/// Every other waker queues a destructor that panics, and the others panic themselves.
+fn await_with_bad_wakers(pending: &mut [ResponseFuture<usize, u32>], fuse: &Fuse) {
+    for future in pending {
+        let waker = match future.id() % 2 {
+            0 => queueing_waker(fuse),
+            _ => panicking_waker(),
+        };
+        await_with(future, &waker);
+    }
+}
+
 /// A future whose response has come and is not received, and panics when it is dropped.
 fn answered(fuse: &Fuse) -> ResponseFuture<u32, Bomb> {
     let calls = Requests::builder("other").reaper(Reaper::Manual).build();
@@ -181,13 +192,7 @@ fn g14_requests_that_fail_together_get_their_responses_before_a_queued_panic_goe
     let (calls, fuse) = (requests::<usize, u32>(), Fuse::default());
     let request = |id| calls.request(id, Duration::MAX).expect("room");
     let mut pending = (0..COUNT).map(request).collect::<Vec<_>>();
-    for future in &mut pending {
-        let waker = match future.id() % 2 {
-            0 => queueing_waker(&fuse),
-            _ => panicking_waker(),
-        };
-        await_with(future, &waker);
-    }
+    await_with_bad_wakers(&mut pending, &fuse);
     fuse.light(true);
     assert!(unwinds(|| calls.fail_all_with(|_| 9)));
     assert_eq!(fuse.count(), COUNT / 2);
@@ -204,13 +209,7 @@ fn g15_a_shutdown_joins_its_threads_though_a_queued_destructor_panics() {
         let (calls, fuse) = (Requests::<usize, u32>::new("g15-queue"), Fuse::default());
         let request = |id| calls.request(id, PATIENCE * 2).expect("room");
         let mut pending = (0..COUNT).map(request).collect::<Vec<_>>();
-        for future in &mut pending {
-            let waker = match future.id() % 2 {
-                0 => queueing_waker(&fuse),
-                _ => panicking_waker(),
-            };
-            await_with(future, &waker);
-        }
+        await_with_bad_wakers(&mut pending, &fuse);
         fuse.light(true);
         calls.shutdown();
         assert!(threads_named("g15-queue").is_empty());
