@@ -9,23 +9,12 @@ use crate::threads::dispatch::{Dispatch, Job};
 use scopeguard::guard;
 use std::mem::ManuallyDrop;
 
-/// Where the user's code runs for a payload that has ended, unless the payload has expired. For expired payloads, the
-/// builder's [`Dispatch`] decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RunOn {
-    /// On the thread that ended the payload.
-    Caller,
-    /// Where the builder's [`Dispatch`] says, as for expired payloads.
-    Dispatch,
-}
-
 /// Collects payloads that have ended during a call. Its drop delivers them: runs the user's code for them, or passes
 /// them to the thread that does. So no payload is lost if other code of the call panics first, for instance a key's
 /// `Hash`.
 pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
-    run_on: RunOn,
     /// `ManuallyDrop`, because the destructor of the outbox takes all payloads out of this field: nothing is left to
     /// drop.
     ended: ManuallyDrop<Collected<EndedPayload<H::Value>>>,
@@ -63,11 +52,10 @@ impl<T> Collected<T> {
 
 impl<'a, H: Handler> Outbox<'a, H> {
     #[inline(always)]
-    pub(crate) fn new(handler: &'a Arc<H>, trampoline: &'a Trampoline, run_on: RunOn) -> Self {
+    pub(crate) fn new(handler: &'a Arc<H>, trampoline: &'a Trampoline) -> Self {
         Self {
             handler,
             trampoline,
-            run_on,
             ended: ManuallyDrop::new(Collected::None),
         }
     }
@@ -86,7 +74,7 @@ impl<'a, H: Handler> Outbox<'a, H> {
     #[inline(always)]
     pub(crate) fn complete_or_push(&mut self, last: EndedPayload<H::Value>) {
         let is_only = matches!(*self.ended, Collected::None);
-        if is_only && runs_here(self.handler, self.trampoline, &last, self.run_on) {
+        if is_only && runs_here(self.handler, self.trampoline, &last) {
             complete_in_guard(&**self.handler, last);
         } else {
             self.push(last);
@@ -100,7 +88,7 @@ impl<'a, H: Handler> Outbox<'a, H> {
         let Collected::Only(only) = &*self.ended else {
             return;
         };
-        if runs_here(self.handler, self.trampoline, only, self.run_on) {
+        if runs_here(self.handler, self.trampoline, only) {
             if let Collected::Only(only) = self.ended.take() {
                 complete_in_guard(&**self.handler, only);
             }
@@ -134,9 +122,9 @@ impl<H: Handler> Outbox<'_, H> {
     fn deliver_collected(&mut self) {
         match self.ended.take() {
             Collected::None => {}
-            Collected::Only(only) => deliver(self.handler, self.trampoline, only, self.run_on),
+            Collected::Only(only) => deliver(self.handler, self.trampoline, only),
             Collected::More(several) => {
-                deliver_all(self.handler, self.trampoline, several, self.run_on);
+                deliver_all(self.handler, self.trampoline, several);
             }
         }
     }
@@ -158,12 +146,11 @@ pub(crate) fn deliver<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     ended: EndedPayload<H::Value>,
-    run_on: RunOn,
 ) {
-    if runs_here(handler, trampoline, &ended, run_on) {
+    if runs_here(handler, trampoline, &ended) {
         complete(&**handler, ended);
     } else {
-        deliver_one(handler, trampoline, ended, run_on);
+        deliver_one(handler, trampoline, ended);
     }
 }
 
@@ -174,9 +161,10 @@ fn runs_here<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     ended: &EndedPayload<H::Value>,
-    run_on: RunOn,
 ) -> bool {
-    trampoline.is_outermost() && !runs_elsewhere::<H>(handler, ended, run_on)
+    let has_expired = ended.ending == Ending::Expired;
+    trampoline.is_outermost()
+        && (!has_expired || matches!(handler.engine().dispatch, Dispatch::Inline))
 }
 
 /// [Delivers](deliver) one payload later or on another thread. Not inlined, so that a payload that completes at once
@@ -187,9 +175,8 @@ fn deliver_one<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     ended: EndedPayload<H::Value>,
-    run_on: RunOn,
 ) {
-    deliver_all(handler, trampoline, vec![ended], run_on);
+    deliver_all(handler, trampoline, vec![ended]);
 }
 
 /// [Hands over](Handler::hand_over) a payload: moves the values that a future awaits to where the future finds them.
@@ -206,7 +193,6 @@ pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     mut all: Vec<EndedPayload<H::Value>>,
-    run_on: RunOn,
 ) {
     let engine = handler.engine();
     // A pass (one round of expiry) runs user code, for example a `try_complete` at its deadline. That code may call the
@@ -214,10 +200,6 @@ pub(crate) fn deliver_all<H: Handler>(
     // call by its trampoline, which is not outermost: the call is made inside another call of the library, the pass.
     // The pass itself also calls this function, but with an outermost trampoline, unless the pass runs in a callback.
     let is_caused_by_a_pass = Pass::is_in_progress() && !trampoline.is_outermost();
-    let run_on = match is_caused_by_a_pass {
-        true => RunOn::Dispatch,
-        false => run_on,
-    };
     let run_here = |ended: EndedPayload<H::Value>| match trampoline.is_outermost() {
         true => complete(&**handler, ended),
         false => trampoline.run(job(handler, vec![ended], false)),
@@ -235,7 +217,8 @@ pub(crate) fn deliver_all<H: Handler>(
             let mut here = Vec::new();
             for mut ended in all {
                 let is_awaited = hand_over(&**handler, &mut ended);
-                match is_awaited && runs_elsewhere::<H>(handler, &ended, run_on) {
+                let must_not_run_here = is_caused_by_a_pass || ended.ending == Ending::Expired;
+                match is_awaited && must_not_run_here {
                     true => elsewhere.push(ended),
                     false => here.push(ended),
                 }
@@ -266,11 +249,6 @@ pub(crate) fn deliver_all<H: Handler>(
         Dispatch::OwnThread | Dispatch::Inline => {}
     }
     here.into_iter().for_each(run_here);
-}
-
-fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Value>, run_on: RunOn) -> bool {
-    (run_on == RunOn::Dispatch || ended.ending == Ending::Expired)
-        && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
 /// Runs the user's code for one payload. A panic of that code is caught and counted, and affects no other payload.

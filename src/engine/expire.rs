@@ -15,7 +15,7 @@
 //! them is prefetched before it is reclaimed: in a loop that only loads, the processor overlaps many loads.
 
 use super::Engine;
-use super::deliver::{RunOn, deliver_all, hand_over};
+use super::deliver::{deliver_all, hand_over};
 use super::handler::Handler;
 use super::shard::Shard;
 use crate::callbacks::examining::{Examination, Examining};
@@ -152,9 +152,9 @@ fn expire_in<H: Handler>(
         } else {
             handler.reclaim(unreclaimed);
         }
-        // `RunOn::Caller` concerns payloads whose `try_complete` panicked: they are dropped on this thread. Completions
-        // of expired payloads run where the builder's `Dispatch` says, whatever `RunOn` is.
-        deliver_all(handler, trampoline, all, RunOn::Caller);
+        // Payloads whose `try_complete` panicked are dropped on this thread. Completions of expired payloads run where
+        // the builder's `Dispatch` says.
+        deliver_all(handler, trampoline, all);
     }
     expired
 }

@@ -1,6 +1,6 @@
 //! The drain and the shutdown of a handler (the inside of a purgatory or timer).
 
-use super::deliver::{Outbox, RunOn};
+use super::deliver::Outbox;
 use super::drive::advance;
 use super::expire::reclaim;
 use super::handler::Handler;
@@ -164,7 +164,7 @@ fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool 
         // After this call no payload gets a slot in this shard. A payload that has a slot already, but is still being
         // parked, is held by its parking thread. That thread finds the mark that `claim_or_mark` leaves below.
         shard.close_with(RejectReason::ShutDown);
-        let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
+        let mut endings = Outbox::new(handler, &trampoline);
         for at in shard.slab.occupants() {
             let held = engine.claim_or_mark(at, Mark::ShutDown);
             if let Some(ended) = held.and_then(|held| handler.on_shutdown(held)) {

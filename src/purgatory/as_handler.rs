@@ -9,7 +9,7 @@ use super::stuck::NotedCall;
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::cell::slab::Held;
 use crate::engine::Engine;
-use crate::engine::deliver::{RunOn, deliver};
+use crate::engine::deliver::deliver;
 use crate::engine::handler::{EndedPayload, Expired, Handler, ReclaimQueue};
 use crate::engine::phase::UnderwayGuard;
 use crate::hash::KeyHasher;
@@ -126,7 +126,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             let Some((check, bound)) = self.deferred.next(|| self.engine.count_panic()) else {
                 return;
             };
-            self.check_waiting(&check, &bound, RunOn::Dispatch, pause);
+            self.check_waiting(&check, &bound, pause);
             // This may drop the last reference to the key, whose destructor is user code and may panic.
             drop_user_value(check);
         });
@@ -186,7 +186,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let trampoline = Trampoline::enter();
         let ended = self.end_and_reclaim(held, ending);
         let ended = EndedPayload { underway, ..ended };
-        deliver(self, &trampoline, ended, RunOn::Dispatch);
+        deliver(self, &trampoline, ended);
         self.engine.leave(trampoline);
     }
 }

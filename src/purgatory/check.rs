@@ -28,7 +28,7 @@ use crate::callbacks::trampoline::{Trampoline, is_in_nested_check};
 use crate::cell::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::{Mark, Unreleased};
-use crate::engine::deliver::{Outbox, RunOn};
+use crate::engine::deliver::Outbox;
 use crate::engine::handler::EndedPayload;
 use crate::engine::shard::Shard;
 use crate::hash::KeyHasher;
@@ -75,12 +75,11 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     fn new(
         inner: &'a Arc<Inner<Op, S>>,
         trampoline: &'a Trampoline,
-        run_on: RunOn,
         bound: &'a CheckBound,
     ) -> Self {
         Self {
             inner,
-            endings: Outbox::new(inner, trampoline, run_on),
+            endings: Outbox::new(inner, trampoline),
             bound,
             completed: 0,
             counted: 0,
@@ -296,7 +295,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.queue_key_nested(key, bound),
-            Some(found) => self.check_found(key, found, bound, RunOn::Caller, || ()),
+            Some(found) => self.check_found(key, found, bound, || ()),
         }
     }
 
@@ -329,15 +328,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         key: &Q,
         found: Found<'_>,
         bound: &CheckBound,
-        run_on: RunOn,
         pause: impl FnMut(),
     ) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         match found {
-            Found::Few(watchers) => self.check_few(key, watchers, bound, run_on),
-            Found::Long => self.check_long(key, bound, run_on, pause),
+            Found::Few(watchers) => self.check_few(key, watchers, bound),
+            Found::Long => self.check_long(key, bound, pause),
         }
     }
 
@@ -348,18 +346,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         what: &CheckTarget<Op::Key>,
         bound: &CheckBound,
-        run_on: RunOn,
         pause: impl FnMut(),
     ) {
         match what {
             CheckTarget::Key(key) => {
                 let mut room = Room::default();
                 if let Some(found) = self.watch.find(&**key, &mut room) {
-                    self.check_found(&**key, found, bound, run_on, pause);
+                    self.check_found(&**key, found, bound, pause);
                 }
             }
             CheckTarget::Operation(address) => {
-                self.run_check(&mut Copied::new(&[*address]), &NoKey, bound, run_on);
+                self.run_check(&mut Copied::new(&[*address]), &NoKey, bound);
             }
         }
     }
@@ -367,34 +364,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks `watchers`, the operations of a short list. None of them has a rank, so a bound on the rank excludes none
     /// of them.
     #[inline(never)]
-    fn check_few<Q>(
-        self: &Arc<Self>,
-        key: &Q,
-        watchers: &[Address],
-        bound: &CheckBound,
-        run_on: RunOn,
-    ) -> usize
+    fn check_few<Q>(self: &Arc<Self>, key: &Q, watchers: &[Address], bound: &CheckBound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let checked = ByForm::new(key, &self.watch);
-        self.run_check(&mut Copied::new(watchers), &checked, bound, run_on)
+        self.run_check(&mut Copied::new(watchers), &checked, bound)
     }
 
     #[inline(never)]
-    fn check_long<Q>(
-        self: &Arc<Self>,
-        key: &Q,
-        bound: &CheckBound,
-        run_on: RunOn,
-        pause: impl FnMut(),
-    ) -> usize
+    fn check_long<Q>(self: &Arc<Self>, key: &Q, bound: &CheckBound, pause: impl FnMut()) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let checked = ByForm::new(key, &self.watch);
         let mut watchers = self.watch.walk(key, *bound, pause);
-        self.run_check(&mut watchers, &checked, bound, run_on)
+        self.run_check(&mut watchers, &checked, bound)
     }
 
     /// Checks `watchers`. Returns how many operations the check has completed. By then, each of their completions has
@@ -405,10 +390,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         watchers: &mut impl Watchers,
         checked: &impl Checked<Op::Key>,
         bound: &CheckBound,
-        run_on: RunOn,
     ) -> usize {
         let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, run_on, bound);
+        let mut check = Check::new(self, &trampoline, bound);
         check.run(watchers, checked);
         check.finish()
     }
@@ -426,7 +410,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.queue_nested(CheckTarget::key(checked.key.clone()), *bound, within);
             return 0;
         }
-        self.run_check(&mut watchers, checked, bound, RunOn::Caller)
+        self.run_check(&mut watchers, checked, bound)
     }
 
     /// Checks several keys for one event, and examines each operation once. Returns how many operations this call
@@ -444,12 +428,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let trampoline = Trampoline::enter();
         // All keys share one `Check`. Its completions run when it is dropped: after the last key, or when a panic of
         // the caller's iterator or of a key unwinds.
-        let check = Check::new(
-            self,
-            &trampoline,
-            RunOn::Caller,
-            const { &CheckBound::all() },
-        );
+        let check = Check::new(self, &trampoline, const { &CheckBound::all() });
         let mut check = guard(check, |mut check| {
             check.finish();
         });
@@ -476,6 +455,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return false;
         }
         let bound = const { &CheckBound::all() };
-        self.run_check(&mut Copied::new(&[address]), &NoKey, bound, RunOn::Caller) == 1
+        self.run_check(&mut Copied::new(&[address]), &NoKey, bound) == 1
     }
 }

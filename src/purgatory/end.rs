@@ -8,7 +8,7 @@ use crate::callbacks::trampoline::Trampoline;
 use crate::cell::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::Mark;
-use crate::engine::deliver::{Outbox, RunOn, deliver};
+use crate::engine::deliver::{Outbox, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::hash::KeyHasher;
 use crate::operation::{Completion, DelayedOperation};
@@ -199,7 +199,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return false;
         };
         let ended = self.end_and_reclaim(held, Ending::Forced);
-        deliver(self, &trampoline, ended, RunOn::Caller);
+        deliver(self, &trampoline, ended);
         true
     }
 
@@ -211,7 +211,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
-        let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
+        let mut endings = Outbox::new(self, &trampoline);
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(change) = &change {
@@ -263,7 +263,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
-        let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
+        let mut endings = Outbox::new(self, &trampoline);
         self.watch.visit_all(key, |watcher| {
             if let Some(held) = self.engine.claim_or_mark(watcher, Mark::Cancel) {
                 endings.push(self.end_and_reclaim(held, Ending::Cancelled));

@@ -28,7 +28,6 @@ use super::deferred::CheckTarget;
 use super::inner::Inner;
 use crate::callbacks::examining::{Examination, Examinee, Examining};
 use crate::callbacks::trampoline::{is_in_nested_check, known_of_nested_checks, queue_check};
-use crate::engine::deliver::RunOn;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -100,7 +99,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             let (inner, waiting) = (self.clone(), check.waiting.clone());
             queue_check(Box::new(move || {
                 let bound = waiting.take().unwrap_or(CheckBound::all());
-                inner.check_waiting(&what, &bound, RunOn::Caller, || ());
+                inner.check_waiting(&what, &bound, || ());
             }));
         } else if within.is_for_a_mark() {
             drop(checks);

@@ -28,7 +28,7 @@ use crate::callbacks::trampoline::{NestedPark, Trampoline};
 use crate::cell::address::Address;
 use crate::cell::slab::Held;
 use crate::cell::state::Unreleased;
-use crate::engine::deliver::{RunOn, deliver};
+use crate::engine::deliver::deliver;
 use crate::engine::handler::EndedPayload;
 use crate::engine::shard::Timing;
 use crate::error::{RejectReason, Rejected};
@@ -118,7 +118,7 @@ impl<Op: DelayedOperation> Arrival<Op> for Op {
     #[inline(always)]
     fn answer<S: KeyHasher>(self, purgatory: &Arc<Inner<Op, S>>, trampoline: &Trampoline) {
         let ended = EndedPayload::new(self, Ending::Satisfied, Address::NONE);
-        deliver(purgatory, trampoline, ended, RunOn::Caller);
+        deliver(purgatory, trampoline, ended);
     }
 
     #[inline(always)]
@@ -197,7 +197,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 Ok(Arrived::Later(Admission::Parked(handle)))
             }
             Ok(Parking::Ended(ended)) => {
-                deliver(self, &trampoline, ended, RunOn::Caller);
+                deliver(self, &trampoline, ended);
                 self.engine.leave(trampoline);
                 Ok(Arrived::Later(Admission::Ended))
             }
