@@ -31,6 +31,7 @@ use equivalent::Equivalent;
 use list::WatchList;
 use resolved::{ListNumber, ResolvedList, ResolvedLists};
 use scopeguard::{ScopeGuard, guard};
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hash};
 use std::slice::from_ref;
 use watchers::{ByLookUp, Found, Room, Walking, Watchers};
@@ -56,7 +57,8 @@ impl<K> Target<K> {
 enum Location {
     /// In the map entry itself.
     Here(WatchList),
-    /// Outside the map, among the resolved lists, under this number.
+    /// Outside the map, in `WatchMap::resolved`, under this number: the key is resolved (was looked up once, for a
+    /// `ResolvedKey`).
     Resolved(ListNumber),
 }
 
@@ -154,39 +156,47 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Removes a watcher that was added with these arguments. If it was the last one, also removes the entry of the
-    /// key, unless the key is resolved. Does nothing if the watcher is not in the list.
+    /// key, unless the key is resolved (has a `ResolvedKey`). Does nothing if the watcher is not in the list.
     #[inline(always)]
     pub(crate) fn remove(&self, target: Target<&K>, order: Order<'_>, watcher: Address) {
-        let mut orphan = None;
-        match target {
-            Target::Key(key) => {
-                let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
-                let removed = self.lists.edit(
-                    "the end of an operation",
-                    key,
-                    order.came_first().then_some(goes),
-                    #[inline(always)]
-                    |location| match location {
-                        Location::Here(list) => list.remove(watcher, order),
-                        Location::Resolved(number) => {
-                            orphan = self.resolved.get(*number).remove(watcher, order);
-                            false
-                        }
-                    },
-                );
-                if let Some((key, location)) = removed {
-                    location.discard();
-                    drop(key);
-                }
-            }
-            Target::Resolved(number) => orphan = self.resolved.get(number).remove(watcher, order),
-        }
+        let orphan = match target {
+            Target::Key(key) => self.remove_from_map(key, order, watcher),
+            Target::Resolved(number) => self.resolved.get(number).remove(watcher, order),
+        };
         if let Some(key) = orphan {
             self.retire(key);
         }
     }
 
-    /// A clone of the stored key that is equal to `key`. `None` if that key is neither watched nor resolved.
+    /// [Removes](Self::remove) a watcher of a key that the operation names by itself. If the key has become resolved
+    /// meanwhile, the watcher is in the key's resolved list. If that list has lost its last watcher and the key is not
+    /// resolved any more, returns the key, and the caller retires the list.
+    #[inline(always)]
+    fn remove_from_map(&self, key: &K, order: Order<'_>, watcher: Address) -> Option<Arc<K>> {
+        let mut orphan = None;
+        let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
+        let removed = self.lists.edit(
+            "the end of an operation",
+            key,
+            order.came_first().then_some(goes),
+            #[inline(always)]
+            |location| match location {
+                Location::Here(list) => list.remove(watcher, order),
+                Location::Resolved(number) => {
+                    orphan = self.resolved.get(*number).remove(watcher, order);
+                    false
+                }
+            },
+        );
+        if let Some((key, location)) = removed {
+            location.discard();
+            drop(key);
+        }
+        orphan
+    }
+
+    /// A clone of the stored key that is equal to `key`. `None` if that key is neither watched nor resolved (has no
+    /// `ResolvedKey`).
     pub(crate) fn key<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<K> {
         self.lists
             .read("check_and_complete", key, |stored, _| stored.clone())
@@ -214,8 +224,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         found.flatten()
     }
 
-    /// The slow path of [`find`](Self::find), for every list but a single watcher in the map. Called under the lock of
-    /// the key's map shard.
+    /// The slow path of [`find`](Self::find): the list is outside the map, or it has several watchers, or one with a
+    /// rank. Called under the lock of the key's map shard.
     #[inline(never)]
     fn find_more<'r>(&self, location: &Location, room: &'r mut Room) -> Option<Found<'r>> {
         match location {
@@ -286,7 +296,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Copies of all keys that are watched or resolved.
+    /// Copies of all keys that are watched, or resolved (have a `ResolvedKey`).
     pub(crate) fn all_keys(&self) -> Vec<K> {
         // Reserve room first, so that the vector hardly ever grows under a lock.
         let mut keys = Vec::with_capacity(self.lists.len());
@@ -332,9 +342,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.vacate(key, unpin);
     }
 
-    /// Removes the resolved list of `key` and the entry of the key, if the key has neither a `ResolvedKey` nor a
-    /// watcher. Called with no lock held, after the last watcher has left. Another thread may have resolved the key
-    /// again meanwhile, or given the key another list, so this call looks at the list that the key has now.
+    /// Removes the resolved list of `key` (its list outside the map, made for a `ResolvedKey`) and the entry of the
+    /// key, if the key has neither a `ResolvedKey` nor a watcher. Called with no lock held, after the last watcher has
+    /// left. Meanwhile another thread may have made a `ResolvedKey` of the key again, or retired this list, after which
+    /// the key may have got a new one. So this call looks at the list that the key has now.
     #[cold]
     fn retire(&self, key: Arc<K>) {
         let mut panics = Panics::default();
@@ -347,20 +358,27 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Calls `retire` for the resolved list of `key`, under the lock of the key's map shard. If `retire` has made the
     /// list vacant, it returns the list's key, and this call removes the entry of `key` from the map.
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
-        let mut retired = None;
-        let goes = None::<fn(&Location) -> bool>;
-        let entry = self
-            .lists
-            .edit("the drop of a resolved key", key, goes, |location| {
-                if let Location::Resolved(number) = location {
-                    retired = retire(*number);
-                }
-                retired.is_some()
-            });
+        let retire = Cell::new(Some(retire));
+        let retired = Cell::new(None);
+        // One lookup retires the list and removes the entry. If `Eq` of the key could run in between, its panic would
+        // leave an entry behind, and this entry would lead to a list that soon belongs to another key.
+        let goes = |location: &Location| {
+            let Location::Resolved(number) = location else {
+                return false;
+            };
+            let listed = retire.take().and_then(|retire| retire(*number));
+            let is_vacant = listed.is_some();
+            if is_vacant {
+                retired.set(listed);
+            }
+            is_vacant
+        };
+        let what = "the drop of a resolved key";
+        let entry = self.lists.edit(what, key, Some(goes), |_| false);
         // Drop the keys of the entry and of the list with no lock held, because destructors of keys are user code.
         let mut panics = Panics::default();
         panics.catch(|| drop(entry));
-        panics.catch(|| drop(retired));
+        panics.catch(|| drop(retired.take()));
         panics.resume();
     }
 

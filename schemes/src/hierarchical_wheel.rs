@@ -24,8 +24,9 @@
 //! bucket becomes empty, its entry stays in the heap until it comes to the top.
 //!
 //! INVARIANT: `current`, the tick that the wheel has reached, is never past the deadline of a bucket that is not empty.
-//! So while a pass drains a bucket, `current` is the start of the bucket's window. A timer that is started during that
-//! time is filed in another bucket, so the pass does not meet this timer.
+//! To drain a bucket, a pass moves `current` to the bucket's deadline, where `current` stays until the bucket is empty.
+//! A timer that is started meanwhile has a later deadline. Even if this deadline lies in the window of the same bucket,
+//! the timer is filed on a lower level. So the pass does not meet it.
 
 use crate::parts::bucket_pool::Entry;
 use crate::parts::levels::Levels;
@@ -45,7 +46,8 @@ pub struct HierarchicalWheel {
     /// The tick that the wheel has reached: all buckets with a deadline up to this tick are empty, except the bucket
     /// from which a pass is taking the timers.
     current: Tick,
-    /// The deadline (the first tick of its range of deadlines) and the number of each queued bucket, earliest first.
+    /// An entry for each queued bucket: the deadline and the number of the bucket, the earliest deadline first. The
+    /// deadline of a bucket is the first tick of the range of deadlines that it holds.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     overdue: Overdue,
     /// The number of timers in the buckets.
@@ -79,7 +81,7 @@ impl HierarchicalWheel {
     #[inline(always)]
     fn file(&mut self, id: u32, deadline: Tick) -> Started {
         let location = self.levels.geometry().locate(self.current, deadline);
-        let number = self.levels.number(location);
+        let number = location.bucket;
         let (position, bucket) = self.levels.push(number, id, deadline);
         let earliest = if bucket.queued {
             None
@@ -89,8 +91,9 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// Files a timer from the log of a [`LoggedWheel`](crate::LoggedWheel). The deadline is later than `current`, but
-    /// may be earlier than the present, because `current` does not pass the first deadline in the log.
+    /// Files a timer that a [`LoggedWheel`](crate::LoggedWheel) has kept in its log until now. The deadline is later
+    /// than `current`, the tick that this wheel has reached. It may have passed already: in a late pass, the wheel
+    /// advances only to the tick before the first deadline in the log, and not to the present.
     pub(crate) fn file_late(&mut self, records: &mut impl Records, id: u32, deadline: Tick) {
         self.len += 1;
         let position = self.file(id, deadline).position;

@@ -1,10 +1,11 @@
 //! Scheme 7 of Varghese & Lauck (1987), advanced tick by tick.
 //!
 //! Levels, slots and cascades work as in a [`HierarchicalWheel`](crate::HierarchicalWheel), but the buckets are not
-//! queued. While the wheel holds a timer, `next_deadline` asks for a pass at every tick. The wheel counts the timers of
-//! each level, and skips a level without timers. So a late pass visits at most one revolution of a level, and then goes
-//! from slot to slot of the next higher level. In each bucket that the pass reaches, timers whose deadline is not later
-//! than the present fire, and the other timers move to a lower level.
+//! queued. While the wheel holds a timer, `next_deadline` asks for a pass at every tick. In each bucket that a pass
+//! reaches, the pass fires the timers whose deadline has come, and moves the other timers to a lower level.
+//!
+//! The wheel counts the timers of each level, and skips a level without timers. So a pass that comes many ticks late
+//! visits at most one revolution of a level, and then goes from slot to slot of the next higher level.
 //!
 //! A pass first fires the overdue timers (timers that were started after their deadline), in no particular order, and
 //! then the other timers by deadline. In a late pass, the timers of one bucket of a higher level fire in no particular
@@ -20,9 +21,10 @@
 //! bitmap of the slots in use. *Choose it* if the program runs at every tick anyway: then a wake-up at every tick costs
 //! nothing more.
 //!
-//! INVARIANT: `current`, the tick that the wheel has reached, is never past the start of a bucket that is not empty. So
-//! while a pass drains a bucket, `current` is the start of the bucket's window. A timer that is started during that
-//! time is filed in another bucket, so the pass does not meet this timer.
+//! INVARIANT: `current`, the tick that the wheel has reached, is never past the start of a bucket that is not empty. To
+//! drain a bucket, a pass moves `current` to the start of the bucket's window, where `current` stays until the bucket
+//! is empty. A timer that is started meanwhile has a later deadline. Even if this deadline lies in the same window, the
+//! timer is filed on a lower level. So the pass does not meet it.
 
 use crate::parts::geometry::Location;
 use crate::parts::levels::Levels;
@@ -34,8 +36,8 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct SteppedWheel {
     levels: Levels,
-    /// The tick that the wheel has reached: all buckets whose first tick is not later are empty, except the bucket from
-    /// which a pass is taking the timers.
+    /// The tick that the wheel has reached: all buckets whose first tick is this tick or an earlier one are empty,
+    /// except the bucket from which a pass is taking the timers.
     current: Tick,
     /// The bucket that starts at `current`, while a pass drains it. `None` when the pass has found this bucket empty.
     draining: Option<u32>,
@@ -60,8 +62,8 @@ impl SteppedWheel {
     /// The next bucket that `current` will reach, in the lowest level that has a timer. `None` if no level has a timer.
     fn next_bucket(&self) -> Option<Location> {
         let level = self.timers.iter().position(|&timers| timers > 0)?;
-        // INVARIANT: every timer of this level lies in a later slot than `current`, in the same revolution of the
-        // level. So this revolution has a slot after the slot of `current`.
+        // INVARIANT: every timer of this level lies in a later slot than the slot that contains `current`, and in the
+        // same revolution of the level. So the slot after the slot of `current` exists, and belongs to this revolution.
         let geometry = self.levels.geometry();
         let start = geometry.next_slot(self.current, level as u32);
         Some(geometry.locate(self.current, start))
@@ -72,8 +74,7 @@ impl SteppedWheel {
         let location = self.levels.geometry().locate(self.current, deadline);
         self.timers[location.level as usize] += 1;
         self.len += 1;
-        let number = self.levels.number(location);
-        self.levels.push(number, id, deadline).0
+        self.levels.push(location.bucket, id, deadline).0
     }
 
     /// Lowers the counts after a timer has left bucket `number`.
@@ -166,7 +167,7 @@ impl Scheme for SteppedWheel {
         match self.next_bucket().filter(|next| next.start <= now) {
             Some(next) => {
                 self.current = next.start;
-                self.draining = Some(self.levels.number(next));
+                self.draining = Some(next.bucket);
                 Step::Bookkeeping
             }
             None => {

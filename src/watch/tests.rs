@@ -46,10 +46,47 @@ impl Map {
     }
 }
 
-/// A thread has removed the last watcher from a key's list, and has still to retire the list. Meanwhile another thread
-/// retires the list, and the list is reused for another key, whose last watcher leaves as well. The first key gets
-/// another list. Then the first thread looks at the list that its key has now, which is in use, and leaves the reused
-/// list alone.
+thread_local!(static COMPARISONS_LEFT: Cell<u32> = const { Cell::new(u32::MAX) });
+
+/// A key that panics in its next comparison but `COMPARISONS_LEFT`.
+#[derive(Debug, Clone, Eq, Hash)]
+struct Fragile(u32);
+
+impl PartialEq for Fragile {
+    fn eq(&self, other: &Self) -> bool {
+        COMPARISONS_LEFT.set(COMPARISONS_LEFT.get().checked_sub(1).expect("on purpose"));
+        self.0 == other.0
+    }
+}
+
+/// A comparison of a key panics while the key's list is retired. No other key that gets this list is reached by a check
+/// of the first key, whichever comparison it was.
+#[test]
+fn g12_a_key_that_panics_while_its_list_is_retired_reaches_no_other_key() {
+    for comparisons in 0..3 {
+        let map = WatchMap::new(RandomState::new(), 2, usize::MAX);
+        let fragile = Arc::new(Fragile(KEY));
+        let (list, _) = map.resolve(&fragile);
+        COMPARISONS_LEFT.set(comparisons);
+        Panics::contain(|| map.release(&fragile, list));
+        COMPARISONS_LEFT.set(u32::MAX);
+        let (other, resolved) = map.resolve(&Arc::new(Fragile(OTHER)));
+        let ticket = Cell::<Ticket>::default();
+        assert!(resolved.add(usize::MAX, watcher(0), Order::Arrived(&ticket)));
+        let watchers = [KEY, OTHER].map(|key| map.count(&Fragile(key)));
+        assert_eq!(watchers, [0, 1], "after {comparisons} comparisons; {list:?}, {other:?}");
+    }
+}
+
+/// Thread A has removed the last watcher from list X of the first key, and has yet to retire the list (make it vacant).
+/// Meanwhile:
+///
+/// 1. Thread B retires list X.
+/// 2. List X is reused for a second key. The last watcher of the second key leaves as well, so the list is unused
+///    again.
+/// 3. The first key gets another list, Y, which is in use.
+///
+/// Then thread A looks for the list that the first key has now. This is list Y, so thread A retires no list.
 #[test]
 fn g02_a_list_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -145,8 +182,9 @@ fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
     }
 }
 
-/// A key is resolved beside a million others, so places for a million more lists are allocated at once. This happens
-/// without the lock of the map shard: another thread adds and removes watches in the same shard meanwhile.
+/// Each resolved key (one that has a `ResolvedKey`) has a list of its own. When a million keys are resolved and one
+/// more follows, places for a million more lists are allocated at once. This happens without the lock of the map shard:
+/// another thread adds and removes watches in the same shard meanwhile.
 #[test]
 fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
@@ -154,7 +192,8 @@ fn g20_a_key_that_is_resolved_beside_a_million_keeps_no_thread_from_its_shard() 
     let key = (1 << 30..)
         .find(|key| shard_of(*key) == shard_of(KEY))
         .expect("one of two shards");
-    // Take the numbers of a million lists. The list of the next key then needs a new chunk, of a million places.
+    // Take the numbers of a million lists. The place of a list follows from its number, and the places lie in chunks
+    // that double in size. So the list of the next key needs a new chunk, of a million places.
     for _ in 1..1 << 20 {
         let _ = map.0.resolved.free.take();
     }

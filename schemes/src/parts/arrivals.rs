@@ -33,16 +33,17 @@ const SEGMENT: usize = if cfg!(any(request_purgatory_loom, request_purgatory_shu
 } else {
     256
 };
-/// A segment is visited this number of ticks before its bound, a tick that is not later than any of its deadlines: a
-/// pass then moves the timers with near deadlines to the wheel. At a tick of 1 ms, this is enough time for a million
+/// A segment is visited this number of ticks before its bound (a tick at or before its earliest deadline). In a visit,
+/// a pass moves the timers with near deadlines to the wheel. At a tick of 1 ms, this is enough time for a million
 /// timers whose deadlines lie close together.
 const LEAD: Tick = 256;
 /// A timer whose deadline is nearer than this number of ticks goes to the wheel at once.
 const NEAR: Tick = 2 * LEAD;
 /// The number of bits in a base-64 digit.
 const DIGIT: u32 = 6;
-/// Timers of these [levels](level_of) go to the log: at a tick of 1 ms, timers with deadlines 512 ms to 12 days ahead.
-/// Farther deadlines would soon need offsets of more than 32 bits.
+/// Timers of these [levels](level_of) go to the log, the others to the wheel. At a tick of 1 ms, the log gets timers
+/// with deadlines 512 ms to 12 days ahead. From level 5 on, many deadlines would not fit the 32-bit offset from a
+/// segment's `base` tick.
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=4;
 /// The slots of a level form this number of groups, the strands: every sixteenth slot belongs to the same strand.
 const STRANDS: usize = 16;
@@ -52,12 +53,14 @@ const ALL: usize = 11;
 const HOLE: u32 = u32::MAX;
 /// Means "no segment": no segment has this number.
 const NONE: u32 = u32::MAX;
-/// This bit is set in every position of the log. The highest bit, which marks overdue timers, is not set.
+/// This bit is set in the [`Position`] of every timer in the log. The highest bit, which marks overdue timers, is not
+/// set.
 const LOGGED: u32 = 1 << 30;
 /// At most this many segments without timers are kept for reuse.
 const SPARE: usize = 4;
-/// The log may use four times as many segments as its timers would fill, plus this number. If the log uses more, holes
-/// take too much memory, and [`thin_out`](Arrivals::thin_out) takes the timers out of a segment with many holes.
+/// The log keeps its timers in segments (arrays of places), and a stopped timer leaves a hole. The log may use four
+/// times as many segments as its timers would fill without holes, plus this number. If it uses more,
+/// [`thin_out`](Arrivals::thin_out) frees a segment with many holes: takes the remaining timers out of it.
 const SPARSE: usize = 16;
 /// The number of offsets that [`Segment::find`] compares together.
 const LANES: usize = 16;
@@ -66,15 +69,18 @@ const LANES: usize = 16;
 struct Segment {
     /// The offset of a timer is its deadline minus this tick.
     base: Tick,
-    /// A tick at or before every deadline in the segment. The segment has its place in the queue by this tick.
+    /// A tick at or before every deadline in the segment. `Arrivals::queue` orders the segments by this tick, the
+    /// earliest first.
     bound: Tick,
     /// Whether `bound` is known to be the earliest deadline: no timer has left the segment since `bound` was set.
     exact: bool,
-    /// When a pass visits the segment at tick `now`, it takes the timers with deadlines up to `now + reach` out of the
-    /// segment.
+    /// A pass (round of expiry) visits the segment (this array of timers) shortly before its earliest deadline. A visit
+    /// that begins at tick `now` takes the timers with deadlines up to `now + reach` out of the segment. Later timers
+    /// stay.
     reach: Tick,
-    /// The strand (group of slots) of the timers: an index in `Arrivals::open`. While `open[strand]` is the number of
-    /// this segment, the segment is open: new timers of the strand are appended to it.
+    /// The strand of all timers in this segment, as an index in `Arrivals::open`. A strand is a group of timers whose
+    /// deadlines are about equally far away. While `open[strand]` is the number of this segment, the segment is open:
+    /// new timers of the strand are appended to it.
     strand: usize,
     /// The number of places in use, including holes.
     len: usize,
@@ -99,8 +105,8 @@ impl Segment {
         }
     }
 
-    /// Whether a timer with this deadline can be appended: a place is left, and the deadline minus `base` is below
-    /// [`HOLE`].
+    /// Whether a timer with this deadline can be appended: a place is left, and the deadline's offset from `base` is
+    /// below [`HOLE`], the value of an offset that marks a place without a timer.
     #[inline(always)]
     fn has_room(&self, deadline: Tick) -> bool {
         self.len < SEGMENT && deadline.wrapping_sub(self.base) < Tick::from(HOLE)
@@ -166,14 +172,14 @@ struct Visit {
     has_taken: bool,
 }
 
-/// What a step of a pass finds in the log.
+/// What [`Arrivals::take`] finds in the log, in one step (unit of work) of a pass (round of expiry).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// A timer, which has left the log: its id and its deadline.
     Timer(u32, Tick),
-    /// A visit has ended without taking a timer.
+    /// A visit (a search of one segment for timers with near deadlines) has ended without taking a timer.
     Nothing,
-    /// No segment is to be visited yet.
+    /// No segment is due for a visit (the removal of its timers with near deadlines).
     Idle,
 }
 
@@ -209,7 +215,8 @@ fn level_of(ahead: Tick) -> u32 {
     highest / DIGIT
 }
 
-/// The strand of a deadline that is `ahead` ticks away: an index in `Arrivals::open`.
+/// The strand of a timer whose deadline is `ahead` ticks away: an index in `Arrivals::open`. A strand is a group of
+/// timers whose deadlines are about equally far away.
 #[inline(always)]
 fn strand_of(deadline: Tick, ahead: Tick) -> usize {
     let level = level_of(ahead);
@@ -320,8 +327,10 @@ impl Arrivals {
         }
     }
 
-    /// Builds the queue anew, with one entry for each segment that waits for a visit. Drops the stale entries: a
-    /// segment that has got another bound has left its entry with the former bound in the queue.
+    /// Builds the queue anew: one entry for each segment (an array of timers) that waits for a visit, in which a pass
+    /// takes timers out. An entry has the segment's bound, a tick at or before all deadlines in the segment. When the
+    /// bound changes, a new entry is queued, and the entry with the former bound stays. This call drops all such stale
+    /// entries.
     #[cold]
     fn forget_former_bounds(&mut self) {
         let visited = self.visit.map(|visit| visit.number);
@@ -333,7 +342,7 @@ impl Arrivals {
         self.queue = bounds.collect();
     }
 
-    /// Whether `position` is a position of the log.
+    /// Whether a timer with this position lies in the log, and not in the wheel.
     #[inline(always)]
     pub(crate) fn owns(position: Position) -> bool {
         position.number().wrapping_sub(LOGGED) < LOGGED
@@ -380,23 +389,24 @@ impl Arrivals {
         }
     }
 
-    /// Closes a segment: no timer is appended to this segment any more. The next timer of its strand opens another
-    /// segment.
+    /// Closes a segment: no timer is appended to it any more. The next timer of its strand (the timers that share an
+    /// open segment) opens another segment.
     fn close(&mut self, number: u32) {
         if let Some(strand) = self.open_strand(number) {
             self.open[strand] = NONE;
         }
     }
 
-    /// The strand of segment `number`. `None` if the segment is not open.
+    /// The strand (group of timers whose deadlines are about equally far away) of segment `number`. `None` if the
+    /// segment is not open: new timers of its strand are not appended to it.
     fn open_strand(&self, number: u32) -> Option<usize> {
         let segment = self.segments.get(number as usize)?.as_deref()?;
         Some(segment.strand).filter(|&strand| self.open[strand] == number)
     }
 
-    /// The segment that is to be visited first: a tick before which no timer in it is due, and its number. Removes
-    /// stale entries (whose segment has another bound now) and empty segments from the head of the queue. `None` if no
-    /// segment in the queue has a timer.
+    /// The entry of the segment that is to be visited first: its bound (a tick at or before every deadline in the
+    /// segment), and its number. Removes two kinds of entries from the head of the queue: stale entries (whose segment
+    /// has another bound now), and entries of empty segments. `None` if no segment in the queue has a timer.
     fn first(&mut self) -> Option<(Tick, u32)> {
         while let Some(&Reverse(entry)) = self.queue.peek() {
             if means_something(&self.segments, entry) {
@@ -423,9 +433,10 @@ impl Arrivals {
         visited.into_iter().chain(first).min()
     }
 
-    /// The tick at which the next visit is due. `None` if the log has no timers. The deadline of a stopped timer must
-    /// cause no visit. So if a timer has left the segment that is next, first queues this segment by the earliest
-    /// deadline that is left in it.
+    /// The tick at which the next visit is due (a visit takes the timers with near deadlines out of a segment). `None`
+    /// if the log has no timers. The deadline of a stopped timer must cause no visit. So if a timer has left the
+    /// segment at the head of the queue, this call first queues the segment by the earliest deadline that is left in
+    /// it.
     pub(crate) fn next(&mut self) -> Option<Tick> {
         while let Some((bound, number)) = self.first() {
             let Some(segment) = self.segment(number).filter(|segment| !segment.exact) else {
@@ -440,8 +451,8 @@ impl Arrivals {
         self.first_deadline().map(lead)
     }
 
-    /// Takes one timer whose deadline is near out of the log. Continues the visit in progress, or begins a visit if a
-    /// segment is due for one at `now`.
+    /// Takes one timer whose deadline is near out of the log. Continues the visit in progress (the search of one
+    /// segment, an array of timers, for such timers), or begins the visit of a segment that is due for one at `now`.
     pub(crate) fn take(&mut self, now: Tick) -> Taken {
         loop {
             let Some(mut visit) = self.visit.or_else(|| self.begin_visit(now)) else {
@@ -467,7 +478,7 @@ impl Arrivals {
         }
     }
 
-    /// Whether a visit is in progress.
+    /// Whether the visit of a segment is in progress: steps are taking the timers with near deadlines out of it.
     pub(crate) fn is_visited(&self) -> bool {
         self.visit.is_some()
     }
@@ -499,9 +510,10 @@ impl Arrivals {
         }
     }
 
-    /// Frees memory if holes take too much of it: looks for a segment with many holes, takes its timers out, and passes
-    /// each timer to `file`. Examines at most eight segments. Skips a segment that is due for a visit at `now`, because
-    /// the visit takes its timers out. `now` is the latest present that the caller knows.
+    /// Frees memory if holes (places of timers that were stopped) take too much of it. Looks for a segment (an array of
+    /// timers) with many holes, takes all its timers out, and passes them to `file`, which puts them into the wheel.
+    /// Examines at most eight segments. Skips a segment that is due for a visit at `now`, because the visit takes its
+    /// timers out. `now` is the latest present that the caller knows.
     pub(crate) fn thin_out(&mut self, now: Tick, mut file: impl FnMut(u32, Tick)) {
         let used = self.segments.len() - self.vacant.len();
         if used <= 4 * self.len / SEGMENT + SPARSE {
@@ -534,7 +546,8 @@ impl Arrivals {
         }
     }
 
-    /// The timers of the segment that is being visited, or else is visited next: the next steps examine these timers.
+    /// The timers that the next steps examine: those that are left in the segment that is being visited. If there is no
+    /// such segment, those of the segment that is visited next.
     pub(crate) fn upcoming(&self) -> impl Iterator<Item = u32> {
         let first = self.queue.peek().map(|&Reverse((_, number))| (number, 0));
         let visited = self.visit.map(|visit| (visit.number, visit.place));
@@ -555,7 +568,8 @@ fn means_something(segments: &[Option<Box<Segment>>], (bound, number): (Tick, u3
     segment.is_some_and(|segment| segment.bound == bound)
 }
 
-/// The tick at which a segment is due for a visit if no timer in it is due before the tick `bound`.
+/// The tick at which a visit of a segment is due: a pass then takes the near timers out of this array of timers. No
+/// timer in the segment is due before the tick `bound`.
 fn lead(bound: Tick) -> Tick {
     bound.saturating_sub(LEAD)
 }

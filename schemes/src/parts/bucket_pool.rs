@@ -75,6 +75,18 @@ struct Block {
     below: u32,
 }
 
+impl Block {
+    /// Adds a timer, and returns its index. `None` if the block is full.
+    #[inline(always)]
+    fn push(&mut self, entry: Entry) -> Option<u32> {
+        let index = self.len;
+        *self.ids.get_mut(index as usize)? = entry.id;
+        self.lows[index as usize] = entry.low;
+        self.len = index + 1;
+        Some(index)
+    }
+}
+
 #[derive(Debug)]
 struct Page {
     /// For each block, the number of its bucket. These numbers lie together, apart from the blocks, and stay in the
@@ -117,26 +129,31 @@ impl BucketPool {
         &mut self.pages[page].blocks[index]
     }
 
-    /// Adds `entry` to `bucket`, whose number is `number`. Returns the position of the timer.
+    /// Adds the timer of `entry` to `bucket`, whose number is `number`. Returns the position of this timer.
     #[inline(always)]
     pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, entry: Entry) -> Position {
-        if bucket.top == NIL {
-            self.stack(bucket, number);
-        }
-        if self.block(bucket.top).len as usize == BLOCK {
-            self.stack(bucket, number);
-        }
-        let top = bucket.top;
-        let block = self.block(top);
-        let index = block.len;
-        block.ids[index as usize] = entry.id;
-        block.lows[index as usize] = entry.low;
-        block.len = index + 1;
-        Position::new(top * BLOCK as u32 + index)
+        // `top` of an empty bucket is `NIL`, which is in no page.
+        let (page, index) = split(bucket.top);
+        let top = self.pages.get_mut(page).map(|page| &mut page.blocks[index]);
+        let index = match top.and_then(|top| top.push(entry)) {
+            Some(index) => index,
+            None => self.push_on_new_block(bucket, number, entry),
+        };
+        Position::new(bucket.top * BLOCK as u32 + index)
+    }
+
+    /// Puts a block with the one timer `entry` on top of `bucket`. Returns the index of the timer in the block.
+    #[cold]
+    fn push_on_new_block(&mut self, bucket: &mut Bucket, number: u32, entry: Entry) -> u32 {
+        self.stack(bucket, number);
+        let block = self.block(bucket.top);
+        block.ids[0] = entry.id;
+        block.lows[0] = entry.low;
+        block.len = 1;
+        0
     }
 
     /// Puts an empty block on top of `bucket`.
-    #[cold]
     fn stack(&mut self, bucket: &mut Bucket, number: u32) {
         let fresh = self.allocate();
         let block = self.block(fresh);
@@ -173,8 +190,8 @@ impl BucketPool {
         }
         let top = bucket.top;
         let block = self.block(top);
-        // INVARIANT: no block of a bucket is empty, because the last timer of a block frees the block. So `len` is at
-        // least 1.
+        // INVARIANT: no block of a bucket is empty, because the removal of the last timer in a block frees the block.
+        // So `len` is at least 1.
         let index = block.len - 1;
         block.len = index;
         let entry = Entry {

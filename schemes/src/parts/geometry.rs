@@ -13,17 +13,19 @@
 
 use crate::record::Tick;
 
-/// A bucket of the wheel: its level, its slot, and the start of its window.
+/// A bucket of the wheel: its level, its number, and the start of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) level: u32,
-    pub(crate) slot: u32,
+    /// The number of the bucket. Buckets are numbered from slot to slot, and level by level from the lowest level up.
+    pub(crate) bucket: u32,
     /// The first tick of the bucket's window (its range of deadlines). Also called the deadline of the bucket.
     pub(crate) start: Tick,
 }
 
-/// The number one in a fixed-point format with 12 bits after the point. [`Geometry::locate`] has to divide by the
-/// number of bits in a digit. Instead of a division, it multiplies by the reciprocal of that number in this format.
+/// The number 1 in a fixed-point format with 12 bits after the point. [`Geometry::locate`] has to divide by `bits`, the
+/// number of bits in a digit of a tick. Instead of a division, it multiplies by `RECIPROCAL / bits`, the reciprocal of
+/// `bits` in this format.
 const RECIPROCAL: u32 = 1 << 12;
 
 /// The number of slots per level, with what [`locate`](Self::locate) needs to compute fast.
@@ -33,7 +35,7 @@ pub(crate) enum Geometry {
     /// is the reciprocal of that number in fixed-point format, rounded up. With this reciprocal, the division of a
     /// number below 64 is exact.
     Bits(u32, u32),
-    /// Any other number, from 3 up.
+    /// A number of slots that is no power of two, from 3 up.
     Any(u32),
 }
 
@@ -80,7 +82,8 @@ impl Geometry {
         current - current % width + width
     }
 
-    /// The bucket for `deadline` as seen from the present `current`, which must be earlier than `deadline`.
+    /// The bucket for `deadline` in a wheel that has reached the tick `current`. `current` must be earlier than
+    /// `deadline`.
     #[inline(always)]
     pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Location {
         debug_assert!(current < deadline);
@@ -90,9 +93,10 @@ impl Geometry {
                 let level = highest * reciprocal / RECIPROCAL;
                 let shift = level * bits;
                 let digits = deadline >> shift;
+                let slot = (digits & ((1 << bits) - 1)) as u32;
                 Location {
                     level,
-                    slot: (digits & ((1 << bits) - 1)) as u32,
+                    bucket: (level << bits) + slot,
                     start: digits << shift,
                 }
             }
@@ -109,7 +113,7 @@ impl Geometry {
                 }
                 Location {
                     level,
-                    slot: (there % base) as u32,
+                    bucket: level * size + (there % base) as u32,
                     start: there * width,
                 }
             }
@@ -122,7 +126,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Level, slot and start of the bucket, computed digit by digit as the head of this file defines them.
+    /// The level and the slot of the bucket in which a timer lies, and the first tick of the bucket, computed from the
+    /// digits of both ticks in base `size`. The level is the position of the highest digit that differs. The slot is
+    /// this digit of the deadline. The first tick is the deadline with all lower digits set to zero.
     fn by_digits(size: u64, current: u64, deadline: u64) -> (u32, u64, u64) {
         let digits = |mut n: u64| {
             std::iter::repeat_with(|| {
@@ -197,7 +203,8 @@ mod tests {
             let (current, deadline) = (a.min(b), a.max(b));
             let location = Geometry::new(size).locate(current, deadline);
             let (level, slot, start) = by_digits(u64::from(size), current, deadline);
-            prop_assert_eq!(location, Location { level, slot: slot as u32, start });
+            let bucket = level * size + slot as u32;
+            prop_assert_eq!(location, Location { level, bucket, start });
             prop_assert!(current < location.start && location.start <= deadline);
         }
     }

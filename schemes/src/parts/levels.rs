@@ -4,7 +4,7 @@
 //! level by level, from the lowest level up. A level is added when a deadline first needs it.
 
 use super::bucket_pool::{Bucket, BucketPool, Entry};
-use super::geometry::{Geometry, Location};
+use super::geometry::Geometry;
 use crate::record::{Position, Records, Tick};
 
 /// The buckets and their contents.
@@ -29,12 +29,6 @@ impl Levels {
     #[inline]
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
-    }
-
-    /// The number of the bucket at `location`.
-    #[inline]
-    pub(crate) fn number(&self, location: Location) -> u32 {
-        location.level * self.geometry.size() + location.slot
     }
 
     /// The level of bucket `number`.

@@ -5,8 +5,9 @@
 //! starts one revolution before the present. If all slots are empty, the hand jumps to the present. A timer whose
 //! deadline has passed when it is started lies in no slot, but among the [overdue](super::overdue) timers.
 //!
-//! INVARIANT: the deadline of a timer in a slot is later than `current`, the tick that the wheel has reached. When a
-//! timer is filed in a slot, its deadline is also later than the present of the last pass.
+//! INVARIANT: the deadline of a timer in a slot is later than `current`, the tick up to which all passes are complete.
+//! The last pass may have begun at a later tick, its *present*, and still be in progress. When a timer is filed in a
+//! slot, its deadline is later than this present too.
 //!
 //! INVARIANT: the hand misses no timer. If a timer in a slot has a deadline at or before the hand, the pass in progress
 //! will still examine this timer: the timer lies in the unexamined part of the hand's slot, or in a slot that the hand
@@ -25,7 +26,8 @@ pub(crate) struct Ring {
     slots: Tick,
     /// No timer in a slot has a deadline at or before this tick: all such timers have fired or were stopped.
     current: Tick,
-    /// The tick whose slot the pass in progress has reached. When a pass is complete, the hand is at `current`.
+    /// The tick whose slot the pass (round of expiry) in progress has reached. The pass moves the hand forward. When
+    /// the pass is complete, the hand is equal to `current`.
     hand: Tick,
     /// One list for each slot.
     pub(crate) lists: IntrusiveLists,
@@ -54,8 +56,9 @@ impl Ring {
         self.reached().max(now).saturating_add(self.slots - 1)
     }
 
-    /// Starts timer `id`. If passes have reached its deadline, adds the timer to the overdue timers. Otherwise files
-    /// the timer with `file` in the slot of its deadline.
+    /// Starts timer `id`. If its deadline is at or before the tick that passes (rounds of expiry) have
+    /// [reached](Self::reached), adds the timer to the overdue timers. Otherwise `file` files the timer in the slot of
+    /// its deadline.
     pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick, file: File) -> Started {
         self.catch_up(now);
         let before = self.next_deadline();
@@ -83,15 +86,15 @@ impl Ring {
         (tick % self.slots) as u32
     }
 
-    /// The tick of the hand. `None` if a later pass has turned the hand past `now`: a pass at `now` then has no slot
-    /// left.
+    /// The tick of the hand (whose slot a pass examines). `None` if a later pass has turned the hand past `now`: then a
+    /// pass at `now` has no slot left to examine.
     pub(crate) fn hand(&self, now: Tick) -> Option<Tick> {
         (self.hand <= now).then_some(self.hand)
     }
 
-    /// The tick at which the next pass is due. If a slot has a timer, this is the tick after `current`, or
-    /// [`Overdue::earliest`] if that is earlier; if only overdue timers are left, it is [`Overdue::earliest`]. `None`
-    /// if there are no timers.
+    /// The tick at which the next pass is due. `None` if there are no timers. If a slot has a timer, a pass is due at
+    /// every tick, so the next one is due at the tick after `current`. For overdue timers, a pass is due at
+    /// [`Overdue::earliest`]. If there are timers of both kinds, returns the earlier of the two ticks.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         let next = (!self.lists.is_empty()).then(|| self.current.saturating_add(1));
         self.overdue.earliest_or(next)
@@ -136,7 +139,8 @@ mod tests {
             let size = Tick::from(slots);
             for ticks in [1, size - 1, size, size + 1, 2 * size, 1_000] {
                 let mut ring = Ring::new(slots, 5);
-                // This timer does not fire in this test. Without a timer the hand would jump to the present.
+                // This timer is due too late to fire in this test. It keeps one slot filled: if all slots were empty,
+                // the hand (the tick whose slot a pass examines) would jump to the present and turn through no slot.
                 ring.start(0, Tick::MAX - 1, 5, IntrusiveLists::push);
                 let now = 5 + ticks;
                 ring.overdue.begin_pass(now);
